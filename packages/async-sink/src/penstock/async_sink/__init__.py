@@ -1,0 +1,1 @@
+"""An adaptive, rate-limited asynchronous sink: Kinesis and destinations of your own."""

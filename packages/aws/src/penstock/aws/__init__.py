@@ -1,0 +1,1 @@
+"""AWS sessions, signed JSON calls, back-off and error classes for Penstock."""

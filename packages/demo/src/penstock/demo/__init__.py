@@ -1,0 +1,1 @@
+"""The main job of Penstock, end to end, on the embedded Kinesis."""

@@ -1,0 +1,1 @@
+"""A Kinesis reader to Apache Arrow: enhanced fan-out and polling, exact ranges, back-pressure."""

@@ -1,0 +1,1 @@
+"""Stream consumer registration for Kinesis enhanced fan-out: strategies, leases and fencing."""

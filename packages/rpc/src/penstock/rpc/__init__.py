@@ -1,0 +1,1 @@
+"""gRPC channels and servers for Penstock: TLS, mTLS, bearer token, health, reflection, drain and trace context."""

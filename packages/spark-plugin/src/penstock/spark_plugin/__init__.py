@@ -1,0 +1,1 @@
+"""Amazon Kinesis for PySpark: data sources, writers and the staged Pipeline."""

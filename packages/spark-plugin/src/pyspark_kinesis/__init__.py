@@ -1,0 +1,1 @@
+"""Found by PySpark by its name: the data source `kinesis`."""

@@ -1,0 +1,1 @@
+"""Leases on stream consumers, over gRPC."""

@@ -1,0 +1,1 @@
+"""Long-lived Kinesis subscriptions and exact ranges, over gRPC."""

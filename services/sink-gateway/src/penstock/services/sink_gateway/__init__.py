@@ -1,0 +1,1 @@
+"""One rate-limited sink shared by many clients, over gRPC."""

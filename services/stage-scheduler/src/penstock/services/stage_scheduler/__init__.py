@@ -1,0 +1,1 @@
+"""Plans and progress of staged jobs, over gRPC."""
