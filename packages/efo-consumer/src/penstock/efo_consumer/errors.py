@@ -1,20 +1,28 @@
 """Errors of the consumer; each carries the facts that a caller needs to decide or to report.
 
-    EfoConsumerError
-    ├── EfoConsumerConfigError           an option is invalid or contradicts another
-    ├── EventStreamFrameError            bytes that are no event-stream frame
-    │   ├── EventStreamChecksumError     a prelude or message CRC does not match
-    │   ├── EventStreamOversizeError     a frame longer than the protocol allows
-    │   └── EventStreamTruncatedError    the stream ended inside a frame
-    ├── PayloadDecodeError               a payload that is no SubscribeToShardEvent or GetRecords answer
-    ├── EventStreamError                 an exception that the service sent inside the stream
-    ├── ShardEndError                    no continuation, yet no child shards: not the end of a shard
-    ├── SubscriptionSilentError          no event for longer than the service's idle interval
-    ├── SubscriptionConnectionError      a connection that failed, was reset, or could not be made
-    │   └── Http2NotNegotiatedError      the endpoint did not choose h2 by ALPN
-    └── RecordPublisherError             reading a shard failed for good
-        ├── RecordPublisherFatalError    the service said that trying again is useless
-        └── RecordPublisherRetriesError  every attempt failed
+EfoConsumerError
+├── EfoConsumerConfigError           an option is invalid or contradicts another
+├── EventStreamFrameError            bytes that are no event-stream frame
+│   ├── EventStreamChecksumError     a prelude or message CRC does not match
+│   ├── EventStreamOversizeError     a frame longer than the protocol allows
+│   └── EventStreamTruncatedError    the stream ended inside a frame
+├── PayloadDecodeError               a payload that is no SubscribeToShardEvent or GetRecords answer
+├── EventStreamError                 an exception that the service sent inside the stream
+├── ShardEndError                    no continuation, yet no child shards: not the end of a shard
+├── SubscriptionSilentError          no event for longer than the service's idle interval
+├── SubscriptionConnectionError      a connection that failed, was reset, or could not be made
+│   └── Http2NotNegotiatedError      the endpoint did not choose h2 by ALPN
+├── RecordPublisherError             reading a shard failed for good
+│   ├── RecordPublisherFatalError    the service said that trying again is useless
+│   └── RecordPublisherRetriesError  every attempt failed
+├── PositionsError                   positions or a range that cannot be
+└── ShardReaderError                 a call to a shard reader failed
+    ├── SessionNotFoundError         no session of that id is open
+    ├── StaleEpochError              a newer reader holds the session
+    ├── FencedConsumerError          a newer lease of the stream consumer was seen
+    ├── DataLossError                the stream no longer holds a range that was promised
+    ├── RangeDeadlineError           a promised range did not come in time
+    └── ReaderUnavailableError       the reader cannot be reached
 """
 
 from __future__ import annotations
@@ -177,3 +185,113 @@ class RecordPublisherRetriesError(RecordPublisherError):
     def __init__(self, message: str, *, stream: str, shard_id: str, code: str, attempts: int) -> None:
         self.attempts = attempts
         super().__init__(message, stream=stream, shard_id=shard_id, code=code)
+
+
+class PositionsError(EfoConsumerError, ValueError):
+    """Positions or a range that cannot be: malformed, of an unknown version, or backwards."""
+
+
+class ShardReaderError(EfoConsumerError):
+    """Base of what a shard reader answers, in-process and over gRPC alike."""
+
+
+class SessionNotFoundError(ShardReaderError):
+    """No session of that id is open: open it first.
+
+    Attributes:
+        session_id: the session that was named.
+    """
+
+    def __init__(self, *, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"no session {session_id!r} is open")
+
+
+class StaleEpochError(ShardReaderError):
+    """A newer reader opened the session: the caller is a predecessor and should stop.
+
+    Attributes:
+        session_id: the session.
+        epoch: of the caller.
+        current_epoch: of its successor.
+    """
+
+    def __init__(self, *, session_id: str, epoch: int, current_epoch: int) -> None:
+        self.session_id = session_id
+        self.epoch = epoch
+        self.current_epoch = current_epoch
+        super().__init__(
+            f"session {session_id!r} was opened again: epoch {epoch} is over, {current_epoch} holds it"
+        )
+
+
+class FencedConsumerError(ShardReaderError):
+    """The lease of the stream consumer is older than one that this reader has seen.
+
+    Attributes:
+        stream: the stream's name.
+        fencing_token: of the caller.
+        seen_fencing_token: the newest that was seen.
+    """
+
+    def __init__(self, *, stream: str, fencing_token: int, seen_fencing_token: int) -> None:
+        self.stream = stream
+        self.fencing_token = fencing_token
+        self.seen_fencing_token = seen_fencing_token
+        super().__init__(
+            f"{stream}: fencing token {fencing_token} is older than {seen_fencing_token}, another job holds the consumer"
+        )
+
+
+class DataLossError(ShardReaderError):
+    """The stream no longer holds a range that was promised.
+
+    Attributes:
+        stream: the stream's name.
+        shard_id: the shard.
+        after: where the range begins, exclusive, as text.
+        upto: where it ends, inclusive, as text.
+        reason: what was found instead.
+    """
+
+    def __init__(self, *, stream: str, shard_id: str, after: str, upto: str, reason: str) -> None:
+        self.stream = stream
+        self.shard_id = shard_id
+        self.after = after
+        self.upto = upto
+        self.reason = reason
+        super().__init__(
+            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. The stream's retention is shorter than "
+            "the time since the range was planned. Start anew from a later position, or set failOnDataLoss to false "
+            "to go on with what is left; a longer retention prevents it next time"
+        )
+
+
+class RangeDeadlineError(ShardReaderError):
+    """A promised range did not come in time: ask for it again.
+
+    Attributes:
+        stream: the stream's name.
+        shard_id: the shard.
+        seconds: how long the reader tried.
+    """
+
+    def __init__(self, *, stream: str, shard_id: str, seconds: float) -> None:
+        self.stream = stream
+        self.shard_id = shard_id
+        self.seconds = seconds
+        super().__init__(f"{stream}/{shard_id}: the range was not read within {seconds:g} s")
+
+
+class ReaderUnavailableError(ShardReaderError):
+    """The reader cannot be reached, or refused the call.
+
+    Attributes:
+        endpoint: host and port.
+        reason: the transport's words.
+    """
+
+    def __init__(self, *, endpoint: str, reason: str) -> None:
+        self.endpoint = endpoint
+        self.reason = reason
+        super().__init__(f"shard reader at {endpoint}: {reason}")
