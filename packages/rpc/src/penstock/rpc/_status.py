@@ -1,0 +1,63 @@
+"""Typed errors over gRPC: one table per service maps them to status codes, and this maps them back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn
+
+import grpc
+
+TYPE_KEY = "penstock-error"
+FIELDS_KEY = "penstock-error-fields"
+
+StatusTable = Mapping[type[BaseException], grpc.StatusCode]
+
+
+def _fields(error: BaseException) -> str | None:
+    try:
+        return json.dumps(vars(error), ensure_ascii=True)
+    except TypeError:
+        # A field that is not plain data stays at home; the message still crosses.
+        return None
+
+
+def status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | None:
+    """The code of the nearest class of the error that the table names; None when it names none."""
+    for kind in type(error).__mro__:
+        if kind in table:
+            return table[kind]
+    return None
+
+
+async def abort_with(
+    context: grpc.aio.ServicerContext[Any, Any], error: Exception, table: StatusTable
+) -> NoReturn:
+    """End the call with the error's status; its class name and fields travel in the trailing metadata.
+
+    Raises:
+        Exception: the error itself, when the table does not name it: a bug, which gRPC reports as UNKNOWN.
+    """
+    code = status_of(error, table)
+    if code is None:
+        raise error
+    trailer = [(TYPE_KEY, type(error).__name__)]
+    fields = _fields(error)
+    if fields is not None:
+        trailer.append((FIELDS_KEY, fields))
+    await context.abort(code, str(error), tuple(trailer))
+    raise AssertionError("abort raises")
+
+
+def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Exception | None:
+    """The error that the servicer raised, made again from its fields; None when it is none of `types`.
+
+    The classes take their fields as keyword arguments and keep them under the same names.
+    """
+    metadata = getattr(error, "trailing_metadata", lambda: None)() or ()
+    trailer = dict(metadata)
+    name, fields = trailer.get(TYPE_KEY), trailer.get(FIELDS_KEY)
+    for kind in types:
+        if kind.__name__ == name and isinstance(fields, str):
+            return kind(**json.loads(fields))
+    return None

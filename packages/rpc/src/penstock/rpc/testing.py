@@ -1,0 +1,46 @@
+"""Helpers for tests of services: a service as a child process."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class ServiceProcess:
+    """A service that runs as a child process."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+    def terminate(self, timeout_seconds: float = 20.0) -> int:
+        """Send SIGTERM and wait. Returns the exit code."""
+        self.process.terminate()
+        return self.process.wait(timeout_seconds)
+
+
+@contextmanager
+def service_process(
+    module: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> Iterator[ServiceProcess]:
+    """Run `python -m module arguments…` and wait for its ready line. Always ended on exit."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=dict(environment) if environment is not None else None,
+    )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"{module} ended with code {process.wait()} before it was ready")
+        yield ServiceProcess(process, json.loads(line)["address"])
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()

@@ -1,0 +1,170 @@
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
+from penstock.rpc import (
+    ClientSecurity,
+    GrpcServer,
+    RpcOptionError,
+    ServerSecurity,
+    ServerSettings,
+    ServerStartError,
+    abort_with,
+    open_aio_channel,
+    open_channel,
+    typed_error,
+)
+
+SERVICE = "penstock.proto.stage_scheduler.v1.StageSchedulerService"
+
+
+class JobNotFoundError(Exception):
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no job {job_id}")
+        self.job_id = job_id
+
+
+class Servicer(pb_grpc.StageSchedulerServiceServicer):
+    async def GetJob(self, request, context):
+        if request.job_id == "missing":
+            await abort_with(
+                context, JobNotFoundError(request.job_id), {JobNotFoundError: grpc.StatusCode.NOT_FOUND}
+            )
+        metadata = dict(context.invocation_metadata())
+        return pb.GetJobResponse(job=pb.Job(job_id=metadata.get("traceparent", "none")))
+
+    async def Watch(self, request, context):
+        for version in range(3):
+            yield pb.WatchResponse(job=pb.Job(version=version))
+
+
+def server(**settings) -> GrpcServer:
+    return GrpcServer(
+        ServerSettings(**settings),
+        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(Servicer(), server)],
+        service_names=[SERVICE],
+    )
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> SimpleNamespace:
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    own, client = ca.issue_cert("127.0.0.1"), ca.issue_cert("client")
+    for name, leaf in (("server", own), ("client", client)):
+        leaf.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+        leaf.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+    return SimpleNamespace(
+        ca=tmp_path / "ca.pem",
+        server={"certificate_file": tmp_path / "server.pem", "private_key_file": tmp_path / "server.key"},
+        client={"certificate_file": tmp_path / "client.pem", "private_key_file": tmp_path / "client.key"},
+    )
+
+
+async def watch(address: str, security: ClientSecurity | None = None) -> list[int]:
+    async with open_aio_channel(address, security) as channel:
+        stub = pb_grpc.StageSchedulerServiceStub(channel)
+        return [answer.job.version async for answer in stub.Watch(pb.WatchRequest())]
+
+
+async def test_health_and_reflection_answer_while_the_server_is_open():
+    """A server says SERVING for each service and lists them by reflection."""
+    async with server() as running, open_aio_channel(running.address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        answer = await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE))
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+        call = reflection.ServerReflectionInfo()
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        listed = await call.read()
+        call.cancel()
+        assert SERVICE in {service.name for service in listed.list_services_response.service}
+
+
+async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call():
+    """Only the token opens the service; health stays open for probes."""
+    async with server(security=ServerSecurity(token="secret")) as running:
+        assert await watch(running.address, ClientSecurity(token="secret")) == [0, 1, 2]
+        for security in (None, ClientSecurity(token="wrong")):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await watch(running.address, security)
+            assert refused.value.code() == grpc.StatusCode.UNAUTHENTICATED
+        async with open_aio_channel(running.address) as channel:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+
+
+async def test_mutual_tls_refuses_a_client_without_a_certificate(authority):
+    """With a client authority the server talks to its clients only."""
+    security = ServerSecurity(**authority.server, client_ca_file=authority.ca)
+    async with server(security=security) as running:
+        known = ClientSecurity(ca_file=authority.ca, **authority.client)
+        assert await watch(running.address, known) == [0, 1, 2]
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await watch(running.address, ClientSecurity(ca_file=authority.ca))
+        assert refused.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_typed_error_keeps_its_class_and_fields_over_the_wire():
+    """The caller gets the servicer's error back, fields and all."""
+    async with server() as running, open_aio_channel(running.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(job_id="missing"))
+        assert failed.value.code() == grpc.StatusCode.NOT_FOUND
+        error = typed_error(failed.value, [JobNotFoundError])
+        assert isinstance(error, JobNotFoundError)
+        assert error.job_id == "missing"
+        assert typed_error(failed.value, [KeyError]) is None
+
+
+async def test_a_blocking_channel_carries_the_token_and_streams():
+    """The channel for synchronous callers does what the other does."""
+    import asyncio
+
+    def call(address: str) -> list[int]:
+        with open_channel(address, ClientSecurity(token="secret")) as channel:
+            stub = pb_grpc.StageSchedulerServiceStub(channel)
+            return [answer.job.version for answer in stub.Watch(pb.WatchRequest())]
+
+    async with server(security=ServerSecurity(token="secret")) as running:
+        assert await asyncio.to_thread(call, running.address) == [0, 1, 2]
+
+
+async def test_a_port_that_is_taken_is_a_typed_error():
+    """Two servers never share a port without a word."""
+    async with server() as running:
+        with pytest.raises(ServerStartError, match=str(running.port)):
+            async with server(port=running.port):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda: ServerSettings(host="0.0.0.0"), "host"),
+        (lambda: ServerSettings(port=70000), "port"),
+        (lambda: ServerSecurity(certificate_file=Path("a.pem")), "private_key_file"),
+        (lambda: ServerSecurity(client_ca_file=Path("a.pem")), "client_ca_file"),
+        (lambda: ServerSecurity(token=""), "token"),
+        (lambda: ClientSecurity(token="t").check_endpoint("reader.example:50"), "token"),
+        (lambda: ClientSecurity(ca_file=Path("none.pem")).channel_credentials(), "ca_file"),
+    ],
+)
+def test_an_unsafe_or_incomplete_setting_names_its_option(make, option):
+    """The error says which setting, so that nobody has to guess."""
+    with pytest.raises(RpcOptionError) as error:
+        make()
+    assert error.value.option == option
+
+
+def test_a_token_is_never_shown():
+    """Secrets stay out of representations."""
+    shown = repr(ServerSecurity(token="hush")) + repr(ClientSecurity(token="hush"))
+    assert "hush" not in shown + json.dumps(str(ServerSettings(security=ServerSecurity(token="hush"))))
