@@ -35,9 +35,7 @@ class JobNotFoundError(Exception):
 class Servicer(pb_grpc.StageSchedulerServiceServicer):
     async def GetJob(self, request, context):
         if request.job_id == "missing":
-            await abort_with(
-                context, JobNotFoundError(request.job_id), {JobNotFoundError: grpc.StatusCode.NOT_FOUND}
-            )
+            await abort_with(context, JobNotFoundError(request.job_id), {JobNotFoundError: grpc.StatusCode.NOT_FOUND})
         metadata = dict(context.invocation_metadata())
         return pb.GetJobResponse(job=pb.Job(job_id=metadata.get("traceparent", "none")))
 

@@ -102,9 +102,7 @@ class ServerSecurity:
     def __post_init__(self) -> None:
         _check_pair(self.certificate_file, self.private_key_file)
         if self.client_ca_file is not None and self.certificate_file is None:
-            raise RpcOptionError(
-                "client_ca_file", "mutual TLS needs certificate_file and private_key_file too"
-            )
+            raise RpcOptionError("client_ca_file", "mutual TLS needs certificate_file and private_key_file too")
         if self.token is not None and not self.token:
             raise RpcOptionError("token", "is empty; leave it out to ask for none")
 

@@ -56,14 +56,8 @@ class ServerSettings:
             raise RpcOptionError("port", f"{self.port} is not between 0 and 65535")
         if self.drain_seconds < 0:
             raise RpcOptionError("drain_seconds", "must not be negative")
-        if (
-            not is_loopback(self.host)
-            and self.security.certificate_file is None
-            and self.security.token is None
-        ):
-            raise RpcOptionError(
-                "host", f"{self.host} is reachable from other machines: set a certificate or a token"
-            )
+        if not is_loopback(self.host) and self.security.certificate_file is None and self.security.token is None:
+            raise RpcOptionError("host", f"{self.host} is reachable from other machines: set a certificate or a token")
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
@@ -136,9 +130,7 @@ class GrpcServer:
     `register` are functions that add servicers; `service_names` their full names, for health and reflection.
     """
 
-    def __init__(
-        self, settings: ServerSettings, *, register: Sequence[Register], service_names: Sequence[str]
-    ) -> None:
+    def __init__(self, settings: ServerSettings, *, register: Sequence[Register], service_names: Sequence[str]) -> None:
         self._settings = settings
         self._register = register
         self._service_names = list(service_names)

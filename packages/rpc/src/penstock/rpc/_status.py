@@ -30,9 +30,7 @@ def status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | Non
     return None
 
 
-async def abort_with(
-    context: grpc.aio.ServicerContext[Any, Any], error: Exception, table: StatusTable
-) -> NoReturn:
+async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Exception, table: StatusTable) -> NoReturn:
     """End the call with the error's status; its class name and fields travel in the trailing metadata.
 
     Raises:

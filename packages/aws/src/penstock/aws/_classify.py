@@ -1,0 +1,94 @@
+"""Which errors are worth another try.
+
+One table for calls and for exceptions inside an event stream. Codes whose meaning depends on the operation, such as
+ResourceInUseException, are decided by the caller that knows it.
+"""
+
+from enum import Enum
+
+from botocore.exceptions import ClientError, EventStreamError, HTTPClientError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+
+from penstock.aws.errors import AwsConnectionError, AwsServiceError
+
+
+class ErrorKind(Enum):
+    """What an error asks of the caller."""
+
+    RETRYABLE = "retryable"
+    """Try again after a back-off."""
+    THROTTLED = "throttled"
+    """Try again after a back-off, and slow down."""
+    FATAL = "fatal"
+    """Trying again gives the same: tell the user."""
+
+
+THROTTLING_CODES = frozenset(
+    {
+        "ProvisionedThroughputExceededException",
+        "LimitExceededException",
+        "KMSThrottlingException",
+        "Throttling",
+        "ThrottlingException",
+        "ThrottledException",
+        "RequestThrottled",
+        "RequestThrottledException",
+        "RequestLimitExceeded",
+        "TooManyRequestsException",
+        "SlowDown",
+    }
+)
+RETRYABLE_CODES = frozenset(
+    {
+        "InternalFailure",
+        "InternalFailureException",
+        "InternalServerError",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+        "ExpiredIteratorException",
+        "RequestTimeout",
+        "RequestTimeoutException",
+        "RequestExpired",
+    }
+)
+
+
+def error_code(error: BaseException) -> str | None:
+    """AWS's code without namespace, of our own and of botocore's errors; None for others."""
+    if isinstance(error, AwsServiceError):
+        return error.code
+    if isinstance(error, ClientError | EventStreamError):
+        code = str(error.response.get("Error", {}).get("Code", ""))
+        code = code.rpartition("#")[2]
+        # Inside an event stream a code begins with a small letter.
+        return code[:1].upper() + code[1:]
+    return None
+
+
+def _status(error: BaseException) -> int:
+    if isinstance(error, AwsServiceError):
+        return error.status
+    if isinstance(error, ClientError):
+        return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return 0
+
+
+def classify_code(code: str, status: int = 0) -> ErrorKind:
+    """What a code and an HTTP status ask of the caller."""
+    if code in THROTTLING_CODES:
+        return ErrorKind.THROTTLED
+    if code in RETRYABLE_CODES or status >= 500:
+        return ErrorKind.RETRYABLE
+    return ErrorKind.FATAL
+
+
+def classify(error: BaseException) -> ErrorKind:
+    """What the error asks of the caller; errors that are not of AWS or the network are fatal."""
+    code = error_code(error)
+    if code is not None:
+        return classify_code(code, _status(error))
+    if isinstance(error, AwsConnectionError | BotoConnectionError | HTTPClientError):
+        return ErrorKind.RETRYABLE
+    if isinstance(error, ConnectionError | TimeoutError):
+        return ErrorKind.RETRYABLE
+    return ErrorKind.FATAL

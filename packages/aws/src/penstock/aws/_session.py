@@ -1,0 +1,167 @@
+"""Sessions: credentials that refresh, boto3 clients, signatures."""
+
+import ssl
+import threading
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.config import Config
+from botocore.credentials import (
+    AssumeRoleCredentialFetcher,
+    AssumeRoleWithWebIdentityCredentialFetcher,
+    Credentials,
+    DeferredRefreshableCredentials,
+    ReadOnlyCredentials,
+)
+from botocore.exceptions import ProfileNotFound
+from botocore.session import Session as BotocoreSession
+from botocore.utils import FileWebIdentityTokenLoader
+
+from penstock.aws._options import AwsOptions
+from penstock.aws.errors import AwsOptionError
+
+_CONFIG = Config(
+    # Retries are ours, so that throttling is seen by those who must slow down.
+    retries={"total_max_attempts": 1},
+    connect_timeout=10,
+    read_timeout=60,
+    max_pool_connections=32,
+    # An older service answers newer checksum headers with an error.
+    request_checksum_calculation="when_required",
+    response_checksum_validation="when_required",
+)
+
+
+class AwsSession:
+    """Clients and signatures for one set of options. Safe to share between threads.
+
+    Raises:
+        AwsOptionError: the profile does not exist, or no region is to be found.
+    """
+
+    def __init__(self, options: AwsOptions | None = None) -> None:
+        self._options = options or AwsOptions()
+        self._lock = threading.Lock()
+        self._clients: dict[str, Any] = {}
+        botocore_session = BotocoreSession(profile=self._options.profile)
+        try:
+            region = self._options.region or botocore_session.get_config_variable("region")
+        except ProfileNotFound as error:
+            raise AwsOptionError("awsProfile", str(error)) from error
+        if not region:
+            raise AwsOptionError("region", "is not set, neither here nor in the environment nor in the profile")
+        self.region: str = region
+        self._botocore = botocore_session
+
+    @property
+    def options(self) -> AwsOptions:
+        """As given."""
+        return self._options
+
+    @cached_property
+    def _credentials(self) -> Credentials | DeferredRefreshableCredentials:
+        options = self._options
+        source: Credentials | None
+        if options.access_key_id is not None:
+            source = Credentials(options.access_key_id, options.secret_access_key or "", options.session_token)
+        elif options.web_identity_token_file is not None:
+            source = None
+        else:
+            source = self._botocore.get_credentials()
+        if options.role_arn is not None:
+            return self._role_credentials(source)
+        if source is None:
+            raise AwsOptionError(
+                "awsAccessKeyId", "no credentials: give keys, a profile or a role, or set up the environment"
+            )
+        return source
+
+    def _role_credentials(self, source: Credentials | None) -> DeferredRefreshableCredentials:
+        options = self._options
+        role_arn = options.role_arn or ""
+        arguments: dict[str, Any] = {"RoleSessionName": options.role_session_name or "penstock"}
+        if options.web_identity_token_file is not None:
+            fetcher: Any = AssumeRoleWithWebIdentityCredentialFetcher(
+                self._create_sts_client,
+                FileWebIdentityTokenLoader(options.web_identity_token_file),
+                role_arn,
+                extra_args=arguments,
+            )
+            return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role-with-web-identity")
+        if options.role_external_id is not None:
+            arguments["ExternalId"] = options.role_external_id
+        fetcher = AssumeRoleCredentialFetcher(self._create_sts_client, source, role_arn, extra_args=arguments)
+        return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
+
+    def _create_sts_client(self, service_name: str, **arguments: Any) -> Any:
+        arguments["config"] = (arguments.get("config") or Config()).merge(Config(connect_timeout=10))
+        return self._botocore.create_client(
+            service_name,
+            region_name=self.region,
+            endpoint_url=self._options.sts_endpoint_url,
+            verify=self._options.ca_bundle,
+            **arguments,
+        )
+
+    def frozen_credentials(self) -> ReadOnlyCredentials:
+        """Credentials of this moment, refreshed when they are about to expire. May block on the network.
+
+        Raises:
+            AwsOptionError: no credentials are to be found.
+        """
+        return self._credentials.get_frozen_credentials()
+
+    def client(self, service_name: str) -> Any:
+        """A boto3 client without retries of its own, shared by all callers. Its calls block."""
+        with self._lock:
+            if service_name not in self._clients:
+                self._clients[service_name] = self._create_client(service_name)
+            return self._clients[service_name]
+
+    def _create_client(self, service_name: str) -> Any:
+        # boto3 has no parameter for credentials that refresh: they are put where its session looks for them.
+        session = BotocoreSession()
+        session._credentials = self._credentials  # type: ignore[attr-defined]  # no public way
+        return boto3.Session(botocore_session=session).client(
+            service_name,  # type: ignore[call-overload]  # any service
+            region_name=self.region,
+            endpoint_url=self.endpoint_url(service_name) if service_name == "kinesis" else None,
+            verify=self._options.ca_bundle,
+            config=_CONFIG,
+        )
+
+    def endpoint_url(self, service_name: str = "kinesis") -> str:
+        """Where the service is, without a trailing slash."""
+        if self._options.endpoint_url is not None:
+            return self._options.endpoint_url.rstrip("/")
+        resolved = self._botocore.get_component("endpoint_resolver").construct_endpoint(service_name, self.region)
+        if resolved is None:
+            raise AwsOptionError("region", f"{self.region!r} has no endpoint for {service_name}")
+        return f"https://{resolved['hostname']}"
+
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """For https endpoints; None for plain http."""
+        if urlsplit(self.endpoint_url()).scheme != "https":
+            return None
+        return ssl.create_default_context(cafile=self.ca_bundle)
+
+    @property
+    def ca_bundle(self) -> str | None:
+        """PEM file of the authorities to trust; None for the system's."""
+        return self._options.ca_bundle or self._botocore.get_config_variable("ca_bundle")
+
+    def sign(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, service: str = "kinesis"
+    ) -> dict[str, str]:
+        """The headers with AWS Signature Version 4 added. May block when credentials must be refreshed."""
+        request = AWSRequest(method=method, url=url, data=body, headers=dict(headers))
+        SigV4Auth(self.frozen_credentials(), service, self.region).add_auth(request)
+        return dict(request.headers.items())
+
+    def __repr__(self) -> str:
+        return f"AwsSession(region={self.region!r}, endpoint_url={self._options.endpoint_url!r})"

@@ -1,0 +1,48 @@
+"""Errors of the AWS edge.
+
+AwsError
+├── AwsOptionError         an option is missing, contradictory or unusable
+├── AwsServiceError        the service answered with an error code
+└── AwsConnectionError     no answer: refused, reset, timed out
+"""
+
+
+class AwsError(Exception):
+    """Base of all errors of this package."""
+
+
+class AwsOptionError(AwsError, ValueError):
+    """An option is missing, contradictory or unusable.
+
+    `option` names it as the data source does, `reason` says what to do.
+    """
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"{option}: {reason}")
+        self.option = option
+        self.reason = reason
+
+
+class AwsServiceError(AwsError):
+    """The service answered with an error code.
+
+    `code` is without namespace, such as `ResourceNotFoundException`; `status` is the HTTP status.
+    """
+
+    def __init__(self, *, code: str, message: str, status: int, operation: str, request_id: str = "") -> None:
+        super().__init__(f"{operation}: {code}: {message} (HTTP {status}, request {request_id or 'unknown'})")
+        self.code = code
+        self.message = message
+        self.status = status
+        self.operation = operation
+        self.request_id = request_id
+
+
+class AwsConnectionError(AwsError):
+    """No answer came: the connection was refused, reset or timed out."""
+
+    def __init__(self, *, operation: str, endpoint: str, reason: str) -> None:
+        super().__init__(f"{operation}: no answer from {endpoint}: {reason}")
+        self.operation = operation
+        self.endpoint = endpoint
+        self.reason = reason
