@@ -1,1 +1,56 @@
 """Job graphs, blocking edges and stages: plan bounded work before the live stage."""
+
+from penstock.operator_attributes._attributes import OperatorAttributes, OperatorAttributesBuilder
+from penstock.operator_attributes._call_site import caller
+from penstock.operator_attributes._compile import compile
+from penstock.operator_attributes._events import (
+    StageEvent,
+    StageFailed,
+    StageFinished,
+    StageReused,
+    StageStarted,
+)
+from penstock.operator_attributes._graph import (
+    Boundedness,
+    Input,
+    JobGraph,
+    ResultPartitionType,
+    Vertex,
+    VertexKind,
+)
+from penstock.operator_attributes._plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
+from penstock.operator_attributes._progress import StageProgress, StageState
+from penstock.operator_attributes._regions import CyclicRegions
+from penstock.operator_attributes._scheduler import StageChange, StageScheduler
+from penstock.operator_attributes._windows import GlobalWindows, WindowAssigner, window_attributes
+
+__all__ = [
+    "BlockingReason",
+    "Boundedness",
+    "CyclicRegions",
+    "GlobalWindows",
+    "Input",
+    "JobGraph",
+    "OperatorAttributes",
+    "OperatorAttributesBuilder",
+    "PlannedEdge",
+    "ResultPartitionType",
+    "Stage",
+    "StageChange",
+    "StageEvent",
+    "StageFailed",
+    "StageFinished",
+    "StageInput",
+    "StagePlan",
+    "StageProgress",
+    "StageReused",
+    "StageScheduler",
+    "StageStarted",
+    "StageState",
+    "Vertex",
+    "VertexKind",
+    "WindowAssigner",
+    "caller",
+    "compile",
+    "window_attributes",
+]

@@ -1,0 +1,48 @@
+"""What happens to stages. Times are seconds of one monotonic clock, chosen by the caller."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStarted:
+    """The stage was deployed."""
+
+    stage_id: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFinished:
+    """The stage committed its result; or, of a live stage: it was stopped."""
+
+    stage_id: str
+    at: float
+    rows: int | None = None
+    """Rows that it committed, where known."""
+    size_bytes: int | None = None
+    """Bytes that it committed, where known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageFailed:
+    """The stage, or its driver, failed. It is deployed again while it has attempts left."""
+
+    stage_id: str
+    at: float
+    error: str
+    """Words of the failure, without secrets."""
+    retryable: bool = True
+    """False if another attempt would fail in the same way."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReused:
+    """The stage need not run: an earlier run committed its result."""
+
+    stage_id: str
+    at: float
+    rows: int | None = None
+    size_bytes: int | None = None
+
+
+StageEvent = StageStarted | StageFinished | StageFailed | StageReused

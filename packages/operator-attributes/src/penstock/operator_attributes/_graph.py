@@ -1,0 +1,236 @@
+"""The job as the user wrote it: sources, operators and sinks, and what each one reads."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.operator_attributes._attributes import OperatorAttributes
+from penstock.operator_attributes._call_site import caller
+from penstock.operator_attributes._windows import WindowAssigner, window_attributes
+from penstock.operator_attributes.errors import DuplicateNameError, InvalidOptionError, InvalidVertexError
+
+_NO_ATTRIBUTES = OperatorAttributes()
+
+
+class Boundedness(StrEnum):
+    """Whether an input ends."""
+
+    BOUNDED = "bounded"
+    UNBOUNDED = "unbounded"
+
+
+class ResultPartitionType(StrEnum):
+    """How an edge hands its records over (Flink's `ResultPartitionType`)."""
+
+    UNDECIDED = "undecided"
+    """The compiler decides."""
+    PIPELINED = "pipelined"
+    """As they come: producer and consumer are deployed together."""
+    BLOCKING = "blocking"
+    """All of them, when the producer has finished: the consumer is deployed after it."""
+
+
+class VertexKind(StrEnum):
+    """What a vertex does."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    SINK = "sink"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input of a vertex."""
+
+    source: str
+    """Name of the vertex that is read."""
+    keyed: bool = False
+    """Whether its records are partitioned by key on their way. A keyed edge is never chained."""
+    partition_type: ResultPartitionType = ResultPartitionType.UNDECIDED
+    """The exchange mode that the user asks for; it is kept, whatever the operators say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vertex:
+    """A source, an operator or a sink."""
+
+    name: str
+    """Unique in the graph."""
+    kind: VertexKind
+    inputs: tuple[Input, ...] = ()
+    """What it reads, in the order in which it takes them; none for a source."""
+    boundedness: Boundedness | None = None
+    """Of a source; None for others, whose boundedness follows from their inputs."""
+    attributes: OperatorAttributes = _NO_ATTRIBUTES
+    chained: bool = False
+    """Whether it wants to be chained with its input. It is, if that input is its only one, is not keyed, has the
+    same parallelism and is not declared blocking."""
+    parallelism: int = 1
+    """Slots that it takes; at least 1."""
+    call_site: str = ""
+    """`file:line` of the user's code, for errors and explanations; empty if not known."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidOptionError("name", self.name, "a text that is not empty")
+        if self.parallelism < 1:
+            raise InvalidOptionError("parallelism", self.parallelism, "at least 1")
+        if self.kind is VertexKind.SOURCE:
+            if self.inputs:
+                raise InvalidVertexError(self.name, "a source has no inputs", self.call_site)
+            if self.boundedness is None:
+                raise InvalidVertexError(self.name, "a source is bounded or unbounded", self.call_site)
+        else:
+            if not self.inputs:
+                raise InvalidVertexError(self.name, f"{self.kind.value} without input", self.call_site)
+            if self.boundedness is not None:
+                raise InvalidVertexError(self.name, "only sources declare boundedness", self.call_site)
+
+    @property
+    def full_dam(self) -> bool:
+        """Whether it emits only after the end of its inputs."""
+        return self.attributes.output_only_after_end_of_stream
+
+    @property
+    def keyed(self) -> bool:
+        """Whether any of its inputs is keyed."""
+        return any(one.keyed for one in self.inputs)
+
+
+class JobGraph:
+    """Sources, operators and sinks by name. Names may be used as inputs before they are added."""
+
+    def __init__(self, name: str = "job") -> None:
+        if not name:
+            raise InvalidOptionError("name", name, "a text that is not empty")
+        self.name = name
+        self._vertices: dict[str, Vertex] = {}
+
+    def add(self, vertex: Vertex) -> Vertex:
+        """Add a vertex and give it back.
+
+        Raises:
+            DuplicateNameError: The graph has a vertex of this name.
+        """
+        present = self._vertices.get(vertex.name)
+        if present is not None:
+            raise DuplicateNameError(vertex.name, present.call_site, vertex.call_site)
+        self._vertices[vertex.name] = vertex
+        return vertex
+
+    def add_source(
+        self, name: str, *, boundedness: Boundedness, parallelism: int = 1, call_site: str | None = None
+    ) -> Vertex:
+        """Add a source. `call_site` is the caller's own line unless given. Raises: as `add`."""
+        return self.add(
+            Vertex(
+                name=name,
+                kind=VertexKind.SOURCE,
+                boundedness=boundedness,
+                parallelism=parallelism,
+                call_site=caller() if call_site is None else call_site,
+            )
+        )
+
+    def add_operator(
+        self,
+        name: str,
+        *inputs: str | Vertex | Input,
+        attributes: OperatorAttributes | None = None,
+        window: WindowAssigner | None = None,
+        keyed: bool = False,
+        chained: bool = False,
+        parallelism: int = 1,
+        call_site: str | None = None,
+    ) -> Vertex:
+        """Add an operator that reads `inputs`, in this order.
+
+        `keyed` is for inputs given by name or vertex; an `Input` says it itself. `window` gives the attributes
+        that FLIP-331 has for a window operator; give it or `attributes`, not both. Raises: as `add`.
+        """
+        if window is not None:
+            if attributes is not None:
+                raise InvalidOptionError("attributes", attributes, "left out when a window is given")
+            attributes = window_attributes(window)
+        return self.add(
+            Vertex(
+                name=name,
+                kind=VertexKind.OPERATOR,
+                inputs=_inputs(inputs, keyed=keyed),
+                attributes=attributes or _NO_ATTRIBUTES,
+                chained=chained,
+                parallelism=parallelism,
+                call_site=caller() if call_site is None else call_site,
+            )
+        )
+
+    def add_sink(
+        self,
+        name: str,
+        *inputs: str | Vertex | Input,
+        chained: bool = False,
+        parallelism: int = 1,
+        call_site: str | None = None,
+    ) -> Vertex:
+        """Add a sink that reads `inputs`. Raises: as `add`."""
+        return self.add(
+            Vertex(
+                name=name,
+                kind=VertexKind.SINK,
+                inputs=_inputs(inputs, keyed=False),
+                chained=chained,
+                parallelism=parallelism,
+                call_site=caller() if call_site is None else call_site,
+            )
+        )
+
+    @property
+    def vertices(self) -> tuple[Vertex, ...]:
+        """All vertices, in the order in which they were added."""
+        return tuple(self._vertices.values())
+
+    def to_json(self) -> str:
+        """The graph as JSON, to be read again by `from_json`."""
+        from penstock.operator_attributes._json import graph_to_json
+
+        return graph_to_json(self)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> "JobGraph":
+        """A graph from its JSON.
+
+        Raises:
+            InvalidDocumentError: It is not the JSON of a graph.
+            InvalidVertexError: A vertex contradicts its kind.
+            DuplicateNameError: Two vertices have one name.
+        """
+        from penstock.operator_attributes._json import graph_from_json
+
+        return graph_from_json(text)
+
+    def __getitem__(self, name: str) -> Vertex:
+        return self._vertices[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._vertices
+
+    def __iter__(self) -> Iterator[Vertex]:
+        return iter(self.vertices)
+
+    def __len__(self) -> int:
+        return len(self._vertices)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobGraph) and self.name == other.name and self._vertices == other._vertices
+
+    __hash__ = None  # type: ignore[assignment]  # it can still grow
+
+    def __repr__(self) -> str:
+        return f"JobGraph(name={self.name!r}, vertices={list(self._vertices)!r})"
+
+
+def _inputs(inputs: tuple[str | Vertex | Input, ...], *, keyed: bool) -> tuple[Input, ...]:
+    return tuple(
+        one if isinstance(one, Input) else Input(one if isinstance(one, str) else one.name, keyed=keyed)
+        for one in inputs
+    )

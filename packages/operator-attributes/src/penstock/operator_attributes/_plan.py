@@ -1,0 +1,195 @@
+"""The plan of a job: its stages, in an order in which they can run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from penstock.operator_attributes._graph import JobGraph, ResultPartitionType, Vertex
+from penstock.operator_attributes._regions import CyclicRegions
+from penstock.operator_attributes.errors import UnknownStageError, at
+
+if TYPE_CHECKING:
+    from penstock.operator_attributes._progress import StageProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedEdge:
+    """An edge with the exchange mode that was decided for it."""
+
+    source: str
+    target: str
+    input_index: int
+    """Which of the target's inputs it is, from 0."""
+    partition_type: ResultPartitionType
+    """PIPELINED or BLOCKING; a chained edge is PIPELINED."""
+    chained: bool
+    """Whether producer and consumer are one operator chain."""
+    keyed: bool
+    sorted: bool
+    """Whether the consumer, in batch mode, gets this input sorted by key."""
+    source_stage: str
+    """Id of the stage that writes it."""
+    target_stage: str
+    """Id of the stage that reads it; the same as `source_stage` unless the edge holds a stage back."""
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the consumer gets the records only when the producer has finished."""
+        return self.partition_type is ResultPartitionType.BLOCKING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockingReason:
+    """Why a vertex hands its result over only when its stage has finished."""
+
+    vertex: str
+    """The vertex whose result waits."""
+    operator: str
+    """The full-dam operator in its chain; the vertex itself when the edge was declared blocking."""
+    call_site: str
+    """Where that was written; empty if not known."""
+    declared: bool
+    """True when nothing blocks but the mode that the user declared for the edge."""
+
+    def __str__(self) -> str:
+        if self.declared:
+            return f"an edge of {self.vertex!r} is declared blocking{at(self.call_site)}"
+        text = f"{self.operator!r} emits only after the end of its input{at(self.call_site)}"
+        return text if self.operator == self.vertex else f"{text}, and {self.vertex!r} is chained with it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInput:
+    """A result that a stage reads from another."""
+
+    stage_id: str
+    """The stage that makes it."""
+    source: str
+    """The vertex, in that stage, whose result it is."""
+    target: str
+    """The vertex, in this stage, that reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """Vertices that are deployed together, when all blocking inputs are finished."""
+
+    id: str
+    """Unique in the plan: `stage-1`, `stage-2`, … in an order in which they can run."""
+    name: str
+    """For people: the vertices whose results leave the stage."""
+    vertices: tuple[str, ...]
+    """Producers first. A bounded vertex that is read twice is in several stages."""
+    inputs: tuple[StageInput, ...]
+    """One entry per edge from another stage; such edges are always blocking."""
+    outputs: tuple[str, ...]
+    """Vertices whose results other stages read, to be kept until they have."""
+    bounded: bool
+    """Whether the stage ends by itself: it runs as a batch job. Otherwise it is a live stage."""
+    slots: int
+    """Slots that it takes: the highest parallelism of its vertices, which share them."""
+    batch_vertices: tuple[str, ...]
+    """Vertices in batch mode: full-dam operators and what is chained with them."""
+    reasons: tuple[BlockingReason, ...]
+    """Why its outputs block; empty when it has none."""
+    merged: bool
+    """Whether blocking edges lie inside of the stage, because regions would have waited for each other."""
+
+    @property
+    def blocking_inputs(self) -> tuple[str, ...]:
+        """Ids of the stages that must be finished first, each once, in the order of the plan."""
+        return tuple(dict.fromkeys(one.stage_id for one in self.inputs))
+
+    @property
+    def reason(self) -> str:
+        """Why its outputs block, with the call sites; empty when it has none."""
+        return "; ".join(str(reason) for reason in self.reasons)
+
+    @property
+    def checkpointed(self) -> bool:
+        """Whether checkpoints are taken while it runs: always of a live stage; a batch stage reads again instead."""
+        return not self.bounded
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """The stages of a job. Equal graphs, in whatever order they were written, have equal plans."""
+
+    name: str
+    """Of the job."""
+    vertices: tuple[Vertex, ...]
+    """Producers first."""
+    edges: tuple[PlannedEdge, ...]
+    """By target, then by its inputs, then by stage: an edge is there once for each stage that reads by it."""
+    stages: tuple[Stage, ...]
+    """In an order in which they can run."""
+    cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE
+    """The rule for cyclic regions that it was compiled with."""
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Stage]:
+        return {stage.id: stage for stage in self.stages}
+
+    def stage(self, stage_id: str) -> Stage:
+        """The stage with this id.
+
+        Raises:
+            UnknownStageError: There is none.
+        """
+        try:
+            return self._by_id[stage_id]
+        except KeyError:
+            raise UnknownStageError(stage_id) from None
+
+    def stages_of(self, vertex: str) -> tuple[Stage, ...]:
+        """The stages that hold a vertex: one, unless it is read twice."""
+        return tuple(stage for stage in self.stages if vertex in stage.vertices)
+
+    @property
+    def blocking_edges(self) -> tuple[PlannedEdge, ...]:
+        """The edges that hold a stage back."""
+        return tuple(edge for edge in self.edges if edge.source_stage != edge.target_stage)
+
+    @property
+    def graph(self) -> JobGraph:
+        """The graph that it was compiled from, its vertices in the order of the plan."""
+        graph = JobGraph(self.name)
+        for vertex in self.vertices:
+            graph.add(vertex)
+        return graph
+
+    def explain(self, progress: Mapping[str, "StageProgress"] | None = None) -> str:
+        """The plan as text, a paragraph per stage; with `progress` (by stage id), how far each has come too."""
+        from penstock.operator_attributes._explain import explain
+
+        return explain(self, progress or {})
+
+    def mermaid(self, progress: Mapping[str, "StageProgress"] | None = None) -> str:
+        """The plan as a Mermaid flowchart, blocking edges thick."""
+        from penstock.operator_attributes._diagrams import mermaid
+
+        return mermaid(self, progress or {})
+
+    def graphviz(self, progress: Mapping[str, "StageProgress"] | None = None) -> str:
+        """The plan in Graphviz's DOT language, blocking edges bold."""
+        from penstock.operator_attributes._diagrams import graphviz
+
+        return graphviz(self, progress or {})
+
+    def to_json(self) -> str:
+        """The plan as JSON, to be read again by `from_json`."""
+        from penstock.operator_attributes._json import plan_to_json
+
+        return plan_to_json(self)
+
+    @staticmethod
+    def from_json(text: str | bytes) -> "StagePlan":
+        """A plan from its JSON.
+
+        Raises:
+            InvalidDocumentError: It is not the JSON of a plan.
+        """
+        from penstock.operator_attributes._json import plan_from_json
+
+        return plan_from_json(text)

@@ -1,0 +1,49 @@
+"""How far a stage has come."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class StageState(StrEnum):
+    """State of a stage."""
+
+    WAITING = "waiting"
+    """A blocking input is not finished."""
+    READY = "ready"
+    """It may be deployed, as soon as the slot budget has room."""
+    RUNNING = "running"
+    FINISHED = "finished"
+    """Its result is committed; a live stage was stopped."""
+    FAILED = "failed"
+    """It failed for the last time that it may."""
+    SKIPPED = "skipped"
+    """It will not run, because a stage that it depends on failed."""
+    REUSED = "reused"
+    """An earlier run's committed result is used."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self not in (StageState.WAITING, StageState.READY, StageState.RUNNING)
+
+    @property
+    def committed(self) -> bool:
+        """Whether its result can be read."""
+        return self in (StageState.FINISHED, StageState.REUSED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageProgress:
+    """How far a stage has come."""
+
+    state: StageState = StageState.WAITING
+    attempts: int = 0
+    """Deployments so far."""
+    error: str = ""
+    """Words of the last failure, or why it is skipped; empty if there was none."""
+    seconds: float = 0.0
+    """From the last deployment to its end, or to now; 0 before the first."""
+    rows: int | None = None
+    """Rows that it committed, where reported."""
+    size_bytes: int | None = None
+    """Bytes that it committed, where reported."""

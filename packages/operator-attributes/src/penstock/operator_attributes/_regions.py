@@ -1,0 +1,146 @@
+"""Regions: what pipelined edges join is deployed together."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from enum import StrEnum
+
+from penstock.operator_attributes._canonical import CanonicalGraph
+from penstock.operator_attributes._graph import ResultPartitionType
+from penstock.operator_attributes._partition_types import Decisions
+from penstock.operator_attributes._topology import strongly_connected, topological_order
+from penstock.operator_attributes._union_find import UnionFind
+
+
+class CyclicRegions(StrEnum):
+    """What to do with regions that would wait for each other, for themselves, or for one that never ends."""
+
+    MERGE = "merge"
+    """Deploy them as one. A blocking edge inside of a region holds nothing back."""
+    READ_TWICE = "read-twice"
+    """Read a bounded source, and do again what is computed from it without blocking, in each region that needs
+    it: then no region waits for another in a circle."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionEdge:
+    """An edge, in one of the regions that read by it."""
+
+    edge: int
+    source_region: int
+    target_region: int
+
+
+@dataclass(frozen=True, slots=True)
+class Regions:
+    """Vertices by region, and edges by the regions that they join, in an order in which regions can run."""
+
+    vertices: tuple[tuple[int, ...], ...]
+    """Per region: its vertices, producers first. One that is read twice is in several."""
+    edges: tuple[RegionEdge, ...]
+    """By edge, then by region."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Placement:
+    """The vertices, one that is read twice being there twice."""
+
+    vertices: list[int]
+    """Per node: its vertex."""
+    edges: list[tuple[int, int, int]]
+    """Edge, node that it comes from, node that it goes to."""
+
+
+def find_regions(graph: CanonicalGraph, decisions: Decisions, cyclic: CyclicRegions) -> Regions:
+    """Join what pipelined edges connect, and deal with what would wait for itself."""
+    placement = _Placement(
+        list(range(len(graph.vertices))),
+        [(number, edge.source, edge.target) for number, edge in enumerate(graph.edges)],
+    )
+    sets = _join(decisions, placement)
+    if cyclic is CyclicRegions.READ_TWICE:
+        circles = {
+            sets.find(source)
+            for edge, source, target in placement.edges
+            if _blocks(decisions, edge) and sets.find(source) == sets.find(target)
+        }
+        if circles:
+            again = [sets.find(number) in circles for number in range(len(graph.vertices))]
+            placement = _read_twice(graph, decisions, sets, again)
+            sets = _join(decisions, placement)
+    members: dict[int, set[int]] = defaultdict(set)
+    for node, vertex in enumerate(placement.vertices):
+        members[sets.find(node)].add(vertex)
+    order = [region for region in topological_order(_successors(placement, sets)) if region in members]
+    place = {region: position for position, region in enumerate(order)}
+    edges = {(edge, place[sets.find(source)], place[sets.find(target)]) for edge, source, target in placement.edges}
+    return Regions(
+        tuple(tuple(sorted(members[region])) for region in order),
+        tuple(RegionEdge(*edge) for edge in sorted(edges)),
+    )
+
+
+def _blocks(decisions: Decisions, edge: int) -> bool:
+    return decisions.partition_types[edge] is ResultPartitionType.BLOCKING
+
+
+def _join(decisions: Decisions, placement: _Placement) -> UnionFind:
+    sets = UnionFind(len(placement.vertices))
+    for edge, source, target in placement.edges:
+        if not _blocks(decisions, edge):
+            sets.union(source, target)
+    for component in strongly_connected(_successors(placement, sets)):
+        for region in component[1:]:
+            sets.union(component[0], region)
+    # A region with a part that never ends is never finished: what would wait for it is deployed with it.
+    endless = {sets.find(node) for node, vertex in enumerate(placement.vertices) if not decisions.bounded[vertex]}
+    successors = _successors(placement, sets)
+    for region in topological_order(successors):
+        if region in endless:
+            endless.update(successors[region])
+    for region in endless:
+        for target in successors[region]:
+            sets.union(region, target)
+    return sets
+
+
+def _successors(placement: _Placement, sets: UnionFind) -> list[list[int]]:
+    """Per node that represents a region: the regions behind its blocking edges."""
+    successors: list[list[int]] = [[] for _ in placement.vertices]
+    for _, source, target in placement.edges:
+        before, after = sets.find(source), sets.find(target)
+        if before != after:
+            successors[before].append(after)
+    return successors
+
+
+def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, again: list[bool]) -> _Placement:
+    """Place the bounded vertices of circular regions once per level at which their records are needed.
+
+    The level of a vertex is the number of blocking edges above it, within its region; what never ends has the last
+    level. Pipelined edges join vertices of the same level, and blocking edges lead to a higher one: no circle is left.
+    """
+    last = len(graph.vertices)
+    depth = [0] * last
+    outgoing: list[list[int]] = [[] for _ in graph.vertices]
+    for number, edge in enumerate(graph.edges):
+        outgoing[edge.source].append(number)
+        # Edges come by target, and targets in topological order, so the depth of the source is known.
+        if again[edge.source] and sets.find(edge.source) == sets.find(edge.target):
+            depth[edge.target] = max(depth[edge.target], depth[edge.source] + (1 if _blocks(decisions, number) else 0))
+    levels: list[set[int]] = [set() for _ in graph.vertices]
+    for vertex in reversed(range(len(graph.vertices))):
+        if again[vertex] and not decisions.bounded[vertex]:
+            levels[vertex].add(last)
+        elif not again[vertex] or not outgoing[vertex]:
+            levels[vertex].add(depth[vertex])
+        else:
+            for number in outgoing[vertex]:
+                levels[vertex] |= {depth[vertex]} if _blocks(decisions, number) else levels[graph.edges[number].target]
+    places = [(vertex, level) for vertex, needed in enumerate(levels) for level in sorted(needed)]
+    node = {place: number for number, place in enumerate(places)}
+    edges = []
+    for number, edge in enumerate(graph.edges):
+        for level in sorted(levels[edge.target]):
+            at = depth[edge.source] if _blocks(decisions, number) else level
+            edges.append((number, node[edge.source, at], node[edge.target, level]))
+    return _Placement([vertex for vertex, _ in places], edges)

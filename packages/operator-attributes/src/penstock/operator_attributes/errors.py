@@ -1,0 +1,193 @@
+"""Errors of this package, each with its facts as fields.
+
+```
+OperatorAttributesError
+|- InvalidOptionError             an argument is outside of its range
+|- InvalidDocumentError           JSON that holds no graph or plan
+|- CompileError                   the graph cannot become a plan
+|  |- InvalidVertexError          a vertex contradicts its kind
+|  |- DuplicateNameError          two vertices have one name
+|  |- UnknownInputError           an input is no vertex of the graph
+|  |- CycleError                  vertices depend on themselves
+|  |- FullDamOverUnboundedError   the end that an operator waits for never comes
+|  `- UnboundedBlockingEdgeError  an edge that waits for all records of a source without end
+`- SchedulingError                an event or a request does not fit the state of the job
+   |- UnknownStageError
+   |- IllegalEventError
+   |- SlotBudgetExceededError     a stage was started without a free slot
+   |- InsufficientSlotsError      the live stages do not fit the budget at once
+   |- UnknownJobError
+   |- JobExistsError              another graph has this job id
+   `- TooManyJobsError            no ended job could be forgotten for the new one
+```
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class OperatorAttributesError(Exception):
+    """Base of all errors of this package."""
+
+
+class InvalidOptionError(OperatorAttributesError, ValueError):
+    """An argument is outside of its range."""
+
+    def __init__(self, option: str, value: object, rule: str) -> None:
+        super().__init__(f"{option} is {value!r}; it must be {rule}")
+        self.option = option
+        self.value = value
+        self.rule = rule
+
+
+class InvalidDocumentError(OperatorAttributesError, ValueError):
+    """A text is not the JSON of a graph or of a plan; `path` says where it differs."""
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"not a valid document at {path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class CompileError(OperatorAttributesError):
+    """The graph cannot become a plan."""
+
+
+class InvalidVertexError(CompileError):
+    """A vertex contradicts its kind: a source with inputs, a sink that feeds another vertex."""
+
+    def __init__(self, name: str, reason: str, call_site: str = "") -> None:
+        super().__init__(f"{name!r}{at(call_site)}: {reason}")
+        self.name = name
+        self.reason = reason
+        self.call_site = call_site
+
+
+class DuplicateNameError(CompileError):
+    """Two vertices have one name."""
+
+    def __init__(self, name: str, first_call_site: str, second_call_site: str) -> None:
+        super().__init__(
+            f"the name {name!r}{at(second_call_site)} is taken already"
+            + (f" by the vertex{at(first_call_site)}" if first_call_site else "")
+        )
+        self.name = name
+        self.first_call_site = first_call_site
+        self.second_call_site = second_call_site
+
+
+class UnknownInputError(CompileError):
+    """An input is no vertex of the graph; `nearest` is the name that resembles it most, or None."""
+
+    def __init__(self, vertex: str, unknown: str, known: Iterable[str], call_site: str = "") -> None:
+        matches = difflib.get_close_matches(unknown, sorted(known), n=1)
+        self.nearest = matches[0] if matches else None
+        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+        super().__init__(f"{vertex!r}{at(call_site)} reads {unknown!r}, which is not in the graph{hint}")
+        self.vertex = vertex
+        self.unknown = unknown
+        self.call_site = call_site
+
+
+class CycleError(CompileError):
+    """Vertices depend on themselves; `cycle` names them along the edges, the first one repeated last."""
+
+    def __init__(self, cycle: tuple[str, ...]) -> None:
+        super().__init__("the graph has a cycle: " + " -> ".join(cycle))
+        self.cycle = cycle
+
+
+class FullDamOverUnboundedError(CompileError):
+    """An operator that emits only after the end of its input reads an input without end."""
+
+    def __init__(self, operator: str, call_site: str, unbounded_sources: tuple[str, ...]) -> None:
+        names = ", ".join(repr(name) for name in unbounded_sources)
+        super().__init__(
+            f"{operator!r}{at(call_site)} emits only after the end of its input, but reads from {names}, "
+            "which never ends: bound that source, or give the operator a window or trigger that fires earlier"
+        )
+        self.operator = operator
+        self.call_site = call_site
+        self.unbounded_sources = unbounded_sources
+
+
+class UnboundedBlockingEdgeError(CompileError):
+    """An edge was declared BLOCKING, but its producer never finishes."""
+
+    def __init__(self, source: str, target: str, call_site: str) -> None:
+        super().__init__(
+            f"the edge {source!r} -> {target!r}{at(call_site)} is declared blocking, but its source never ends"
+        )
+        self.source = source
+        self.target = target
+        self.call_site = call_site
+
+
+class SchedulingError(OperatorAttributesError):
+    """An event or a request does not fit the state of the job."""
+
+
+class UnknownStageError(SchedulingError, LookupError):
+    """The plan has no such stage."""
+
+    def __init__(self, stage_id: str) -> None:
+        super().__init__(f"the plan has no stage {stage_id!r}")
+        self.stage_id = stage_id
+
+
+class IllegalEventError(SchedulingError):
+    """The event does not follow from the stage's state."""
+
+    def __init__(self, stage_id: str, state: str, event: str) -> None:
+        super().__init__(f"stage {stage_id!r} is {state}: {event} cannot follow")
+        self.stage_id = stage_id
+        self.state = state
+        self.event = event
+
+
+class SlotBudgetExceededError(SchedulingError):
+    """A stage was started that the slot budget has no room for now."""
+
+    def __init__(self, stage_id: str, needed: int, free: int) -> None:
+        super().__init__(f"stage {stage_id!r} needs {needed} slots; {free} are free")
+        self.stage_id = stage_id
+        self.needed = needed
+        self.free = free
+
+
+class InsufficientSlotsError(SchedulingError):
+    """Live stages hold their slots for ever, and all of them together do not fit the budget."""
+
+    def __init__(self, needed: int, slots: int) -> None:
+        super().__init__(f"the live stages need {needed} slots at the same time; the budget is {slots}")
+        self.needed = needed
+        self.slots = slots
+
+
+class UnknownJobError(SchedulingError, LookupError):
+    """The scheduler knows no such job."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"no such job: {job_id!r}")
+        self.job_id = job_id
+
+
+class JobExistsError(SchedulingError):
+    """Another graph was submitted under this job id."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(f"job {job_id!r} exists with another graph: submit this one under another id")
+        self.job_id = job_id
+
+
+class TooManyJobsError(SchedulingError):
+    """The scheduler holds its limit of jobs, none of which has ended."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} jobs are under way, which is the limit")
+        self.limit = limit
+
+
+def at(call_site: str) -> str:
+    """` (file:line)`, or nothing where the call site is not known."""
+    return f" ({call_site})" if call_site else ""
