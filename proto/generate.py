@@ -5,6 +5,7 @@ Run by `hatch run codegen:generate` and `hatch run codegen:check`.
 
 import argparse
 import filecmp
+import os
 import shutil
 import sys
 import tempfile
@@ -20,6 +21,8 @@ GENERATED = SOURCES.parent / "packages" / "proto" / "src"
 def generate(target: Path) -> None:
     """Write the modules and stubs of every contract below `target`."""
     contracts = sorted(str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.proto"))
+    # protoc looks for its plug-ins on the PATH, where an environment that is not activated is missing.
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     well_known = resources.files("grpc_tools") / "_proto"
     target.mkdir(parents=True, exist_ok=True)
     code = protoc.main(
@@ -49,9 +52,7 @@ def differences(fresh: Path, committed: Path) -> list[str]:
         if path.is_file() and "__pycache__" not in path.parts
     }
     stale = wanted ^ present
-    stale |= {
-        name for name in wanted & present if not filecmp.cmp(fresh / name, committed / name, shallow=False)
-    }
+    stale |= {name for name in wanted & present if not filecmp.cmp(fresh / name, committed / name, shallow=False)}
     return sorted(str(name) for name in stale)
 
 

@@ -139,10 +139,8 @@ class AwsSession:
         """Where the service is, without a trailing slash."""
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url.rstrip("/")
-        resolved = self._botocore.get_component("endpoint_resolver").construct_endpoint(service_name, self.region)
-        if resolved is None:
-            raise AwsOptionError("region", f"{self.region!r} has no endpoint for {service_name}")
-        return f"https://{resolved['hostname']}"
+        client = self._botocore.create_client(service_name, region_name=self.region)
+        return str(client.meta.endpoint_url)
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For https endpoints; None for plain http."""

@@ -1,0 +1,42 @@
+import pickle
+
+import pytest
+
+from penstock.aws import AwsOptionError, AwsOptions
+
+KEYS = {"awsAccessKeyId": "AKIA", "awsSecretAccessKey": "hush"}
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"awsAccessKeyId": "AKIA"}, "awsSecretAccessKey"),
+        ({"awsSecretAccessKey": "hush"}, "awsAccessKeyId"),
+        ({"awsSessionToken": "hush"}, "awsAccessKeyId"),
+        ({"roleExternalId": "id"}, "roleArn"),
+        ({"webIdentityTokenFile": "token"}, "roleArn"),
+        ({**KEYS, "awsProfile": "work"}, "awsProfile"),
+        ({"endpointUrl": "localhost:4567"}, "endpointUrl"),
+        ({"roleArn": "arn", "stsEndpointUrl": "ftp://host"}, "stsEndpointUrl"),
+    ],
+)
+def test_a_half_or_contradictory_option_is_named(options, named):
+    """The error says which option is missing or wrong, by the name that the user wrote or has to write."""
+    with pytest.raises(AwsOptionError) as error:
+        AwsOptions.from_mapping(options)
+    assert error.value.option == named
+
+
+def test_names_are_read_in_any_case_and_written_back():
+    """Spark hands option names over in lower case; options survive the round trip and pickling."""
+    options = AwsOptions.from_mapping({name.lower(): value for name, value in {**KEYS, "region": "eu-west-1"}.items()})
+    assert options.to_mapping() == {**KEYS, "region": "eu-west-1"}
+    assert pickle.loads(pickle.dumps(options)) == options
+
+
+def test_secrets_are_not_in_the_representation():
+    """Keys, tokens and external ids never reach a log by way of `repr`."""
+    options = AwsOptions(
+        access_key_id="AKIA", secret_access_key="hush", session_token="hush", role_arn="arn", role_external_id="hush"
+    )
+    assert "hush" not in repr(options)
