@@ -1,0 +1,104 @@
+"""The options of the emulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from .errors import EmulatorConfigError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmulatorConfig:
+    """Everything that can be set about an emulator; the defaults are those of Kinesis, or say why they differ.
+
+    Raises:
+        EmulatorConfigError: an option is out of range; the error names it.
+    """
+
+    host: str = "127.0.0.1"
+    """Address on which both listeners are bound."""
+    port: int = 0
+    """Port of the plain-text listener (HTTP/1.1); 0 lets the system choose."""
+    tls_port: int = 0
+    """Port of the TLS listener (HTTP/2 or HTTP/1.1, by ALPN); 0 lets the system choose."""
+    tls: bool = True
+    """Whether there is a TLS listener at all. HTTP/2 needs one."""
+    ca_file: Path | None = None
+    """Where the PEM of the certificate authority is written; a temporary file by default."""
+    region: str = "us-east-1"
+    """Region that appears in ARNs."""
+    account_id: str = "000000000000"
+    """Account that appears in ARNs and messages; twelve digits."""
+
+    stream_creation_delay: timedelta = timedelta(0)
+    """How long a stream is CREATING. Tens of seconds in AWS; none here, so that tests start at once."""
+    stream_update_delay: timedelta = timedelta(0)
+    """How long a stream is UPDATING after a split, a merge or an update of the shard count."""
+    stream_deletion_delay: timedelta = timedelta(0)
+    """How long a stream is DELETING before it is gone."""
+    consumer_creation_delay: timedelta = timedelta(seconds=0.5)
+    """How long a stream consumer is CREATING. Seconds in AWS; short but present, so that callers have to wait."""
+    consumer_deletion_delay: timedelta = timedelta(seconds=0.5)
+    """How long a stream consumer is DELETING before it is gone."""
+
+    subscription_lifetime: timedelta = timedelta(minutes=5)
+    """How long a SubscribeToShard call lives (API reference: up to 5 minutes)."""
+    resubscribe_interval: timedelta = timedelta(seconds=5)
+    """Within this time of a successful SubscribeToShard, the same consumer and shard are refused."""
+    idle_event_interval: timedelta = timedelta(seconds=5)
+    """How often a subscription without new records gets an event."""
+    shard_iterator_lifetime: timedelta = timedelta(minutes=5)
+    """How long a shard iterator can be used."""
+    next_token_lifetime: timedelta = timedelta(seconds=300)
+    """How long a NextToken can be used."""
+
+    enforce_limits: bool = True
+    """Whether the throughput limits below hold. Sizes and counts of a request are always checked."""
+    shard_write_records_per_second: float = 1000
+    """Records that a shard takes per second."""
+    shard_write_bytes_per_second: float = MIB
+    """Bytes (data and partition keys) that a shard takes per second."""
+    shard_read_calls_per_second: float = 5
+    """GetRecords calls that a shard answers per second, over all its readers."""
+    shard_read_bytes_per_second: float = 2 * MIB
+    """Bytes that GetRecords gives per second and shard, over all its readers."""
+    subscription_bytes_per_second: float = 2 * MIB
+    """Bytes that a subscription pushes per second."""
+
+    consumers_per_stream: int = 20
+    """Stream consumers that one stream can have."""
+    consumers_creating_at_once: int = 5
+    """Stream consumers of one stream that can be CREATING at the same time."""
+    max_record_bytes: int = MIB
+    """Size of a record, data and partition key, of streams that do not set their own maximum."""
+    max_request_bytes: int = 10 * MIB
+    """Size of the records of one PutRecords, data and partition keys."""
+    retention: timedelta = timedelta(hours=24)
+    """Retention that streams report, and the horizon of ListShards filters. Records are kept for good."""
+
+    seed: int | None = None
+    """Seed of every random choice; None draws one."""
+
+    def __post_init__(self) -> None:
+        for name in ("port", "tls_port"):
+            if not 0 <= getattr(self, name) <= 65535:
+                raise EmulatorConfigError(option=name, reason="must be a port between 0 and 65535")
+        if not re.fullmatch(r"\d{12}", self.account_id):
+            raise EmulatorConfigError(option="account_id", reason="must have twelve digits")
+        if not self.region:
+            raise EmulatorConfigError(option="region", reason="must not be empty")
+        for name, value in vars(self).items():
+            if isinstance(value, timedelta) and value < timedelta(0):
+                raise EmulatorConfigError(option=name, reason="must not be negative")
+            if name.endswith("_per_second") and value <= 0:
+                raise EmulatorConfigError(option=name, reason="must be positive; see enforce_limits")
+            if (name.startswith(("max_", "consumers_"))) and value < 1:
+                raise EmulatorConfigError(option=name, reason="must be at least 1")
+        for name in ("subscription_lifetime", "idle_event_interval"):
+            if getattr(self, name) <= timedelta(0):
+                raise EmulatorConfigError(option=name, reason="must be longer than nothing")

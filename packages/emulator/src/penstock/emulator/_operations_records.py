@@ -1,0 +1,158 @@
+"""Operations on records: putting them, iterating over them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ._hash_keys import MAX_HASH_KEY, hash_key
+from ._positions import resolve_position
+from .errors import KinesisError, invalid_argument, not_found, throughput_exceeded
+
+if TYPE_CHECKING:
+    from ._kinesis import Kinesis
+    from ._shard import Shard
+    from ._stream import Stream
+
+_MAX_READ_RECORDS = 10_000
+_MAX_READ_BYTES = 10 * 1024 * 1024
+_ITERATOR = "shard iterator"
+
+
+def put_record(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """PutRecord."""
+    stream = kinesis.find_stream(params)
+    stream.require_readable(now)
+    ordering = params.get("SequenceNumberForOrdering")
+    size = _size(stream, params, "partitionKey")
+    shard = stream.shard_for(_hash_key(params))
+    if ordering is not None and not any(s.position_of(ordering) is not None for s in stream.shards):
+        raise invalid_argument(f"ExclusiveMinimumSequenceNumber {ordering} used in PutRecord is invalid.")
+    if not shard.admit_write(size, now):
+        raise throughput_exceeded(_rate_exceeded(kinesis, stream, shard))
+    sequence_number = shard.append(partition_key=params["PartitionKey"], data=params["Data"], size_bytes=size, now=now)
+    shard.notify()
+    return {"ShardId": shard.id, "SequenceNumber": sequence_number}
+
+
+def put_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """PutRecords: each record for itself, in the order of the request; refused ones carry an ErrorCode."""
+    stream = kinesis.find_stream(params)
+    stream.require_readable(now)
+    entries = params["Records"]
+    sizes = [_size(stream, entry, f"records.{index}.member") for index, entry in enumerate(entries, 1)]
+    if sum(sizes) > kinesis.config.max_request_bytes:
+        raise invalid_argument(f"Records size exceeds the limit of {kinesis.config.max_request_bytes} bytes.")
+    keys = [_hash_key(entry) for entry in entries]
+    results: list[dict[str, str]] = []
+    failed = 0
+    written: set[Shard] = set()
+    for entry, size, key in zip(entries, sizes, keys, strict=True):
+        shard = stream.shard_for(key)
+        if not shard.admit_write(size, now):
+            failed += 1
+            results.append(
+                {
+                    "ErrorCode": "ProvisionedThroughputExceededException",
+                    "ErrorMessage": _rate_exceeded(kinesis, stream, shard),
+                }
+            )
+            continue
+        sequence_number = shard.append(
+            partition_key=entry["PartitionKey"], data=entry["Data"], size_bytes=size, now=now
+        )
+        written.add(shard)
+        results.append({"SequenceNumber": sequence_number, "ShardId": shard.id})
+    for shard in written:
+        shard.notify()
+    return {"FailedRecordCount": failed, "Records": results}
+
+
+def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """GetShardIterator; LATEST is resolved here, once."""
+    stream = kinesis.find_stream(params)
+    stream.require_readable(now)
+    shard = stream.shard(params["ShardId"])
+    position = resolve_position(
+        shard,
+        kind=params["ShardIteratorType"],
+        sequence_number=params.get("StartingSequenceNumber"),
+        timestamp=params.get("Timestamp"),
+        now=now,
+    )
+    return {"ShardIterator": _iterator(kinesis, stream, shard, position, now)}
+
+
+def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """GetRecords; at the end of a closed shard the next iterator is null and the children are named."""
+    content = kinesis.tokens.open(_ITERATOR, params["ShardIterator"])
+    if content is None:
+        raise invalid_argument("Invalid ShardIterator.")
+    made, name, created, shard_id, position = content
+    lifetime = kinesis.config.shard_iterator_lifetime.total_seconds()
+    if now - made > lifetime:
+        raise KinesisError(
+            "ExpiredIteratorException",
+            f"Iterator expired. The iterator was created at time {made:.3f} while right now it is {now:.3f} which is further in the "
+            f"future than the tolerated delay of {int(lifetime * 1000)} milliseconds.",
+        )
+    stream = kinesis.find_stream({"StreamName": name, "StreamARN": params.get("StreamARN")})
+    if stream.created != created:
+        raise not_found(f"Stream {name} under account {kinesis.config.account_id} not found.")
+    stream.require_readable(now)
+    shard = stream.shard(shard_id)
+    if not shard.admit_read(now):
+        raise throughput_exceeded(_rate_exceeded(kinesis, stream, shard))
+    records = shard.read(position, max_records=params.get("Limit", _MAX_READ_RECORDS), max_bytes=_MAX_READ_BYTES)
+    shard.charge_read(sum(record.size_bytes for record in records))
+    if records:
+        position = records[-1].counter + 1
+    answer: dict[str, Any] = {
+        "Records": [msgspec.Raw(record.encoded) for record in records],
+        "MillisBehindLatest": shard.millis_behind(position, now),
+        "NextShardIterator": None,
+    }
+    if shard.exhausted(position):
+        answer["ChildShards"] = shard.child_shards()
+    else:
+        answer["NextShardIterator"] = _iterator(kinesis, stream, shard, position, now)
+    return answer
+
+
+def _size(stream: Stream, entry: dict[str, Any], path: str) -> int:
+    key = entry.get("PartitionKey")
+    if key is None:
+        # The model leaves the key out for streams with the AUTO distribution; all others must give one.
+        raise KinesisError(
+            "ValidationException",
+            f"1 validation error detected: Value null at '{path}' failed to satisfy constraint: Member must not be null",
+        )
+    size = len(entry["Data"]) + len(key.encode())
+    if size > stream.max_record_bytes:
+        raise KinesisError(
+            "ValidationException",
+            f"1 validation error detected: Value at '{path}' failed to satisfy constraint: "
+            f"Member must have length less than or equal to {stream.max_record_bytes}",
+        )
+    return size
+
+
+def _hash_key(entry: dict[str, Any]) -> int:
+    explicit = entry.get("ExplicitHashKey")
+    if explicit is None:
+        return hash_key(entry["PartitionKey"])
+    key = int(explicit)
+    if key > MAX_HASH_KEY:
+        raise invalid_argument(
+            f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was {key}"
+        )
+    return key
+
+
+def _rate_exceeded(kinesis: Kinesis, stream: Stream, shard: Shard) -> str:
+    return f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {kinesis.config.account_id}."
+
+
+def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, position: int, now: float) -> str:
+    return kinesis.tokens.seal(_ITERATOR, [now, stream.name, stream.created, shard.id, position])

@@ -1,0 +1,62 @@
+"""Sequence numbers: made, taken apart and checked.
+
+A number has 186 bits, from the top: a one (which makes all of them decimals of 56 digits that begin with 49, as in
+Kinesis), the second at which the shard was created, a counter, the second of arrival, the index of the shard, a
+version. Within a shard the counter alone decides the order. Children are created in a later second than their
+parents (see `Kinesis.new_epoch`), so that numbers grow along the lineage too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_VERSION = 2
+_INDEX_SHIFT = 4
+_INDEX_BITS = 32
+_ARRIVAL_SHIFT = 36
+_COUNTER_SHIFT = 85
+_COUNTER_BITS = 60
+_EPOCH_SHIFT = 145
+_EPOCH_BITS = 40
+_TOP = 1 << 185
+
+
+class SequenceNumbers:
+    """The sequence numbers of one shard."""
+
+    def __init__(self, *, epoch: int, index: int) -> None:
+        self.epoch = epoch
+        self.index = index
+        self._base = _TOP | (epoch << _EPOCH_SHIFT) | (index << _INDEX_SHIFT) | _VERSION
+
+    def text(self, counter: int, arrival_seconds: int) -> str:
+        """The sequence number of the `counter`-th event of this shard, as 56 decimal digits."""
+        return str(self._base + (counter << _COUNTER_SHIFT) + (arrival_seconds << _ARRIVAL_SHIFT))
+
+    def counter(self, text: str) -> int | None:
+        """The counter inside a sequence number, or None where the number is not of this shard."""
+        parts = _parse(text)
+        if parts is None or parts.epoch != self.epoch or parts.index != self.index:
+            return None
+        return parts.counter
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    epoch: int
+    index: int
+    counter: int
+
+
+def _parse(text: str) -> _Parts | None:
+    # ASCII only: int() would take the digits of every script.
+    if not (text.isascii() and text.isdigit()):
+        return None
+    number = int(text)
+    if number >> 185 != 1 or number & ((1 << _INDEX_SHIFT) - 1) != _VERSION:
+        return None
+    return _Parts(
+        epoch=(number >> _EPOCH_SHIFT) & ((1 << _EPOCH_BITS) - 1),
+        index=(number >> _INDEX_SHIFT) & ((1 << _INDEX_BITS) - 1),
+        counter=(number >> _COUNTER_SHIFT) & ((1 << _COUNTER_BITS) - 1),
+    )

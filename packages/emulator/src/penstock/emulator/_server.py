@@ -1,0 +1,130 @@
+"""The emulator as a server on the running loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from ._clock import SystemClock
+from ._config import EmulatorConfig
+from ._dispatch import Dispatcher
+from ._http1 import Http1Connection
+from ._http2 import Http2Connection
+from ._kinesis import Kinesis
+from ._tls import server_context
+from .errors import EmulatorError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from ._clock import Clock
+
+# What may wait in a connection's write buffer before its writers are held back.
+_WRITE_BUFFER_BYTES = 128 * 1024
+
+
+class EmulatorServer:
+    """An embedded Kinesis, listening from `async with` to its end.
+
+    Leaving the context closes every connection, subscriptions among them, and forgets all streams. Not reusable.
+    """
+
+    def __init__(self, config: EmulatorConfig | None = None, *, clock: Clock | None = None) -> None:
+        self.config = config or EmulatorConfig()
+        self.clock: Clock = clock or SystemClock()
+        self.kinesis = Kinesis(self.config)
+        self._dispatcher = Dispatcher(self.kinesis, self.clock)
+        self._resources = contextlib.ExitStack()
+        self._connections: set[asyncio.Task[None]] = set()
+        self._plain: asyncio.Server | None = None
+        self._tls: asyncio.Server | None = None
+        self._ca_file: Path | None = None
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._plain = await asyncio.start_server(self._accept, self.config.host, self.config.port)
+            if self.config.tls:
+                context = self._make_certificate()
+                self._tls = await asyncio.start_server(
+                    self._accept, self.config.host, self.config.tls_port, ssl=context
+                )
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    @property
+    def endpoint_url(self) -> str:
+        """The plain-text endpoint: HTTP/1.1."""
+        return f"http://{self._address(self._plain)}"
+
+    @property
+    def tls_endpoint_url(self) -> str:
+        """The TLS endpoint: HTTP/2 or HTTP/1.1, by ALPN; its certificate is good for 127.0.0.1 and localhost."""
+        return f"https://{self._address(self._tls)}"
+
+    @property
+    def ca_file(self) -> Path:
+        """The PEM file of the certificate authority that clients of the TLS endpoint have to trust."""
+        if self._ca_file is None:
+            raise EmulatorError("the emulator has no TLS listener")
+        return self._ca_file
+
+    def _address(self, server: asyncio.Server | None) -> str:
+        if server is None or not server.sockets:
+            raise EmulatorError("the emulator is not listening there")
+        host, port = server.sockets[0].getsockname()[:2]
+        if host in ("0.0.0.0", "::"):
+            # Nobody can connect to "every address".
+            host = "127.0.0.1"
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def _make_certificate(self) -> ssl.SSLContext:
+        if self.config.ca_file is None:
+            folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="penstock-emulator-"))
+            self._ca_file = Path(folder) / "ca.pem"
+        else:
+            self._ca_file = self.config.ca_file
+        return server_context(self.config.host, self._ca_file)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer), name="emulator connection")
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        encrypted = writer.get_extra_info("ssl_object")
+        http2 = encrypted is not None and encrypted.selected_alpn_protocol() == "h2"
+        connection = (Http2Connection if http2 else Http1Connection)(reader, writer, self._dispatcher, self.clock)
+        try:
+            await connection.serve()
+            writer.close()
+            await writer.wait_closed()
+        except (ConnectionError, ssl.SSLError, TimeoutError):
+            # The client is gone; there is nobody to tell.
+            pass
+        finally:
+            writer.transport.abort()
+
+    async def _close(self) -> None:
+        for server in (self._plain, self._tls):
+            if server is not None:
+                server.close()
+        connections = list(self._connections)
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        for server in (self._plain, self._tls):
+            if server is not None:
+                await server.wait_closed()
+        self._resources.close()

@@ -1,0 +1,194 @@
+"""One shard: its range, its lineage and its records."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING, Any
+
+from ._limits import TokenBucket
+from ._record import Record
+from ._sequence import SequenceNumbers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._config import EmulatorConfig
+    from ._hash_keys import HashKeyRange
+
+
+class Shard:
+    """An append-only log with positions.
+
+    A position is a counter: the reader wants the first record whose counter is not below it. Counters are also used up by
+    `advance`, so the records of a shard may skip some.
+    """
+
+    def __init__(
+        self,
+        *,
+        index: int,
+        hash_keys: HashKeyRange,
+        epoch: int,
+        now: float,
+        config: EmulatorConfig,
+        parents: tuple[Shard, ...] = (),
+    ) -> None:
+        self.id = f"shardId-{index:012d}"
+        self.index = index
+        self.hash_keys = hash_keys
+        self.parents = parents
+        self.children: list[Shard] = []
+        self.created = now
+        self.closed: float | None = None
+        self.records: list[Record] = []
+        self.listeners: set[Callable[[], None]] = set()
+        self._sequence = SequenceNumbers(epoch=epoch, index=index)
+        self._counters: list[int] = []
+        self._arrivals_ms: list[int] = []
+        self._next_counter = 0
+        self._last_ms = int(now * 1000)
+        self._limited = config.enforce_limits
+        self._write_records = TokenBucket(config.shard_write_records_per_second, now=now)
+        self._write_bytes = TokenBucket(config.shard_write_bytes_per_second, now=now)
+        self._read_calls = TokenBucket(config.shard_read_calls_per_second, now=now)
+        self._read_bytes = TokenBucket(config.shard_read_bytes_per_second, now=now)
+        self.starting_sequence_number = self.advance(now)
+        self.ending_sequence_number: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the shard takes records."""
+        return self.closed is None
+
+    @property
+    def tip(self) -> int:
+        """The position after everything that was written so far."""
+        return self._next_counter
+
+    def admit_write(self, size_bytes: int, now: float) -> bool:
+        """Count a record against the write limits; False where it has to be refused."""
+        if not self._limited:
+            return True
+        if not (self._write_records.has(1, now) and self._write_bytes.has(size_bytes, now)):
+            return False
+        self._write_records.take(1)
+        self._write_bytes.take(size_bytes)
+        return True
+
+    def admit_read(self, now: float) -> bool:
+        """Count a GetRecords call against the read limits; False where it has to be refused."""
+        if not self._limited:
+            return True
+        if not (self._read_calls.has(1, now) and self._read_bytes.has(1, now)):
+            return False
+        self._read_calls.take(1)
+        return True
+
+    def charge_read(self, size_bytes: int) -> None:
+        """Count what a GetRecords call gave; it may leave a debt for the calls after it."""
+        if self._limited:
+            self._read_bytes.take(size_bytes)
+
+    def append(self, *, partition_key: str, data: bytes, size_bytes: int, now: float) -> str:
+        """Add a record, and return its sequence number; call `notify` when the request's records are all in."""
+        counter = self._next_counter
+        # Arrival times must not go back within a shard, whatever the clock does.
+        self._last_ms = arrival_ms = max(self._last_ms, int(now * 1000))
+        self._next_counter = counter + 1
+        sequence_number = self._sequence.text(counter, arrival_ms // 1000)
+        self._counters.append(counter)
+        self._arrivals_ms.append(arrival_ms)
+        self.records.append(
+            Record.build(
+                counter=counter,
+                arrival_ms=arrival_ms,
+                sequence_number=sequence_number,
+                partition_key=partition_key,
+                data=data,
+                size_bytes=size_bytes,
+            )
+        )
+        return sequence_number
+
+    def advance(self, now: float) -> str:
+        """Use up a sequence number without a record: the shard's bounds, and progress on an idle shard."""
+        counter = self._next_counter
+        self._next_counter = counter + 1
+        return self._sequence.text(counter, int(now))
+
+    def close(self, children: list[Shard], now: float) -> None:
+        """Take no more records; readers that reach the end are told of `children`."""
+        self.closed = now
+        self.children = children
+        self.ending_sequence_number = self.advance(now)
+        self.notify()
+
+    def notify(self) -> None:
+        """Tell whoever waits at the tip."""
+        for listener in tuple(self.listeners):
+            listener()
+
+    def position_of(self, sequence_number: str) -> int | None:
+        """The position of a sequence number, or None where it did not come from this shard."""
+        counter = self._sequence.counter(sequence_number)
+        return None if counter is None or counter >= self._next_counter else counter
+
+    def position_at(self, timestamp: float) -> int:
+        """The position of the first record that arrived at `timestamp` (seconds) or later, or else the tip."""
+        # Clients send floats of milliseconds: round, or 1.001 would become 1.000.
+        index = bisect_left(self._arrivals_ms, round(timestamp * 1000))
+        return self._counters[index] if index < len(self._counters) else self._next_counter
+
+    def sequence_number_at(self, position: int, now: float) -> str:
+        """A sequence number of this shard with the counter `position`."""
+        return self._sequence.text(position, int(now))
+
+    def read(self, position: int, *, max_records: int, max_bytes: int) -> list[Record]:
+        """Records from `position` on, in order; always one where there is one, whatever its size."""
+        start = bisect_left(self._counters, position)
+        end = min(len(self.records), start + max_records)
+        size = 0
+        for index in range(start, end):
+            size += self.records[index].size_bytes
+            if size > max_bytes and index > start:
+                end = index
+                break
+        return self.records[start:end]
+
+    def has_records(self, position: int) -> bool:
+        """Whether there is a record at `position` or after it."""
+        return bool(self._counters) and self._counters[-1] >= position
+
+    def exhausted(self, position: int) -> bool:
+        """Whether a reader at `position` has seen all that will ever be in this shard."""
+        return self.closed is not None and not self.has_records(position)
+
+    def millis_behind(self, position: int, now: float) -> int:
+        """How far the next unread record lies behind `now`; 0 at the tip."""
+        index = bisect_left(self._counters, position)
+        if index == len(self._counters):
+            return 0
+        return max(1, int(now * 1000) - self._arrivals_ms[index])
+
+    def child_shards(self) -> list[dict[str, Any]]:
+        """The children as GetRecords and SubscribeToShard list them at the end of a shard."""
+        return [
+            {
+                "ShardId": child.id,
+                "ParentShards": [parent.id for parent in child.parents],
+                "HashKeyRange": child.hash_keys.as_dict(),
+            }
+            for child in self.children
+        ]
+
+    def description(self) -> dict[str, Any]:
+        """The shard as ListShards describes it."""
+        sequence_numbers = {"StartingSequenceNumber": self.starting_sequence_number}
+        if self.ending_sequence_number is not None:
+            sequence_numbers["EndingSequenceNumber"] = self.ending_sequence_number
+        description: dict[str, Any] = {"ShardId": self.id}
+        for name, parent in zip(("ParentShardId", "AdjacentParentShardId"), self.parents, strict=False):
+            description[name] = parent.id
+        description["HashKeyRange"] = self.hash_keys.as_dict()
+        description["SequenceNumberRange"] = sequence_numbers
+        return description

@@ -1,0 +1,225 @@
+"""One stream: routing, resharding, consumers."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from ._consumer import Consumer
+from ._hash_keys import HashKeyRange, uniform_ranges
+from ._reshard import plan_uniform_scaling
+from ._shard import Shard
+from .errors import in_use, invalid_argument, limit_exceeded, not_found
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._config import EmulatorConfig
+
+
+class Stream:
+    """A stream's shards in order of creation, and its consumers by name."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        shard_count: int,
+        mode: str,
+        max_record_bytes: int,
+        config: EmulatorConfig,
+        new_epoch: Callable[[float], int],
+        now: float,
+    ) -> None:
+        self.name = name
+        self.arn = f"arn:aws:kinesis:{config.region}:{config.account_id}:stream/{name}"
+        self.created = now
+        self.mode = mode
+        self.max_record_bytes = max_record_bytes
+        self.consumers: dict[str, Consumer] = {}
+        self.deleted_at: float | None = None
+        self._config = config
+        self._new_epoch = new_epoch
+        self._active_at = now + config.stream_creation_delay.total_seconds()
+        self._updated_at = now
+        self._last_consumer_created: dict[str, int] = {}
+        epoch = new_epoch(now)
+        self.shards = [
+            Shard(index=index, hash_keys=hash_keys, epoch=epoch, now=now, config=config)
+            for index, hash_keys in enumerate(uniform_ranges(shard_count))
+        ]
+        self._by_id = {shard.id: shard for shard in self.shards}
+        self._route()
+
+    # Status
+
+    def status(self, now: float) -> str:
+        """CREATING, ACTIVE, UPDATING or DELETING."""
+        if self.deleted_at is not None:
+            return "DELETING"
+        if now < self._active_at:
+            return "CREATING"
+        return "UPDATING" if now < self._updated_at else "ACTIVE"
+
+    def require_active(self, now: float) -> None:
+        """Refuse control operations on a stream that is not ACTIVE."""
+        status = self.status(now)
+        if status != "ACTIVE":
+            raise in_use(f"Stream {self._place} not ACTIVE, instead in state {status}")
+
+    def require_readable(self, now: float) -> None:
+        """Refuse reads and writes before the stream is there: AWS does not find it."""
+        status = self.status(now)
+        if status in ("CREATING", "DELETING"):
+            raise not_found(f"Stream {self._place} not found, its state is {status}.")
+
+    @property
+    def _place(self) -> str:
+        return f"{self.name} under account {self._config.account_id}"
+
+    # Shards
+
+    @property
+    def open_shards(self) -> list[Shard]:
+        """The shards that take records, by hash key."""
+        return list(self._open)
+
+    def shard(self, shard_id: str) -> Shard:
+        """Find a shard, open or closed.
+
+        Raises:
+            KinesisError: ResourceNotFoundException.
+        """
+        shard = self._by_id.get(shard_id)
+        if shard is None:
+            raise not_found(f"Could not find shard {shard_id} in stream {self._place}.")
+        return shard
+
+    def shard_for(self, hash_key: int) -> Shard:
+        """The open shard whose range holds `hash_key`."""
+        return self._open[bisect_right(self._starts, hash_key) - 1]
+
+    def _route(self) -> None:
+        self._open = sorted((s for s in self.shards if s.is_open), key=lambda shard: shard.hash_keys.start)
+        self._starts = [shard.hash_keys.start for shard in self._open]
+
+    def _add(self, hash_keys: HashKeyRange, parents: tuple[Shard, ...], now: float) -> Shard:
+        shard = Shard(
+            index=len(self.shards),
+            hash_keys=hash_keys,
+            epoch=self._new_epoch(now),
+            now=now,
+            config=self._config,
+            parents=parents,
+        )
+        self.shards.append(shard)
+        self._by_id[shard.id] = shard
+        return shard
+
+    # Resharding
+
+    def split(self, shard: Shard, new_starting_hash_key: int, now: float) -> None:
+        """SplitShard: close `shard`, open two children that meet at the key."""
+        self._require_open(shard)
+        start, end = shard.hash_keys.start, shard.hash_keys.end
+        if not start + 1 < new_starting_hash_key < end:
+            raise invalid_argument(
+                f"NewStartingHashKey {new_starting_hash_key} used in SplitShard() on shard {shard.id} in stream {self._place} is not "
+                f"both greater than one plus the shard's StartingHashKey {start} and less than the shard's EndingHashKey {end}."
+            )
+        children = [
+            self._add(HashKeyRange(start, new_starting_hash_key - 1), (shard,), now),
+            self._add(HashKeyRange(new_starting_hash_key, end), (shard,), now),
+        ]
+        shard.close(children, now)
+        self._resharded(now)
+
+    def merge(self, shard: Shard, adjacent: Shard, now: float) -> None:
+        """MergeShards: close both, open one child over the union of their ranges."""
+        self._require_open(shard)
+        self._require_open(adjacent)
+        low, high = sorted((shard.hash_keys, adjacent.hash_keys), key=lambda hash_keys: hash_keys.start)
+        if low.end + 1 != high.start:
+            raise invalid_argument(
+                f"Shards {shard.id} and {adjacent.id} in stream {self._place} are not an adjacent pair of shards eligible for merging"
+            )
+        child = self._add(HashKeyRange(low.start, high.end), (shard, adjacent), now)
+        shard.close([child], now)
+        adjacent.close([child], now)
+        self._resharded(now)
+
+    def scale(self, target: int, now: float) -> None:
+        """UpdateShardCount: split and merge until `target` shards of equal size are open."""
+        current = len(self._open)
+        counts = f"Current open shard count: {current} Target shard count: {target}"
+        if target > 2 * current:
+            raise limit_exceeded(
+                f"UpdateShardCount cannot scale up over double your current open shard count. {counts}"
+            )
+        if 2 * target < current:
+            raise limit_exceeded(
+                f"UpdateShardCount cannot scale down below half your current open shard count. {counts}"
+            )
+        plan = plan_uniform_scaling([shard.hash_keys for shard in self._open], target)
+        for key in plan.splits:
+            self.split(self.shard_for(key), key, now)
+        for key in plan.merges:
+            self.merge(self.shard_for(key - 1), self.shard_for(key), now)
+
+    def _require_open(self, shard: Shard) -> None:
+        if not shard.is_open:
+            raise invalid_argument(
+                f"Shard {shard.id} in stream {self._place} has already been merged or split, and thus is not eligible for merging or "
+                "splitting."
+            )
+
+    def _resharded(self, now: float) -> None:
+        self._updated_at = now + self._config.stream_update_delay.total_seconds()
+        self._route()
+
+    # Consumers
+
+    def register(self, name: str, now: float) -> Consumer:
+        """RegisterStreamConsumer."""
+        if name in self.consumers:
+            raise in_use(
+                f"Consumer {name} under stream {self.name} already exists for account {self._config.account_id}."
+            )
+        if len(self.consumers) >= self._config.consumers_per_stream:
+            raise limit_exceeded(
+                f"Stream {self._place} has the maximum of {self._config.consumers_per_stream} consumers."
+            )
+        creating = sum(consumer.status(now) == "CREATING" for consumer in self.consumers.values())
+        if creating >= self._config.consumers_creating_at_once:
+            raise limit_exceeded(
+                f"Stream {self._place} has {creating} consumers in CREATING; wait until they are ACTIVE."
+            )
+        # The ARN tells registrations of one name apart by their second, so two of them must not share one.
+        created = max(int(now), self._last_consumer_created.get(name, 0) + 1)
+        self._last_consumer_created[name] = created
+        consumer = Consumer(
+            name=name,
+            arn=f"{self.arn}/consumer/{name}:{created}",
+            stream_arn=self.arn,
+            created=created,
+            active_at=now + self._config.consumer_creation_delay.total_seconds(),
+        )
+        self.consumers[name] = consumer
+        return consumer
+
+    def consumer(self, name: str) -> Consumer:
+        """Find a consumer by name.
+
+        Raises:
+            KinesisError: ResourceNotFoundException.
+        """
+        consumer = self.consumers.get(name)
+        if consumer is None:
+            raise not_found(f"Consumer {name}, account {self._config.account_id} not found under stream {self.name}.")
+        return consumer
+
+    def forget_deleted_consumers(self, now: float) -> None:
+        """Drop the consumers whose deletion is over."""
+        gone = [c.name for c in self.consumers.values() if c.deleted_at is not None and now >= c.deleted_at]
+        for name in gone:
+            del self.consumers[name]

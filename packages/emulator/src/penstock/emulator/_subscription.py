@@ -1,0 +1,103 @@
+"""The life of one SubscribeToShard call, decided without I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ._limits import TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ._config import EmulatorConfig
+    from ._record import Record
+    from ._shard import Shard
+    from .errors import KinesisError
+
+_MAX_EVENT_RECORDS = 1000
+_MAX_EVENT_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsEvent:
+    """A SubscribeToShardEvent.
+
+    `continuation` is None at the end of the shard, and only there; `child_shards` are given there, and only there.
+    """
+
+    records: list[Record]
+    continuation: str | None
+    millis_behind_latest: int
+    child_shards: list[dict[str, Any]]
+
+
+class Subscription:
+    """What a subscription does next: ask `poll`, and when it has nothing, wait for `on_change` or for `deadline`."""
+
+    def __init__(self, *, shard: Shard, consumer_arn: str, position: int, config: EmulatorConfig, now: float) -> None:
+        self.shard = shard
+        self.consumer_arn = consumer_arn
+        self.position = position
+        self.started = now
+        self.on_change: Callable[[], None] | None = None
+        self.ended = False
+        self._failure: KinesisError | None = None
+        self._expires = now + config.subscription_lifetime.total_seconds()
+        self._idle_interval = config.idle_event_interval.total_seconds()
+        self._idle_at = now + self._idle_interval
+        self._pace = TokenBucket(config.subscription_bytes_per_second, now=now) if config.enforce_limits else None
+        shard.listeners.add(self._changed)
+
+    def fail(self, error: KinesisError) -> None:
+        """End the subscription with an exception inside the stream: taken over, deregistered, deleted."""
+        if not self.ended and self._failure is None:
+            self._failure = error
+            self._changed()
+
+    def close(self) -> None:
+        """Let go of the shard; harmless when called again."""
+        self.ended = True
+        self.shard.listeners.discard(self._changed)
+
+    def poll(self, now: float) -> RecordsEvent | KinesisError | None:
+        """The event that is due now, or None. Look at `ended` afterwards: it says whether anything can follow."""
+        if self.ended:
+            return None
+        if self._failure is not None:
+            self.close()
+            return self._failure
+        if now >= self._expires:
+            self.close()
+            return None
+        if self.shard.has_records(self.position):
+            if self._pace is not None and not self._pace.has(1, now):
+                return None
+            return self._records_event(now)
+        if self.shard.exhausted(self.position):
+            self.close()
+            return RecordsEvent([], None, 0, self.shard.child_shards())
+        if now >= self._idle_at:
+            self._idle_at = now + self._idle_interval
+            continuation = self.shard.advance(now)
+            self.position = self.shard.tip
+            return RecordsEvent([], continuation, 0, [])
+        return None
+
+    def deadline(self, now: float) -> float:
+        """When `poll` has something even if nothing changes."""
+        if self._pace is not None and self.shard.has_records(self.position):
+            return min(self._expires, self._pace.ready_at(1, now))
+        return min(self._expires, self._idle_at)
+
+    def _records_event(self, now: float) -> RecordsEvent:
+        records = self.shard.read(self.position, max_records=_MAX_EVENT_RECORDS, max_bytes=_MAX_EVENT_BYTES)
+        self.position = records[-1].counter + 1
+        self._idle_at = now + self._idle_interval
+        if self._pace is not None:
+            self._pace.take(sum(record.size_bytes for record in records))
+        return RecordsEvent(records, records[-1].sequence_number, self.shard.millis_behind(self.position, now), [])
+
+    def _changed(self) -> None:
+        if self.on_change is not None:
+            self.on_change()

@@ -1,0 +1,216 @@
+"""What tests need around the emulator: a thread or a process for callers without a loop, and a clock to move."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import json
+import subprocess
+import sys
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import botocore.session
+
+from ._config import EmulatorConfig
+from ._server import EmulatorServer
+from .errors import EmulatorStartError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import timedelta
+
+    from ._clock import Clock, Timer
+    from ._kinesis import Kinesis
+
+__all__ = ["EmulatorProcess", "ManualClock", "RunningEmulator", "running_emulator", "start_emulator_process"]
+
+_T = TypeVar("_T")
+
+
+class ManualClock:
+    """A clock that stands still until it is advanced; give it to `EmulatorServer` or `running_emulator`.
+
+    `advance` may be called from any thread: timers run on the loop that asked for them.
+    """
+
+    def __init__(self, start: float = 1_750_000_000.0) -> None:
+        self._now = start
+        self._timers: list[tuple[float, int, _ManualTimer]] = []
+        self._order = itertools.count()
+        self._lock = threading.Lock()
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` on the running loop once the clock was advanced to `when`; soon, if it is there already."""
+        timer = _ManualTimer(asyncio.get_running_loop(), callback)
+        with self._lock:
+            if when > self._now:
+                heapq.heappush(self._timers, (when, next(self._order), timer))
+                return timer
+        timer.fire()
+        return timer
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clock on (a number means seconds), and start the timers that this makes due."""
+        seconds = by if isinstance(by, (int, float)) else by.total_seconds()
+        due: list[_ManualTimer] = []
+        with self._lock:
+            self._now += seconds
+            while self._timers and self._timers[0][0] <= self._now:
+                due.append(heapq.heappop(self._timers)[2])
+        for timer in due:
+            timer.fire()
+
+
+class _ManualTimer:
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def fire(self) -> None:
+        # A loop that is closed has nobody left to call.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        if not self._cancelled:
+            self._callback()
+
+
+def kinesis_client(endpoint_url: str, *, region: str = "us-east-1", **options: Any) -> Any:
+    """Make a boto3 Kinesis client with dummy credentials for an endpoint; `options` go to ``create_client``."""
+    return botocore.session.Session().create_client(
+        "kinesis",
+        endpoint_url=endpoint_url,
+        region_name=region,
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        **options,
+    )
+
+
+class RunningEmulator:
+    """An emulator on a thread of its own."""
+
+    def __init__(self, server: EmulatorServer, loop: asyncio.AbstractEventLoop) -> None:
+        self.endpoint_url: str = server.endpoint_url
+        self.tls_endpoint_url: str = server.tls_endpoint_url if server.config.tls else ""
+        self.ca_file: Path = server.ca_file if server.config.tls else Path()
+        self.kinesis: Kinesis = server.kinesis
+        self.config: EmulatorConfig = server.config
+        self.clock: Clock = server.clock
+        self._loop = loop
+
+    def client(self, **options: Any) -> Any:
+        """Make a boto3 Kinesis client with dummy credentials (plain text, HTTP/1.1)."""
+        return kinesis_client(self.endpoint_url, region=self.config.region, **options)
+
+    def call(self, function: Callable[[], _T]) -> _T:
+        """Run `function` on the emulator's loop and return its result: the safe way to touch `kinesis`."""
+        result: Future[_T] = Future()
+
+        def run() -> None:
+            try:
+                result.set_result(function())
+            except BaseException as error:
+                result.set_exception(error)
+
+        self._loop.call_soon_threadsafe(run)
+        return result.result()
+
+
+@contextlib.contextmanager
+def running_emulator(*, clock: Clock | None = None, **config: Any) -> Iterator[RunningEmulator]:
+    """Run an emulator on a thread of its own, for callers without a loop: boto3, Spark.
+
+    Args:
+        clock: A `ManualClock`, to move time.
+        config: The fields of `EmulatorConfig`.
+    """
+    options = EmulatorConfig(**config)
+    ready: Future[tuple[RunningEmulator, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with EmulatorServer(options, clock=clock) as server:
+            ready.set_result((RunningEmulator(server, asyncio.get_running_loop()), stop))
+            await stop.wait()
+
+    def run() -> None:
+        try:
+            asyncio.run(serve())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    thread = threading.Thread(target=run, name="emulator", daemon=True)
+    thread.start()
+    running, stop = ready.result()
+    try:
+        yield running
+    finally:
+        running.call(stop.set)
+        thread.join()
+
+
+class EmulatorProcess:
+    """An emulator in a child process."""
+
+    def __init__(self, ready: dict[str, Any], process: subprocess.Popen[str]) -> None:
+        self.endpoint_url: str = ready["endpoint_url"]
+        self.tls_endpoint_url: str = ready["tls_endpoint_url"] or ""
+        self.ca_file = Path(ready["ca_file"] or "")
+        self.pid: int = ready["pid"]
+        self.process = process
+
+    def client(self, **options: Any) -> Any:
+        """Make a boto3 Kinesis client with dummy credentials (plain text, HTTP/1.1)."""
+        return kinesis_client(self.endpoint_url, **options)
+
+
+@contextlib.contextmanager
+def start_emulator_process(*arguments: str, stop_timeout: float = 10.0) -> Iterator[EmulatorProcess]:
+    """Run ``python -m penstock.emulator`` as a child; it ends with the context, and with this process at the latest.
+
+    Args:
+        arguments: Command-line options, such as ``"--no-enforce-limits"``.
+        stop_timeout: Seconds between SIGTERM and SIGKILL.
+
+    Raises:
+        EmulatorStartError: the process ended before it was ready.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.emulator", "--exit-with-parent", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        if not line:
+            raise EmulatorStartError(exit_code=process.wait(), output="no ready line on standard output")
+        yield EmulatorProcess(json.loads(line), process)
+    finally:
+        process.terminate()
+        try:
+            process.wait(stop_timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
