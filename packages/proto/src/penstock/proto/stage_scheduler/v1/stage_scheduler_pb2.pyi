@@ -171,7 +171,7 @@ class Vertex(_message.Message):
     chained: _builtins.bool
     """Chained with its only input."""
     keyed: _builtins.bool
-    """Its inputs are keyed."""
+    """Any of its inputs is keyed; the edges say which."""
     parallelism: _builtins.int
     """Slots that it takes; at least one."""
     call_site: _builtins.str
@@ -206,22 +206,26 @@ class Edge(_message.Message):
     SOURCE_FIELD_NUMBER: _builtins.int
     TARGET_FIELD_NUMBER: _builtins.int
     PARTITION_TYPE_FIELD_NUMBER: _builtins.int
+    KEYED_FIELD_NUMBER: _builtins.int
     source: _builtins.str
     """Name of the producer."""
     target: _builtins.str
     """Name of the consumer."""
     partition_type: Global___ResultPartitionType.ValueType
     """Unspecified: the compiler decides."""
+    keyed: _builtins.bool
+    """Whether the records are partitioned by key on their way."""
     def __init__(
         self,
         *,
         source: _builtins.str = ...,
         target: _builtins.str = ...,
         partition_type: Global___ResultPartitionType.ValueType = ...,
+        keyed: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["partition_type", b"partition_type", "source", b"source", "target", b"target"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["keyed", b"keyed", "partition_type", b"partition_type", "source", b"source", "target", b"target"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -277,6 +281,8 @@ class Stage(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     stage_id: _builtins.str
     """Unique in the plan, chosen by the compiler."""
     name: _builtins.str
@@ -293,6 +299,10 @@ class Stage(_message.Message):
     """Words of the last failure."""
     seconds: _builtins.float
     """Seconds from the last deployment to the end, or to now."""
+    rows: _builtins.int
+    """Rows that it committed, where reported."""
+    size_bytes: _builtins.int
+    """Bytes that it committed, where reported."""
     @_builtins.property
     def vertices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of its vertices, producers first."""
@@ -314,12 +324,21 @@ class Stage(_message.Message):
         attempts: _builtins.int = ...,
         error: _builtins.str = ...,
         seconds: _builtins.float = ...,
+        rows: _builtins.int | None = ...,
+        size_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "rows", b"rows", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "blocking_inputs", b"blocking_inputs", "bounded", b"bounded", "error", b"error", "name", b"name", "reason", b"reason", "seconds", b"seconds", "stage_id", b"stage_id", "state", b"state", "vertices", b"vertices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "attempts", b"attempts", "blocking_inputs", b"blocking_inputs", "bounded", b"bounded", "error", b"error", "name", b"name", "reason", b"reason", "rows", b"rows", "seconds", b"seconds", "size_bytes", b"size_bytes", "stage_id", b"stage_id", "state", b"state", "vertices", b"vertices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
+    _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
 
 Global___Stage: _TypeAlias = Stage  # noqa: Y015
 
@@ -435,6 +454,9 @@ class ReportRequest(_message.Message):
     STAGE_ID_FIELD_NUMBER: _builtins.int
     EVENT_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    FINAL_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """As in Submit."""
     stage_id: _builtins.str
@@ -443,6 +465,12 @@ class ReportRequest(_message.Message):
     """What happened."""
     error: _builtins.str
     """Words of the failure."""
+    final: _builtins.bool
+    """Of a failure: another deployment would fail in the same way."""
+    rows: _builtins.int
+    """Rows that it committed, where known."""
+    size_bytes: _builtins.int
+    """Bytes that it committed, where known."""
     def __init__(
         self,
         *,
@@ -450,12 +478,22 @@ class ReportRequest(_message.Message):
         stage_id: _builtins.str = ...,
         event: Global___StageEventType.ValueType = ...,
         error: _builtins.str = ...,
+        final: _builtins.bool = ...,
+        rows: _builtins.int | None = ...,
+        size_bytes: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "rows", b"rows", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error", "event", b"event", "job_id", b"job_id", "stage_id", b"stage_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "error", b"error", "event", b"event", "final", b"final", "job_id", b"job_id", "rows", b"rows", "size_bytes", b"size_bytes", "stage_id", b"stage_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
+    _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
 
 Global___ReportRequest: _TypeAlias = ReportRequest  # noqa: Y015
 
