@@ -2,10 +2,11 @@
 
 Rules that keep offsets exact and small:
 
-* A child shard enters the positions when every parent stands at SHARD_END in them; it enters at TRIM_HORIZON or further.
-* A parent leaves them when it stood at SHARD_END in the *start* of a step and all of its children were in that start too. So
-  two successive positions always show a shard's end before the shard is gone: a shard that left has no range, and a shard that
-  is in the end of a step only is truly new and is read from TRIM_HORIZON.
+* A child shard enters the positions when every parent stands at SHARD_END in them; it enters at TRIM_HORIZON
+  or further.
+* A parent leaves them when it stood at SHARD_END in the *start* of a step and all of its children were in
+  that start too. So two successive positions always show a shard's end before the shard is gone: a shard that
+  left has no range, and a shard that is in the end of a step only is truly new and is read from TRIM_HORIZON.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ class ShardPosition:
 
     Attributes:
         type: what the position is measured by.
-        timestamp_millis: milliseconds since the epoch, with AT_TIMESTAMP: before the first record that arrived then or later.
-        sequence_number: decimal digits, with AFTER_SEQUENCE_NUMBER: after that record, or after the gap that it names.
+        timestamp_millis: milliseconds since the epoch, with AT_TIMESTAMP: before the first record that
+            arrived then or later.
+        sequence_number: decimal digits, with AFTER_SEQUENCE_NUMBER: after that record, or after the gap that
+            it names.
 
     Raises:
         PositionsError: a field is missing, superfluous or malformed.
@@ -50,12 +53,8 @@ class ShardPosition:
         if (self.timestamp_millis is not None) != (self.type is PositionType.AT_TIMESTAMP):
             raise PositionsError(f"{self.type} and timestamp {self.timestamp_millis} do not go together")
         if (self.sequence_number is not None) != (self.type is PositionType.AFTER_SEQUENCE_NUMBER):
-            raise PositionsError(
-                f"{self.type} and sequence number {self.sequence_number!r} do not go together"
-            )
-        if self.sequence_number is not None and not (
-            self.sequence_number.isascii() and self.sequence_number.isdigit()
-        ):
+            raise PositionsError(f"{self.type} and sequence number {self.sequence_number!r} do not go together")
+        if self.sequence_number is not None and not (self.sequence_number.isascii() and self.sequence_number.isdigit()):
             raise PositionsError(f"sequence number {self.sequence_number!r} is not decimal digits")
 
     @classmethod
@@ -85,9 +84,10 @@ class ShardPosition:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The total order of positions of one shard: before every sequence number, sequence numbers as integers, the end.
+        """The total order of positions of one shard; sequence numbers count as integers.
 
-        TRIM_HORIZON and AT_TIMESTAMP share the first rank: which of them is earlier is known to the service only.
+        TRIM_HORIZON and AT_TIMESTAMP share the first rank: which of them is earlier is known to the service
+        only.
         """
         if self.sequence_number is not None:
             return (1, int(self.sequence_number))
@@ -117,9 +117,7 @@ class ShardPosition:
         if kind is PositionType.AFTER_SEQUENCE_NUMBER:
             sequence_number = value.get("value")
             if not isinstance(sequence_number, str):
-                raise PositionsError(
-                    f"AFTER_SEQUENCE_NUMBER needs a string of digits, got {sequence_number!r}"
-                )
+                raise PositionsError(f"AFTER_SEQUENCE_NUMBER needs a string of digits, got {sequence_number!r}")
             return cls.after(sequence_number)
         return cls(kind)
 
@@ -143,7 +141,7 @@ class StreamPositions:
         return self.streams.get(stream_name, {}).get(shard_id)
 
     def to_json(self) -> dict[str, Any]:
-        """Give versioned JSON, in a stable order: `{"version": 1, "streams": {stream: {shard: position}}}`."""
+        """Give `{"version": 1, "streams": {stream: {shard: position}}}`, in a stable order."""
         return {
             "version": _VERSION,
             "streams": {
@@ -163,9 +161,7 @@ class StreamPositions:
         if version != _VERSION:
             raise PositionsError(f"positions of version {version!r} are not understood, only {_VERSION}")
         streams = value.get("streams")
-        if not isinstance(streams, Mapping) or not all(
-            isinstance(shards, Mapping) for shards in streams.values()
-        ):
+        if not isinstance(streams, Mapping) or not all(isinstance(shards, Mapping) for shards in streams.values()):
             raise PositionsError("positions need one object of shards per stream")
         return cls(
             {
@@ -205,9 +201,9 @@ class ShardRange:
 def ranges_between(start: StreamPositions, end: StreamPositions) -> list[ShardRange]:
     """Give the ranges that lead from `start` to `end`, ordered by stream and shard.
 
-    A shard in both gives the range between its positions, none when they are equal. A shard in `end` only is a child that
-    entered: from TRIM_HORIZON (no range while it stands there itself). A shard in `start` only has left at its SHARD_END: no
-    range.
+    A shard in both gives the range between its positions, none when they are equal. A shard in `end` only is
+    a child that entered: from TRIM_HORIZON (no range while it stands there itself). A shard in `start` only
+    has left at its SHARD_END: no range.
 
     Raises:
         PositionsError: a shard moved backwards, or left before its end, or a whole stream left.
@@ -221,9 +217,7 @@ def ranges_between(start: StreamPositions, end: StreamPositions) -> list[ShardRa
     for stream, shards in start.streams.items():
         for shard, position in shards.items():
             if end.get(stream, shard) is None and not position.is_shard_end:
-                raise PositionsError(
-                    f"{stream}/{shard} left the positions at {_spell(position)}, before its end"
-                )
+                raise PositionsError(f"{stream}/{shard} left the positions at {_spell(position)}, before its end")
     return ranges
 
 

@@ -7,13 +7,13 @@ EfoConsumerError
 │   ├── EventStreamOversizeError     a frame longer than the protocol allows
 │   └── EventStreamTruncatedError    the stream ended inside a frame
 ├── PayloadDecodeError               a payload that is no SubscribeToShardEvent or GetRecords answer
-├── EventStreamError                 an exception that the service sent inside the stream
 ├── ShardEndError                    no continuation, yet no child shards: not the end of a shard
 ├── SubscriptionSilentError          no event for longer than the service's idle interval
 ├── SubscriptionConnectionError      a connection that failed, was reset, or could not be made
 │   └── Http2NotNegotiatedError      the endpoint did not choose h2 by ALPN
 ├── RecordPublisherError             reading a shard failed for good
 │   ├── RecordPublisherFatalError    the service said that trying again is useless
+│   ├── SubscriptionTakenOverError   another reader keeps taking the subscription
 │   └── RecordPublisherRetriesError  every attempt failed
 ├── PositionsError                   positions or a range that cannot be
 └── ShardReaderError                 a call to a shard reader failed
@@ -99,20 +99,6 @@ class PayloadDecodeError(EfoConsumerError):
     """A payload that is no SubscribeToShardEvent or GetRecords answer."""
 
 
-class EventStreamError(EfoConsumerError):
-    """An exception that the service sent inside the event stream.
-
-    Attributes:
-        code: the exception's name, as `ResourceInUseException`.
-        message: the service's own words.
-    """
-
-    def __init__(self, *, code: str, message: str) -> None:
-        self.code = code
-        self.message = message
-        super().__init__(f"{code}: {message}")
-
-
 class ShardEndError(EfoConsumerError):
     """An answer without a continuation and without child shards: to be asked again, not a shard's end.
 
@@ -175,6 +161,26 @@ class RecordPublisherFatalError(RecordPublisherError):
     """The service said that trying again is useless (access, keys, a stream or consumer that is gone)."""
 
 
+class SubscriptionTakenOverError(RecordPublisherError):
+    """Another reader of the same stream consumer keeps taking the subscription: two jobs share one consumer.
+
+    Attributes:
+        consumer_arn: the stream consumer that both use.
+        times: how often it was taken without a subscription that lived to its end in between.
+    """
+
+    def __init__(self, *, stream: str, shard_id: str, consumer_arn: str, times: int) -> None:
+        self.consumer_arn = consumer_arn
+        self.times = times
+        super().__init__(
+            f"another reader took the subscription of {consumer_arn} {times} times: "
+            "give each job a stream consumer of its own",
+            stream=stream,
+            shard_id=shard_id,
+            code="ResourceInUseException",
+        )
+
+
 class RecordPublisherRetriesError(RecordPublisherError):
     """Every attempt failed.
 
@@ -220,9 +226,7 @@ class StaleEpochError(ShardReaderError):
         self.session_id = session_id
         self.epoch = epoch
         self.current_epoch = current_epoch
-        super().__init__(
-            f"session {session_id!r} was opened again: epoch {epoch} is over, {current_epoch} holds it"
-        )
+        super().__init__(f"session {session_id!r} was opened again: epoch {epoch} is over, {current_epoch} holds it")
 
 
 class FencedConsumerError(ShardReaderError):
@@ -241,6 +245,24 @@ class FencedConsumerError(ShardReaderError):
         super().__init__(
             f"{stream}: fencing token {fencing_token} is older than {seen_fencing_token}, another job holds the consumer"
         )
+
+
+class ShardFailedError(ShardReaderError):
+    """A shard cannot be followed any more. Opening the session again tries anew.
+
+    Attributes:
+        stream: the stream's name.
+        shard_id: the shard.
+        code: the service's exception name, or the Python class of the cause.
+        reason: the cause's words.
+    """
+
+    def __init__(self, *, stream: str, shard_id: str, code: str, reason: str) -> None:
+        self.stream = stream
+        self.shard_id = shard_id
+        self.code = code
+        self.reason = reason
+        super().__init__(f"{stream}/{shard_id}: {reason}")
 
 
 class DataLossError(ShardReaderError):

@@ -1,0 +1,86 @@
+"""The columns of what a reader gives, and how wire records become them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+READ_SCHEMA = pa.schema(
+    [
+        pa.field("data", pa.binary()),
+        pa.field("partitionKey", pa.string()),
+        pa.field("streamName", pa.string()),
+        pa.field("shardId", pa.string()),
+        pa.field("sequenceNumber", pa.string()),
+        pa.field("subSequenceNumber", pa.int64()),
+        pa.field("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
+    ]
+)
+"""The columns of a range; `subSequenceNumber` is 0 for a record that is no part of an aggregate."""
+
+READ_SCHEMA_WITH_ENCRYPTION = pa.schema(
+    [*READ_SCHEMA, pa.field("encryptionType", pa.string()), pa.field("explicitHashKey", pa.string())]
+)
+"""READ_SCHEMA and the columns on request; `explicitHashKey` is known of records of aggregates only."""
+
+MAX_BATCH_ROWS = 10_000
+"""Rows of a batch at most: Spark takes 1,000 to 10,000 rows best."""
+
+DEFAULT_MAX_BATCH_BYTES = 8 * 1024 * 1024
+"""Bytes of a batch at most, about."""
+
+
+def read_schema(*, with_encryption_type: bool) -> pa.Schema:
+    """Give the schema of a range."""
+    return READ_SCHEMA_WITH_ENCRYPTION if with_encryption_type else READ_SCHEMA
+
+
+def to_read_batch(
+    records: pa.RecordBatch, stream_name: str, shard_id: str, *, with_encryption_type: bool
+) -> pa.RecordBatch:
+    """Give wire records the columns of READ_SCHEMA; the data is not copied."""
+    rows = records.num_rows
+    columns = [
+        records.column("data"),
+        records.column("partitionKey"),
+        pa.repeat(stream_name, rows),
+        pa.repeat(shard_id, rows),
+        records.column("sequenceNumber"),
+        pa.repeat(pa.scalar(0, pa.int64()), rows),
+        records.column("approximateArrivalTimestamp"),
+    ]
+    if with_encryption_type:
+        columns += [records.column("encryptionType"), pa.nulls(rows, pa.string())]
+    return pa.RecordBatch.from_arrays(columns, schema=read_schema(with_encryption_type=with_encryption_type))
+
+
+def rebatch(batches: Sequence[pa.RecordBatch], max_batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Join small batches and cut large ones: at most MAX_BATCH_ROWS rows, and about `max_batch_bytes` bytes."""
+    group: list[pa.RecordBatch] = []
+    rows = nbytes = 0
+    for batch in batches:
+        for part in _cut(batch, max_batch_bytes):
+            if group and (rows + part.num_rows > MAX_BATCH_ROWS or nbytes + part.nbytes > max_batch_bytes):
+                yield _join(group)
+                group, rows, nbytes = [], 0, 0
+            group.append(part)
+            rows, nbytes = rows + part.num_rows, nbytes + part.nbytes
+    if group:
+        yield _join(group)
+
+
+def _cut(batch: pa.RecordBatch, max_batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    if not batch.num_rows:
+        return
+    row_bytes = max(1, batch.nbytes // batch.num_rows)
+    step = max(1, min(MAX_BATCH_ROWS, max_batch_bytes // row_bytes))
+    for offset in range(0, batch.num_rows, step):
+        yield batch.slice(offset, step)
+
+
+def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
