@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -73,7 +74,11 @@ class Dispatcher:
     def _response(
         self, status: int, content_type: str, body: bytes, subscription: Subscription | None = None
     ) -> Response:
-        headers = [("x-amzn-requestid", str(uuid.uuid4())), ("content-type", content_type)]
+        headers = [
+            ("x-amzn-requestid", str(uuid.uuid4())),
+            ("date", formatdate(self._clock.time(), usegmt=True)),
+            ("content-type", content_type),
+        ]
         if subscription is None:
             headers.append(("content-length", str(len(body))))
         return Response(status, headers, body, subscription)

@@ -1,7 +1,7 @@
 """Frames of application/vnd.amazon.eventstream.
 
-A frame is: total length, header length and the CRC32 of these eight bytes; headers; payload; the CRC32 of everything before it. All
-numbers are big-endian. Headers here are strings only (type 7).
+A frame is: total length, header length and the CRC32 of these eight bytes; headers; payload; the CRC32 of everything
+before it. All numbers are big-endian. Headers here are strings only (type 7).
 """
 
 from __future__ import annotations

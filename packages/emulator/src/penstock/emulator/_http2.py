@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from ._clock import Clock
     from ._dispatch import Dispatcher
 
+_logger = logging.getLogger(__name__)
 _READ_BYTES = 256 * 1024
 # Requests of 10 MiB should not need a round trip for every 64 KiB.
 _RECEIVE_WINDOW = 1024 * 1024
@@ -59,15 +61,17 @@ class Http2Connection:
             while data := await self._reader.read(_READ_BYTES):
                 try:
                     events = self._h2.receive_data(data)
-                except h2.exceptions.ProtocolError:
-                    # h2 has put a GOAWAY with the reason into its buffer.
-                    await self._flush()
+                except h2.exceptions.ProtocolError as error:
+                    # h2 has put a GOAWAY into its buffer; the reason is only told here.
+                    _logger.warning("HTTP/2 connection refused: %s", error)
+                    self._write()
                     return
                 for event in events:
                     if isinstance(event, h2.events.ConnectionTerminated):
                         return
                     self._handle(event)
-                await self._flush()
+                # Without waiting: a client that is itself stuck in a write needs us to go on reading.
+                self._write()
         finally:
             tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
             for task in tasks:
@@ -156,8 +160,11 @@ class Http2Connection:
                 pending = 0
         await self._flush()
 
-    async def _flush(self) -> None:
+    def _write(self) -> None:
         data = self._h2.data_to_send()
         if data:
             self._writer.write(data)
+
+    async def _flush(self) -> None:
+        self._write()
         await self._writer.drain()

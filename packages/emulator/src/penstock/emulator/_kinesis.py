@@ -135,14 +135,14 @@ class Kinesis:
         """Open a subscription, and end the one that it takes over.
 
         Raises:
-            KinesisError: ResourceInUseException before the consumer is ACTIVE, and within the resubscribe interval of the last
-                success for the same consumer and shard, whether that subscription still lives or not.
+            KinesisError: ResourceInUseException before the consumer is ACTIVE, and within the resubscribe interval of
+                the last success for the same consumer and shard, whether that subscription still lives or not.
         """
         stream = self.stream_of(consumer)
         if consumer.status(now) != "ACTIVE":
             raise in_use(
-                f"Consumer {consumer.name} with creation timestamp {consumer.created} under stream: {stream.name} , account "
-                f"{self.config.account_id} is not in ACTIVE status."
+                f"Consumer {consumer.name} with creation timestamp {consumer.created} under stream: {stream.name} , "
+                f"account {self.config.account_id} is not in ACTIVE status."
             )
         key = (consumer.arn, shard.id)
         taken = in_use(

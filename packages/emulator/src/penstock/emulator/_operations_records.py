@@ -94,8 +94,8 @@ def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     if now - made > lifetime:
         raise KinesisError(
             "ExpiredIteratorException",
-            f"Iterator expired. The iterator was created at time {made:.3f} while right now it is {now:.3f} which is further in the "
-            f"future than the tolerated delay of {int(lifetime * 1000)} milliseconds.",
+            f"Iterator expired. The iterator was created at time {made:.3f} while right now it is {now:.3f} which is "
+            f"further in the future than the tolerated delay of {int(lifetime * 1000)} milliseconds.",
         )
     stream = kinesis.find_stream({"StreamName": name, "StreamARN": params.get("StreamARN")})
     if stream.created != created:
@@ -126,7 +126,8 @@ def _size(stream: Stream, entry: dict[str, Any], path: str) -> int:
         # The model leaves the key out for streams with the AUTO distribution; all others must give one.
         raise KinesisError(
             "ValidationException",
-            f"1 validation error detected: Value null at '{path}' failed to satisfy constraint: Member must not be null",
+            f"1 validation error detected: Value null at '{path}' failed to satisfy constraint: "
+            "Member must not be null",
         )
     size = len(entry["Data"]) + len(key.encode())
     if size > stream.max_record_bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import KinesisError, invalid_argument
+from .errors import KinesisError, in_use, invalid_argument
 
 if TYPE_CHECKING:
     from ._kinesis import Kinesis
@@ -30,6 +30,8 @@ def list_shards(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     else:
         stream, shard_filter, after = _continue(kinesis, token, params, now)
     _check_creation(stream, params)
+    if stream.status(now) in ("CREATING", "DELETING"):
+        raise in_use(f"Stream {stream.name} under account {kinesis.config.account_id} is {stream.status(now)}.")
     shards = [shard for shard in stream.shards if shard.id > after and _matches(shard, shard_filter)]
     limit = min(params.get("MaxResults", _MAX_PAGE), _MAX_PAGE)
     answer: dict[str, Any] = {"Shards": [shard.description() for shard in shards[:limit]]}

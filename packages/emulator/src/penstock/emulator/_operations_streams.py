@@ -30,8 +30,8 @@ def create_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[
         raise invalid_argument("The AUTO record distribution strategy is not emulated.")
     if shard_count > _MAX_SHARDS:
         raise limit_exceeded(
-            f"This request would exceed the shard limit for the account {kinesis.config.account_id} in {kinesis.config.region}. "
-            f"Limit: {_MAX_SHARDS}."
+            f"This request would exceed the shard limit for the account {kinesis.config.account_id} in "
+            f"{kinesis.config.region}. Limit: {_MAX_SHARDS}."
         )
     max_record_kib = params.get("MaxRecordSizeInKiB")
     kinesis.create_stream(

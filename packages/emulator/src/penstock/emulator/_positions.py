@@ -21,7 +21,8 @@ def resolve_position(
     A timestamp before the first record means TRIM_HORIZON.
 
     Raises:
-        KinesisError: InvalidArgumentException where what the type needs is missing, or the sequence number is not of this shard.
+        KinesisError: InvalidArgumentException where what the type needs is missing, or the sequence number is not of
+            this shard.
     """
     if kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
         if sequence_number is None:
@@ -29,7 +30,8 @@ def resolve_position(
         position = shard.position_of(sequence_number)
         if position is None:
             raise invalid_argument(
-                f"Invalid StartingSequenceNumber. It encodes a shard or a position that is not of {shard.id}: {sequence_number}"
+                "Invalid StartingSequenceNumber. It encodes a shard or a position that is not of "
+                f"{shard.id}: {sequence_number}"
             )
         return position if kind == "AT_SEQUENCE_NUMBER" else position + 1
     if sequence_number is not None:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 async def pump(subscription: Subscription, clock: Clock, send: Callable[[bytes], Awaitable[None]]) -> None:
     """Send a subscription's frames until it ends.
 
-    `send` returns when the transport has taken the frame: the next event is put together only then, so a stalled client holds
-    one frame and no more. Cancellation closes the subscription.
+    `send` returns when the transport has taken the frame: the next event is put together only then, so a stalled client
+    holds one frame and no more. Cancellation closes the subscription.
     """
     changed = asyncio.Event()
     subscription.on_change = changed.set

@@ -11,8 +11,8 @@ import pybase64
 class Record:
     """One record, kept in the form in which it is sent.
 
-    Every reader and every subscriber gets the same JSON object, so it is built once, when the record is put; what it holds
-    is taken out of it again only where a test looks inside.
+    Every reader and every subscriber gets the same JSON object, so it is built once, when the record is put; what it
+    holds is taken out of it again only where a test looks inside.
     """
 
     __slots__ = ("arrival_ms", "counter", "encoded", "size_bytes")

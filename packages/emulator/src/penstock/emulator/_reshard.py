@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from ._hash_keys import HashKeyRange
 
-# Divisions leave a rest, so a third of the key space and two sixths differ by a few keys. Boundaries nearer than this are one boundary;
-# a shard as narrow as this would take no record in a lifetime.
+# Divisions leave a rest, so a third of the key space and two sixths differ by a few keys. Boundaries nearer than this
+# are one boundary; a shard as narrow as this would take no record in a lifetime.
 _SAME_BOUNDARY = 2**64
 
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Shard:
     """An append-only log with positions.
 
-    A position is a counter: the reader wants the first record whose counter is not below it. Counters are also used up by
-    `advance`, so the records of a shard may skip some.
+    A position is a counter: the reader wants the first record whose counter is not below it. Counters are also used up
+    by `advance`, so the records of a shard may skip some.
     """
 
     def __init__(

@@ -124,8 +124,9 @@ class Stream:
         start, end = shard.hash_keys.start, shard.hash_keys.end
         if not start + 1 < new_starting_hash_key < end:
             raise invalid_argument(
-                f"NewStartingHashKey {new_starting_hash_key} used in SplitShard() on shard {shard.id} in stream {self._place} is not "
-                f"both greater than one plus the shard's StartingHashKey {start} and less than the shard's EndingHashKey {end}."
+                f"NewStartingHashKey {new_starting_hash_key} used in SplitShard() on shard {shard.id} in stream "
+                f"{self._place} is not both greater than one plus the shard's StartingHashKey {start} and less than "
+                f"the shard's EndingHashKey {end}."
             )
         children = [
             self._add(HashKeyRange(start, new_starting_hash_key - 1), (shard,), now),
@@ -141,7 +142,8 @@ class Stream:
         low, high = sorted((shard.hash_keys, adjacent.hash_keys), key=lambda hash_keys: hash_keys.start)
         if low.end + 1 != high.start:
             raise invalid_argument(
-                f"Shards {shard.id} and {adjacent.id} in stream {self._place} are not an adjacent pair of shards eligible for merging"
+                f"Shards {shard.id} and {adjacent.id} in stream {self._place} are not an adjacent pair of shards "
+                "eligible for merging"
             )
         child = self._add(HashKeyRange(low.start, high.end), (shard, adjacent), now)
         shard.close([child], now)
@@ -169,8 +171,8 @@ class Stream:
     def _require_open(self, shard: Shard) -> None:
         if not shard.is_open:
             raise invalid_argument(
-                f"Shard {shard.id} in stream {self._place} has already been merged or split, and thus is not eligible for merging or "
-                "splitting."
+                f"Shard {shard.id} in stream {self._place} has already been merged or split, and thus is not eligible "
+                "for merging or splitting."
             )
 
     def _resharded(self, now: float) -> None:

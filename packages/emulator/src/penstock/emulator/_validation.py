@@ -1,7 +1,8 @@
 """Checks of a request against botocore's service model.
 
-The model gives types, required members, lengths, ranges, patterns and enumerations; the words of the answers are those of the service. Each
-shape is compiled once into a function that checks and converts: blobs become bytes, timestamps float seconds.
+The model gives types, required members, lengths, ranges, patterns and enumerations; the words of the answers are those
+of the service. Each shape is compiled once into a function that checks and converts: blobs become bytes, timestamps
+float seconds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ def validate_request(operation: str, params: Any) -> dict[str, Any]:
     """Check the parameters of a request and convert them to Python values; unknown members are dropped.
 
     Raises:
-        KinesisError: ValidationException, which names every constraint that failed, or SerializationException for a wrong type.
+        KinesisError: ValidationException, which names every constraint that failed, or SerializationException for a
+            wrong type.
     """
     failures: list[str] = []
     converted: dict[str, Any] = _operation_check(operation)(params, "", failures)
