@@ -1,0 +1,86 @@
+"""Limits of a writer, checked once."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from penstock.async_sink.errors import SinkOptionError
+
+MEBIBYTE = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class AsyncSinkConfig:
+    """Limits of a writer. The defaults are those of Kinesis Data Streams in FLIP-171's connectors.
+
+    Raises:
+        SinkOptionError: a limit is out of range or contradicts another; the error names it.
+    """
+
+    max_batch_size: int = 500
+    """Entries in a request. PutRecords takes 500."""
+    max_in_flight_requests: int = 50
+    """Requests that wait for their answer."""
+    max_buffered_requests: int = 10_000
+    """Entries that the writer holds, waiting or in flight: a request that fails whole finds its room again."""
+    max_buffered_bytes: int = 128 * MEBIBYTE
+    """Bytes that the writer holds, waiting or in flight."""
+    max_batch_size_in_bytes: int = 5 * MEBIBYTE
+    """Bytes in a request, by the writer's measure of an entry. An exact fit is allowed."""
+    max_record_size_in_bytes: int = MEBIBYTE
+    """Bytes in an entry. A larger one raises on write."""
+    max_time_in_buffer: timedelta = timedelta(seconds=5)
+    """The longest that an entry waits for a batch to fill up."""
+    request_timeout: timedelta = timedelta(minutes=10)
+    """How long a request may go without an answer (FLIP-451)."""
+    fail_on_timeout: bool = False
+    """Whether a request without an answer fails the writer; else its entries are sent again (FLIP-451)."""
+    fail_on_error: bool = False
+    """Whether an entry that the destination refuses is given up at once; else it is sent again."""
+    max_attempts: int | None = None
+    """Submissions of an entry before it is given up; None for no bound."""
+    retry_backoff_base: timedelta = timedelta(milliseconds=50)
+    """First upper bound of the random wait before entries are sent again; it doubles with each attempt."""
+    retry_backoff_maximum: timedelta = timedelta(seconds=2)
+    """Largest upper bound of that wait."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_batch_size",
+            "max_in_flight_requests",
+            "max_buffered_requests",
+            "max_buffered_bytes",
+            "max_batch_size_in_bytes",
+            "max_record_size_in_bytes",
+        ):
+            value = getattr(self, name)
+            if value <= 0:
+                raise SinkOptionError(name, f"{value} must be more than 0")
+        for name in ("max_time_in_buffer", "request_timeout"):
+            duration = getattr(self, name)
+            if duration <= timedelta(0):
+                raise SinkOptionError(name, f"{duration} must be more than 0")
+        if self.max_buffered_requests <= self.max_batch_size:
+            raise SinkOptionError(
+                "max_buffered_requests",
+                f"{self.max_buffered_requests} must be more than max_batch_size, {self.max_batch_size}",
+            )
+        if self.max_batch_size_in_bytes < self.max_record_size_in_bytes:
+            raise SinkOptionError(
+                "max_batch_size_in_bytes",
+                f"{self.max_batch_size_in_bytes} must be at least max_record_size_in_bytes, "
+                f"{self.max_record_size_in_bytes}",
+            )
+        if self.max_buffered_bytes < self.max_batch_size_in_bytes:
+            raise SinkOptionError(
+                "max_buffered_bytes",
+                f"{self.max_buffered_bytes} must be at least max_batch_size_in_bytes, {self.max_batch_size_in_bytes}",
+            )
+        if self.max_attempts is not None and self.max_attempts < 1:
+            raise SinkOptionError("max_attempts", f"{self.max_attempts} must be at least 1")
+        if self.retry_backoff_base < timedelta(0):
+            raise SinkOptionError("retry_backoff_base", f"{self.retry_backoff_base} must not be negative")
+        if self.retry_backoff_maximum < self.retry_backoff_base:
+            raise SinkOptionError(
+                "retry_backoff_maximum",
+                f"{self.retry_backoff_maximum} must be at least retry_backoff_base, {self.retry_backoff_base}",
+            )

@@ -1,0 +1,63 @@
+"""An entry on its way through the writer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+from opentelemetry.context import Context
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class EntryFailure:
+    """What the destination said of one entry of a request."""
+
+    index: int
+    """Place in the request, from zero."""
+    error_code: str = ""
+    """The destination's code."""
+    error_message: str = ""
+    """The destination's words."""
+    throttled: bool = True
+    """Whether it was refused because the destination is full: only that slows the writer down."""
+
+
+class EntryListener(Protocol):
+    """Learns what becomes of the entries that were written with it; called on the writer's loop."""
+
+    def acknowledged(self, entry_index: int, attempts: int) -> None:
+        """The destination has accepted the entry; it was submitted `attempts` times."""
+
+    def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
+        """The destination refused the entry for good. Then it does not fail the writer."""
+
+    def abandoned(self, error: BaseException) -> None:
+        """The writer has failed: entries without a word so far get none."""
+
+
+class RequestEntryWrapper(msgspec.Struct, Generic[R]):
+    """An entry with its size, and what the writer has to remember of it."""
+
+    entry: R
+    """What is sent."""
+    size_in_bytes: int
+    """By the writer's measure."""
+    number: int = 0
+    """Place in the order of writing, from zero."""
+    context: Context | None = None
+    """Trace context of the caller that wrote it."""
+    listener: EntryListener | None = None
+    """Learns what becomes of it."""
+    index: int = 0
+    """Place among the entries of its listener."""
+    attempts: int = 0
+    """Submissions so far."""
+    not_before: float = 0.0
+    """Monotonic seconds until which it backs off; 0 for an entry that never failed."""
+
+
+def total_size_in_bytes(wrappers: Sequence[RequestEntryWrapper[R]]) -> int:
+    """Bytes of all entries."""
+    return sum(wrapper.size_in_bytes for wrapper in wrappers)

@@ -1,0 +1,229 @@
+"""Carries out the dispatcher's decisions: requests as tasks, with their time-outs, answers and spans."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from opentelemetry.trace import Span
+
+from penstock.async_sink._batches import Batch
+from penstock.async_sink._classifier import FatalExceptionClassifier
+from penstock.async_sink._clock import Clock, Timer
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._dispatcher import Dispatcher, Settlement
+from penstock.async_sink._entries import RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._result import Outcome, ResultHandler, all_failed
+from penstock.async_sink._signal import Signal
+from penstock.async_sink._telemetry import SinkTelemetry
+from penstock.async_sink.errors import (
+    RecordsRejectedError,
+    RejectedRecord,
+    RequestTimeoutError,
+    UnansweredRequestError,
+)
+
+R = TypeVar("R")
+Submit = Callable[[Sequence[R], ResultHandler[R]], Awaitable[None]]
+
+
+class _Request(Generic[R]):
+    """A request in flight, until its answer or its time-out, whichever comes first."""
+
+    def __init__(self, batch: Batch[R], span: Span, settle: "Callable[[_Request[R], Outcome], None]") -> None:
+        self.batch = batch
+        self.span = span
+        self.handler: ResultHandler[R] = ResultHandler(batch, lambda outcome: settle(self, outcome))
+        self.timeout: Timer | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+class RequestPump(Generic[R]):
+    """Starts requests while the dispatcher gives batches, settles their answers, and keeps the buffer's one timer."""
+
+    def __init__(
+        self,
+        name: str,
+        config: AsyncSinkConfig,
+        dispatcher: Dispatcher[R],
+        telemetry: SinkTelemetry,
+        submit: Submit[R],
+        classifier: FatalExceptionClassifier,
+        clock: Clock,
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._dispatcher = dispatcher
+        self._telemetry = telemetry
+        self._submit = submit
+        self._classifier = classifier
+        self._clock = clock
+        self._max_time_in_buffer = config.max_time_in_buffer.total_seconds()
+        self._request_timeout = config.request_timeout.total_seconds()
+        self._requests: set[_Request[R]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._buffer_timer: Timer | None = None
+        self._wake_timer: Timer | None = None
+        self._wake_at: float | None = None
+        self._closed = False
+        self.changed = Signal()
+        self.failure: BaseException | None = None
+
+    def arm(self) -> None:
+        """Start the buffer's timer, if it does not run: an entry has come into an empty buffer."""
+        if self._buffer_timer is None:
+            when = self._clock.now() + self._max_time_in_buffer
+            self._buffer_timer = self._clock.call_at(when, self._time_is_up)
+
+    def _disarm(self) -> None:
+        if self._buffer_timer is not None:
+            self._buffer_timer.cancel()
+            self._buffer_timer = None
+
+    def _time_is_up(self) -> None:
+        self._buffer_timer = None
+        # Only marks and starts: what the strategy holds back follows as answers come, and the loop never waits here.
+        self._dispatcher.demand_all()
+        self.pump()
+
+    def pump(self) -> int:
+        """Start every request that may leave now. Returns how many; never waits."""
+        if self._closed or self.failure is not None:
+            return 0
+        now = self._clock.now()
+        started = 0
+        while (batch := self._dispatcher.next_batch(now)) is not None:
+            self._start(batch, now)
+            started += 1
+        self._schedule_wake()
+        if not self._dispatcher.buffer:
+            self._disarm()
+        return started
+
+    def _schedule_wake(self) -> None:
+        when = self._dispatcher.ask_again_at
+        if when == self._wake_at:
+            return
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+            self._wake_timer = None
+        self._wake_at = when
+        if when is not None:
+            self._wake_timer = self._clock.call_at(when, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_timer = None
+        self._wake_at = None
+        self.pump()
+
+    def _start(self, batch: Batch[R], now: float) -> None:
+        request = _Request(batch, self._telemetry.start(batch), self._settle)
+        self._requests.add(request)
+        request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
+        first = batch.wrappers[0].number
+        task = asyncio.get_running_loop().create_task(self._run(request), name=f"{self._name} from record {first}")
+        request.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, request: _Request[R]) -> None:
+        handler, entries = request.handler, request.batch.entries
+        with self._telemetry.inside(request.span, request.batch.wrappers[0].context):
+            try:
+                await self._submit(entries, handler)
+            except Exception as error:
+                fatal = self._classifier.fatal_error(error)
+                if fatal is not None:
+                    handler.complete_exceptionally(fatal)
+                else:
+                    handler.retry_failures(all_failed(len(entries), code=type(error).__name__, message=str(error)))
+                return
+        if not handler.answered:
+            handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+
+    def _expire(self, request: _Request[R]) -> None:
+        request.timeout = None
+        batch = request.batch
+        self._telemetry.metrics.timed_out += 1
+        if self._config.fail_on_timeout:
+            error = RequestTimeoutError(self._request_timeout, len(batch.wrappers), batch.wrappers[0].number)
+            request.handler.complete_exceptionally(error)
+        else:
+            request.handler.retry_failures(all_failed(len(batch.wrappers), code="RequestTimeout"))
+        if request.task is not None:
+            request.task.cancel()
+
+    def _settle(self, request: _Request[R], outcome: Outcome) -> None:
+        self._requests.discard(request)
+        if request.timeout is not None:
+            request.timeout.cancel()
+        now, batch = self._clock.now(), request.batch
+        give_up = outcome.error is not None or self.failure is not None or self._closed
+        settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up)
+        error = outcome.error or self._reject(settlement)
+        acknowledged = settlement.acknowledged
+        self._telemetry.end(
+            request.span,
+            seconds=now - batch.submitted_at,
+            acknowledged=acknowledged,
+            acknowledged_bytes=(batch.size_in_bytes if not outcome.failures else total_size_in_bytes(acknowledged)),
+            failed=len(outcome.failures),
+            retried=len(settlement.retried),
+            rejected=len(settlement.rejected),
+            throttled=settlement.throttled,
+            error=error,
+        )
+        for wrapper in acknowledged:
+            if wrapper.listener is not None:
+                wrapper.listener.acknowledged(wrapper.index, wrapper.attempts)
+        if error is not None:
+            self.fail(error)
+        self.pump()
+        self.changed.notify()
+
+    def _reject(self, settlement: Settlement[R]) -> BaseException | None:
+        """Tell the listeners; entries that have none fail the writer, and stay in its snapshot."""
+        orphans: list[RequestEntryWrapper[R]] = []
+        records: list[RejectedRecord] = []
+        for wrapper, failure in settlement.rejected:
+            if wrapper.listener is not None:
+                wrapper.listener.rejected(wrapper.index, wrapper.attempts, failure)
+                continue
+            orphans.append(wrapper)
+            records.append(RejectedRecord(wrapper.number, wrapper.attempts, failure.error_code, failure.error_message))
+        self._dispatcher.buffer.put_back(orphans)
+        return RecordsRejectedError(records) if records else None
+
+    def fail(self, error: BaseException) -> None:
+        """End the writer: the first error is the one that its callers get. Entries stay for the snapshot."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._disarm()
+        listeners = {}
+        for wrapper in self.unacknowledged():
+            if wrapper.listener is not None:
+                listeners[id(wrapper.listener)] = wrapper.listener
+        for listener in listeners.values():
+            listener.abandoned(error)
+        self.changed.notify()
+
+    def unacknowledged(self) -> list[RequestEntryWrapper[R]]:
+        """Entries in the buffer and in flight, in the order of writing."""
+        held = [wrapper for request in self._requests for wrapper in request.batch.wrappers]
+        held.extend(self._dispatcher.buffer)
+        held.sort(key=lambda wrapper: wrapper.number)
+        return held
+
+    async def close(self) -> None:
+        """Cancel what is in flight and wait for its tasks; what was not answered goes back to the buffer."""
+        self._closed = True
+        self._disarm()
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for request in list(self._requests):
+            request.handler.retry_failures(all_failed(len(request.batch.wrappers), code="WriterClosed"))
+        self.changed.notify()

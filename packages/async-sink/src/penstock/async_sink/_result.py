@@ -1,0 +1,88 @@
+"""How a request's answer comes back."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from penstock.async_sink._batches import Batch
+from penstock.async_sink._entries import EntryFailure
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """An answer: the entries that were not accepted, and an error that ends the writer, if any."""
+
+    failures: Sequence[EntryFailure] = ()
+    error: BaseException | None = None
+
+
+def all_failed(count: int, *, code: str = "", message: str = "", throttled: bool = False) -> list[EntryFailure]:
+    """One failure per entry of a request that was refused whole."""
+    return [EntryFailure(index, code, message, throttled) for index in range(count)]
+
+
+class ResultHandler(Generic[R]):
+    """Takes the answer to one request. The first call wins; later ones, and ones after the time-out, do nothing.
+
+    Call it on the writer's event loop.
+    """
+
+    def __init__(self, batch: Batch[R], settle: Callable[[Outcome], None]) -> None:
+        self._batch = batch
+        self._settle = settle
+        self._answered = False
+
+    @property
+    def answered(self) -> bool:
+        """Whether an answer, or the time-out, has come."""
+        return self._answered
+
+    def complete(self) -> None:
+        """Every entry was accepted."""
+        self._answer(Outcome())
+
+    def retry_for_entries(self, entries: Sequence[R], *, throttled: bool = True) -> None:
+        """These entries were not accepted, the others were. An empty sequence completes the request.
+
+        `throttled` says whether the destination refused them because it is full.
+
+        Raises:
+            ValueError: an entry is not of this request.
+        """
+        if not self._answered:
+            indices = self._indices(entries)
+            self._answer(Outcome([EntryFailure(index, throttled=throttled) for index in indices]))
+
+    def retry_failures(self, failures: Sequence[EntryFailure]) -> None:
+        """Like `retry_for_entries`, by place in the request, with the destination's words."""
+        self._answer(Outcome(failures))
+
+    def complete_exceptionally(self, error: BaseException) -> None:
+        """End the writer: its caller gets the error. The entries stay in the snapshot."""
+        self._answer(Outcome(all_failed(len(self._batch.wrappers)), error))
+
+    def _answer(self, outcome: Outcome) -> None:
+        if not self._answered:
+            self._answered = True
+            self._settle(outcome)
+
+    def _indices(self, entries: Sequence[R]) -> list[int]:
+        places: dict[int, list[int]] = {}
+        for index, wrapper in enumerate(self._batch.wrappers):
+            places.setdefault(id(wrapper.entry), []).append(index)
+        found = []
+        for entry in entries:
+            # One object may stand in a request several times: each mention takes the next of its places.
+            indices = places.get(id(entry)) or self._equal(entry, places)
+            if not indices:
+                raise ValueError(f"{entry!r} is not an entry of this request, or was given too often")
+            found.append(indices.pop(0))
+        return sorted(found)
+
+    def _equal(self, entry: R, places: dict[int, list[int]]) -> list[int] | None:
+        for wrapper in self._batch.wrappers:
+            if wrapper.entry == entry and places[id(wrapper.entry)]:
+                return places[id(wrapper.entry)]
+        return None

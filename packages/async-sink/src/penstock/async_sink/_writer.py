@@ -1,0 +1,315 @@
+"""The writer: an asyncio shell around the dispatcher's decisions (FLIP-171)."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from random import random as default_random
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+from opentelemetry import context as otel_context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
+from penstock.async_sink._classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
+from penstock.async_sink._clock import Clock, LoopClock
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._converter import ElementConverter, as_converter
+from penstock.async_sink._defaults import aimd_strategy
+from penstock.async_sink._dispatcher import Dispatcher
+from penstock.async_sink._entries import EntryListener, RequestEntryWrapper
+from penstock.async_sink._metrics import SinkMetrics
+from penstock.async_sink._pump import RequestPump
+from penstock.async_sink._result import ResultHandler
+from penstock.async_sink._state import BufferedRequestState
+from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._telemetry import SinkTelemetry
+from penstock.async_sink.errors import RecordTooLargeError, WriterClosedError
+
+I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+R = TypeVar("R")
+
+
+class AsyncSinkWriter(ABC, Generic[I, R]):
+    """Buffers entries, sends them in batches as fast as the destination takes them, and sends again what failed.
+
+    A destination of your own implements `submit_request_entries` and `get_size_in_bytes`. The writer is an async
+    context manager: leaving its block flushes everything, leaving it by an exception keeps what was not acknowledged
+    for `snapshot_state`. Delivery is at least once: a request without an answer is sent again.
+
+    All calls come from one event loop; several of its tasks may write at the same time. `write` and `write_many` wait
+    only while the buffer is full. Once the writer has failed, every call raises the error that ended it.
+    """
+
+    def __init__(
+        self,
+        config: AsyncSinkConfig | None = None,
+        *,
+        destination: str = "",
+        converter: ElementConverter[I, R] | Callable[[I], R] | None = None,
+        strategy: RateLimitingStrategy | None = None,
+        classifier: FatalExceptionClassifier = EVERYTHING_IS_FATAL,
+        clock: Clock | None = None,
+        random: Callable[[], float] = default_random,
+        initial_states: Iterable[BufferedRequestState[R]] = (),
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        """Make a writer.
+
+        `classifier` decides about exceptions that `submit_request_entries` raises: fatal ones end the writer (all of
+        them, by default), for others the request is sent again. `random` gives [0, 1).
+
+        Raises:
+            RecordTooLargeError: an entry of the initial states is larger than the limit.
+        """
+        self._config = config or AsyncSinkConfig()
+        self._destination = destination or type(self).__name__
+        self._converter = as_converter(converter)
+        self._strategy = strategy or aimd_strategy(self._config)
+        self._classifier = classifier
+        self._clock = clock
+        self._telemetry = SinkTelemetry(self._destination, tracer_provider, meter_provider)
+        self._dispatcher: Dispatcher[R] = Dispatcher(self._config, self._strategy, random)
+        self._pump: RequestPump[R] | None = None
+        self._records_written = 0
+        self._failure_was_raised = False
+        self.restore(initial_states)
+
+    @abstractmethod
+    async def submit_request_entries(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
+        """Send the entries in one request, and give the answer to the handler before returning.
+
+        Several run at the same time. A time-out cancels it. An exception goes through the classifier.
+        """
+
+    @abstractmethod
+    def get_size_in_bytes(self, entry: R) -> int:
+        """Bytes of an entry, as the destination's limits count them; 0 if bytes do not matter."""
+
+    async def open_destination(self) -> None:
+        """Open what requests need, such as a connection pool. Called once, on entering the block."""
+
+    async def close_destination(self) -> None:
+        """Close what `open_destination` opened. Called once, after the last request."""
+
+    @property
+    def config(self) -> AsyncSinkConfig:
+        """The writer's limits."""
+        return self._config
+
+    @property
+    def destination(self) -> str:
+        """Name of the destination."""
+        return self._destination
+
+    @property
+    def records_written(self) -> int:
+        """Records written so far, restored ones included."""
+        return self._records_written
+
+    @property
+    def metrics(self) -> SinkMetrics:
+        """Numbers since the writer was made."""
+        return self._telemetry.metrics
+
+    @property
+    def strategy(self) -> RateLimitingStrategy:
+        """The rate limiting strategy in use."""
+        return self._strategy
+
+    @property
+    def buffered_entries(self) -> int:
+        """Entries that wait to be sent."""
+        return len(self._dispatcher.buffer)
+
+    @property
+    def in_flight_requests(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._dispatcher.in_flight)
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Entries that wait for their answer."""
+        return self._dispatcher.in_flight_messages
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the writer."""
+        return self._pump.failure if self._pump is not None else None
+
+    async def __aenter__(self) -> Self:
+        await self.open_destination()
+        self._pump = RequestPump(
+            type(self).__name__,
+            self._config,
+            self._dispatcher,
+            self._telemetry,
+            self.submit_request_entries,
+            self._classifier,
+            self._clock or LoopClock(),
+        )
+        if self._dispatcher.buffer:
+            self._pump.arm()
+            self._pump.pump()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            # A failure that the caller has seen is not raised at it a second time.
+            if error is None and not self._failure_was_raised and self._pump is not None:
+                await self.flush(end_of_input=True)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End without flushing. What was not acknowledged stays in `snapshot_state`. Safe to call again."""
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            try:
+                await pump.close()
+            finally:
+                await self.close_destination()
+
+    def _open_pump(self) -> RequestPump[R]:
+        pump = self._pump
+        if pump is None:
+            raise WriterClosedError(type(self).__name__)
+        if pump.failure is not None:
+            self._failure_was_raised = True
+            raise pump.failure
+        return pump
+
+    async def write(self, element: I, *, listener: EntryListener | None = None, index: int = 0) -> None:
+        """Write one element. Waits only while the buffer is full; cancelled then, the element is not written.
+
+        `listener` learns what becomes of the entry, under `index`.
+
+        Raises:
+            RecordTooLargeError: the entry is larger than the limit; the writer goes on.
+            SinkError: the writer has failed.
+        """
+        pump = self._open_pump()
+        entry = self._converter.apply(element, self)
+        size = self.get_size_in_bytes(entry)
+        self._check_size(size, self._records_written)
+        if not self._dispatcher.has_room(size):
+            await self._wait_for_room(pump, size)
+        wrapper = RequestEntryWrapper(entry, size, self._records_written, otel_context.get_current(), listener, index)
+        self._records_written += 1
+        self._dispatcher.buffer.add(wrapper)
+        await self._after_adding(pump)
+
+    async def write_many(self, elements: Iterable[I], *, listener: EntryListener | None = None) -> None:
+        """Write elements in their order; `listener` knows them by their place.
+
+        Raises:
+            RecordTooLargeError: an entry is larger than the limit; those before it are written.
+            SinkError: the writer has failed.
+        """
+        for index, element in enumerate(elements):
+            await self.write(element, listener=listener, index=index)
+
+    async def _write_entries(
+        self, entries: Sequence[R], sizes: Sequence[int], *, listener: EntryListener | None, first_index: int
+    ) -> None:
+        """Write entries whose sizes are known and checked."""
+        pump = self._open_pump()
+        dispatcher, context = self._dispatcher, otel_context.get_current()
+        done, count = 0, len(entries)
+        while done < count:
+            if not dispatcher.has_room(sizes[done]):
+                await self._wait_for_room(pump, sizes[done])
+            upto, added = dispatcher.fitting(sizes, done)
+            number = self._records_written - done
+            dispatcher.buffer.add_all(
+                [
+                    RequestEntryWrapper(entries[i], sizes[i], number + i, context, listener, first_index + i)
+                    for i in range(done, upto)
+                ],
+                added,
+            )
+            self._records_written += upto - done
+            done = upto
+            await self._after_adding(pump)
+
+    async def _after_adding(self, pump: RequestPump[R]) -> None:
+        pump.arm()
+        if self._dispatcher.is_ready() and pump.pump():
+            # A caller that never waits would keep the new requests from starting.
+            await asyncio.sleep(0)
+
+    def _check_size(self, size: int, record_number: int) -> None:
+        limit = self._config.max_record_size_in_bytes
+        if size > limit:
+            raise RecordTooLargeError(record_number, size, limit)
+
+    async def _wait_for_room(self, pump: RequestPump[R], size: int) -> None:
+        while not self._dispatcher.has_room(size):
+            self._dispatcher.demand_batch()
+            pump.pump()
+            await pump.changed.wait()
+            self._open_pump()
+
+    async def flush(self, end_of_input: bool = False) -> None:
+        """Wait until nothing is in flight; with `end_of_input`, until everything is acknowledged.
+
+        Without `end_of_input`, entries that failed are back in the buffer afterwards, at its head.
+
+        Raises:
+            SinkError: the writer has failed.
+        """
+        pump, dispatcher = self._open_pump(), self._dispatcher
+        if end_of_input:
+            dispatcher.begin_drain()
+            try:
+                pump.pump()
+                while dispatcher.held_entries:
+                    await pump.changed.wait()
+                    self._open_pump()
+            finally:
+                dispatcher.end_drain()
+            return
+        dispatcher.suspend()
+        try:
+            while dispatcher.in_flight:
+                await pump.changed.wait()
+                self._open_pump()
+        finally:
+            dispatcher.resume()
+            # Later, so that a snapshot that is taken next sees the buffer as it was settled.
+            asyncio.get_running_loop().call_soon(pump.pump)
+
+    def snapshot_state(self) -> list[BufferedRequestState[R]]:
+        """Everything that was written and not acknowledged, in the order of writing: one state, or none if empty.
+
+        Call `flush()` first: what is still in flight is in the snapshot too, and would be sent twice after a restore.
+        """
+        wrappers = self._pump.unacknowledged() if self._pump is not None else list(self._dispatcher.buffer)
+        return [BufferedRequestState.of(wrappers)] if wrappers else []
+
+    def restore(self, states: Iterable[BufferedRequestState[R]]) -> None:
+        """Take over what writers left behind, state by state, behind what is in the buffer.
+
+        Raises:
+            RecordTooLargeError: an entry is larger than the limit; then nothing was taken over.
+        """
+        wrappers: list[RequestEntryWrapper[R]] = []
+        for state in states:
+            for entry, _ in state.entries:
+                number = self._records_written + len(wrappers)
+                # Measured again: the limit, or the measure, may be another one now.
+                size = self.get_size_in_bytes(entry)
+                self._check_size(size, number)
+                wrappers.append(RequestEntryWrapper(entry, size, number, otel_context.get_current()))
+        self._records_written += len(wrappers)
+        for wrapper in wrappers:
+            self._dispatcher.buffer.add(wrapper)
+        if self._pump is not None and wrappers:
+            self._pump.arm()
+            self._pump.pump()

@@ -1,0 +1,142 @@
+"""Errors of the sink.
+
+SinkError
+├── SinkOptionError            an option is out of range or contradicts another
+├── RecordError                a record cannot be written as it is
+│   ├── RecordTooLargeError    it is larger than the destination takes
+│   └── InvalidRecordError     a field breaks a rule of the destination
+├── RecordsRejectedError       the destination refused records for good
+├── DestinationError           the destination refused a whole request for good
+├── RequestTimeoutError        a request got no answer in time, and time-outs are set to fail
+├── UnansweredRequestError     a writer's submit_request_entries returned without an answer
+├── WriterClosedError          the writer was used outside of its `async with` block
+├── StateFormatError           bytes are no state of this sink, or of a version that is not known
+└── GatewayError               the sink gateway cannot be used, or gave up
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class SinkError(Exception):
+    """Base of all errors of this package."""
+
+
+class SinkOptionError(SinkError, ValueError):
+    """An option is out of range or contradicts another. `option` names it, `reason` says what is wrong."""
+
+    def __init__(self, option: str, reason: str) -> None:
+        super().__init__(f"{option}: {reason}")
+        self.option = option
+        self.reason = reason
+
+
+class RecordError(SinkError, ValueError):
+    """A record cannot be written as it is. `record_number` counts the writer's records from zero."""
+
+    def __init__(self, record_number: int, reason: str) -> None:
+        super().__init__(f"record {record_number}: {reason}")
+        self.record_number = record_number
+        self.reason = reason
+
+
+class RecordTooLargeError(RecordError):
+    """A record is larger than the destination takes."""
+
+    def __init__(self, record_number: int, size_in_bytes: int, limit_in_bytes: int) -> None:
+        reason = f"its size is {size_in_bytes} bytes, the largest allowed is {limit_in_bytes}"
+        super().__init__(record_number, reason)
+        self.size_in_bytes = size_in_bytes
+        self.limit_in_bytes = limit_in_bytes
+
+
+class InvalidRecordError(RecordError):
+    """A field of a record breaks a rule of the destination."""
+
+
+@dataclass(frozen=True)
+class RejectedRecord:
+    """A record that the destination refused for good."""
+
+    record_number: int
+    """Counts the writer's records from zero, in the order of writing."""
+    attempts: int
+    """How often it was submitted."""
+    error_code: str
+    """The destination's code; empty when it gave none."""
+    error_message: str
+    """The destination's words."""
+
+    def __str__(self) -> str:
+        reason = ": ".join(part for part in (self.error_code, self.error_message) if part) or "no reason given"
+        return f"record {self.record_number} after {self.attempts} attempt(s): {reason}"
+
+
+class RecordsRejectedError(SinkError):
+    """The destination refused records for good. `records` names each."""
+
+    def __init__(self, records: Sequence[RejectedRecord]) -> None:
+        more = f", and {len(records) - 1} more" if len(records) > 1 else ""
+        super().__init__(f"not accepted: {records[0]}{more}")
+        self.records = tuple(records)
+
+
+class DestinationError(SinkError):
+    """The destination refused a whole request for good: trying again gives the same.
+
+    `first_record_number` is the first record of the request; its records stay in the writer's snapshot.
+    """
+
+    def __init__(
+        self, destination: str, code: str, message: str, *, entries: int = 0, first_record_number: int | None = None
+    ) -> None:
+        where = "" if first_record_number is None else f" (request of {entries} from record {first_record_number})"
+        super().__init__(f"{destination}: {code}: {message}{where}")
+        self.destination = destination
+        self.code = code
+        self.message = message
+        self.entries = entries
+        self.first_record_number = first_record_number
+
+
+class RequestTimeoutError(SinkError):
+    """A request got no answer in time, and time-outs are set to fail."""
+
+    def __init__(self, timeout_seconds: float, entries: int, first_record_number: int) -> None:
+        super().__init__(
+            f"a request of {entries} entries from record {first_record_number} got no answer in {timeout_seconds:g} s"
+        )
+        self.timeout_seconds = timeout_seconds
+        self.entries = entries
+        self.first_record_number = first_record_number
+
+
+class UnansweredRequestError(SinkError):
+    """A writer's `submit_request_entries` returned without calling its result handler."""
+
+    def __init__(self, writer: str, entries: int) -> None:
+        super().__init__(f"{writer}.submit_request_entries returned without an answer for {entries} entries")
+        self.writer = writer
+        self.entries = entries
+
+
+class WriterClosedError(SinkError):
+    """The writer was used outside of its `async with` block."""
+
+    def __init__(self, writer: str) -> None:
+        super().__init__(f"{writer} is not open: use it inside `async with`")
+        self.writer = writer
+
+
+class StateFormatError(SinkError, ValueError):
+    """Bytes are no state of this sink, or of a version that is not known."""
+
+
+class GatewayError(SinkError):
+    """The sink gateway cannot be used, or gave up. `code` is the name of the gRPC status."""
+
+    def __init__(self, endpoint: str, code: str, message: str) -> None:
+        super().__init__(f"sink gateway {endpoint}: {code}: {message}")
+        self.endpoint = endpoint
+        self.code = code
+        self.message = message
