@@ -1,5 +1,6 @@
 """Job graphs, blocking edges and stages: plan bounded work before the live stage."""
 
+from penstock.operator_attributes._api import JobStatus, StageSchedulerApi, StageStatus
 from penstock.operator_attributes._attributes import OperatorAttributes, OperatorAttributesBuilder
 from penstock.operator_attributes._call_site import caller
 from penstock.operator_attributes._compile import compile
@@ -18,22 +19,30 @@ from penstock.operator_attributes._graph import (
     Vertex,
     VertexKind,
 )
+from penstock.operator_attributes._local import LocalStageScheduler
 from penstock.operator_attributes._plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
 from penstock.operator_attributes._progress import StageProgress, StageState
 from penstock.operator_attributes._regions import CyclicRegions
+from penstock.operator_attributes._remote import RemoteStageScheduler
 from penstock.operator_attributes._scheduler import StageChange, StageScheduler
+from penstock.operator_attributes._servicer import StageSchedulerServicer
 from penstock.operator_attributes._windows import GlobalWindows, WindowAssigner, window_attributes
+from penstock.operator_attributes._wire import SERVICE_NAME
 
 __all__ = [
+    "SERVICE_NAME",
     "BlockingReason",
     "Boundedness",
     "CyclicRegions",
     "GlobalWindows",
     "Input",
     "JobGraph",
+    "JobStatus",
+    "LocalStageScheduler",
     "OperatorAttributes",
     "OperatorAttributesBuilder",
     "PlannedEdge",
+    "RemoteStageScheduler",
     "ResultPartitionType",
     "Stage",
     "StageChange",
@@ -45,8 +54,11 @@ __all__ = [
     "StageProgress",
     "StageReused",
     "StageScheduler",
+    "StageSchedulerApi",
+    "StageSchedulerServicer",
     "StageStarted",
     "StageState",
+    "StageStatus",
     "Vertex",
     "VertexKind",
     "WindowAssigner",

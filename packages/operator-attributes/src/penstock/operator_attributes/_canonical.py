@@ -1,5 +1,6 @@
 """A checked graph in a canonical numbering, on which the rules work."""
 
+import difflib
 from dataclasses import dataclass
 
 from penstock.operator_attributes._graph import JobGraph, ResultPartitionType, Vertex, VertexKind
@@ -47,7 +48,8 @@ def canonical(graph: JobGraph) -> CanonicalGraph:
         for one in vertex.inputs:
             source = number.get(one.source)
             if source is None:
-                raise UnknownInputError(vertex.name, one.source, number, vertex.call_site)
+                nearest = difflib.get_close_matches(one.source, number, n=1)
+                raise UnknownInputError(vertex.name, one.source, nearest[0] if nearest else None, vertex.call_site)
             if by_name[source].kind is VertexKind.SINK:
                 raise InvalidVertexError(one.source, f"a sink cannot feed {vertex.name!r}", vertex.call_site)
             successors[source].append(number[vertex.name])

@@ -1,4 +1,8 @@
-"""What happens to stages. Times are seconds of one monotonic clock, chosen by the caller."""
+"""What happens to stages.
+
+`at` is in seconds of the monotonic clock that the caller of a `StageScheduler` has chosen. A `StageSchedulerApi` puts
+the time of its own clock there.
+"""
 
 from dataclasses import dataclass
 
@@ -8,7 +12,7 @@ class StageStarted:
     """The stage was deployed."""
 
     stage_id: str
-    at: float
+    at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +20,7 @@ class StageFinished:
     """The stage committed its result; or, of a live stage: it was stopped."""
 
     stage_id: str
-    at: float
+    at: float = 0.0
     rows: int | None = None
     """Rows that it committed, where known."""
     size_bytes: int | None = None
@@ -28,7 +32,7 @@ class StageFailed:
     """The stage, or its driver, failed. It is deployed again while it has attempts left."""
 
     stage_id: str
-    at: float
+    at: float = 0.0
     error: str
     """Words of the failure, without secrets."""
     retryable: bool = True
@@ -40,7 +44,7 @@ class StageReused:
     """The stage need not run: an earlier run committed its result."""
 
     stage_id: str
-    at: float
+    at: float = 0.0
     rows: int | None = None
     size_bytes: int | None = None
 

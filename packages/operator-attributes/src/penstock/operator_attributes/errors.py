@@ -18,12 +18,15 @@ OperatorAttributesError
    |- InsufficientSlotsError      the live stages do not fit the budget at once
    |- UnknownJobError
    |- JobExistsError              another graph has this job id
-   `- TooManyJobsError            no ended job could be forgotten for the new one
+   |- TooManyJobsError            no ended job could be forgotten for the new one
+   |- SchedulerClosedError        the scheduler is going away; the job may go on at another one
+   `- RemoteSchedulerError        the service could not be reached, or failed
 ```
+
+Each takes its facts as keyword arguments of the same names, so that it can be made again behind a gRPC call.
 """
 
-import difflib
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 
 class OperatorAttributesError(Exception):
@@ -79,28 +82,27 @@ class DuplicateNameError(CompileError):
 class UnknownInputError(CompileError):
     """An input is no vertex of the graph; `nearest` is the name that resembles it most, or None."""
 
-    def __init__(self, vertex: str, unknown: str, known: Iterable[str], call_site: str = "") -> None:
-        matches = difflib.get_close_matches(unknown, sorted(known), n=1)
-        self.nearest = matches[0] if matches else None
-        hint = f"; did you mean {self.nearest!r}?" if self.nearest else ""
+    def __init__(self, vertex: str, unknown: str, nearest: str | None = None, call_site: str = "") -> None:
+        hint = f"; did you mean {nearest!r}?" if nearest else ""
         super().__init__(f"{vertex!r}{at(call_site)} reads {unknown!r}, which is not in the graph{hint}")
         self.vertex = vertex
         self.unknown = unknown
+        self.nearest = nearest
         self.call_site = call_site
 
 
 class CycleError(CompileError):
     """Vertices depend on themselves; `cycle` names them along the edges, the first one repeated last."""
 
-    def __init__(self, cycle: tuple[str, ...]) -> None:
+    def __init__(self, cycle: Sequence[str]) -> None:
         super().__init__("the graph has a cycle: " + " -> ".join(cycle))
-        self.cycle = cycle
+        self.cycle = tuple(cycle)
 
 
 class FullDamOverUnboundedError(CompileError):
     """An operator that emits only after the end of its input reads an input without end."""
 
-    def __init__(self, operator: str, call_site: str, unbounded_sources: tuple[str, ...]) -> None:
+    def __init__(self, operator: str, call_site: str, unbounded_sources: Sequence[str]) -> None:
         names = ", ".join(repr(name) for name in unbounded_sources)
         super().__init__(
             f"{operator!r}{at(call_site)} emits only after the end of its input, but reads from {names}, "
@@ -108,7 +110,7 @@ class FullDamOverUnboundedError(CompileError):
         )
         self.operator = operator
         self.call_site = call_site
-        self.unbounded_sources = unbounded_sources
+        self.unbounded_sources = tuple(unbounded_sources)
 
 
 class UnboundedBlockingEdgeError(CompileError):
@@ -186,6 +188,22 @@ class TooManyJobsError(SchedulingError):
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} jobs are under way, which is the limit")
         self.limit = limit
+
+
+class SchedulerClosedError(SchedulingError):
+    """The scheduler is going away; the job may go on at another one."""
+
+    def __init__(self) -> None:
+        super().__init__("the stage scheduler is shutting down")
+
+
+class RemoteSchedulerError(SchedulingError):
+    """The service could not be reached, or failed; `code` is the name of the gRPC status."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(f"the stage scheduler answered {code}: {details}")
+        self.code = code
+        self.details = details
 
 
 def at(call_site: str) -> str:

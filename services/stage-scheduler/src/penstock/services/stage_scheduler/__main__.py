@@ -1,1 +1,74 @@
-"""Start the service."""
+"""`penstock-stages`: serve the stage scheduler, or explain a job without a server."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from penstock.operator_attributes.errors import CompileError, InvalidDocumentError, InvalidOptionError
+from penstock.rpc import RpcOptionError, ServerSettings, run_service
+from penstock.services.stage_scheduler._explain import FORMATS, explain_file
+from penstock.services.stage_scheduler._serve import stage_scheduler_server
+from penstock.services.stage_scheduler._telemetry import UnknownExporterError, set_up_tracing
+
+NAME = "penstock-stages"
+_PREFIX = "PENSTOCK_STAGES"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command. Returns the exit code: 1 if a job cannot be compiled, 2 for wrong usage or settings."""
+    arguments = _parser().parse_args(argv)
+    if arguments.command == "explain":
+        return _explain(arguments)
+    return _serve(arguments)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=NAME, description="Plans and progress of staged jobs.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="serve the stage scheduler over gRPC")
+    ServerSettings.add_arguments(serve, _PREFIX)
+    serve.add_argument(
+        "--max-jobs",
+        type=int,
+        default=os.environ.get(f"{_PREFIX}_MAX_JOBS", "1000"),
+        help=f"jobs that are remembered; ended ones are forgotten first [{_PREFIX}_MAX_JOBS]",
+    )
+    explain = commands.add_parser("explain", help="print the stages of a job graph")
+    explain.add_argument("job", help="file that holds the graph as JSON; - for standard input")
+    explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    return parser
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    try:
+        settings = ServerSettings.from_arguments(arguments, _PREFIX)
+        tracing = set_up_tracing(NAME)
+    except (RpcOptionError, UnknownExporterError) as error:
+        return _refuse(error, 2)
+    try:
+        return run_service(lambda: stage_scheduler_server(settings, max_jobs=arguments.max_jobs), name=NAME)
+    except InvalidOptionError as error:
+        return _refuse(error, 2)
+    finally:
+        if tracing is not None:
+            tracing.shutdown()
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    try:
+        sys.stdout.write(explain_file(arguments.job, arguments.format))
+    except (OSError, UnicodeDecodeError, InvalidDocumentError) as error:
+        return _refuse(error, 2)
+    except (CompileError, InvalidOptionError) as error:
+        return _refuse(error, 1)
+    return 0
+
+
+def _refuse(error: Exception, code: int) -> int:
+    sys.stderr.write(f"{NAME}: {error}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

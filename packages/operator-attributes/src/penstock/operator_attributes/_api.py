@@ -1,0 +1,120 @@
+"""What callers of a stage scheduler depend on, wherever it runs."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.operator_attributes._events import StageEvent
+from penstock.operator_attributes._graph import JobGraph
+from penstock.operator_attributes._progress import StageProgress
+from penstock.operator_attributes.errors import UnknownStageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStatus:
+    """A stage of a job, and how far it has come."""
+
+    stage_id: str
+    name: str
+    vertices: tuple[str, ...]
+    """Producers first."""
+    blocking_inputs: tuple[str, ...]
+    """Ids of the stages that must be finished first."""
+    bounded: bool
+    reason: str
+    """Why its output blocks, with the call site; empty when it does not."""
+    progress: StageProgress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job at one moment."""
+
+    job_id: str
+    name: str
+    stages: tuple[StageStatus, ...]
+    """In an order in which they can run."""
+    deployable: tuple[str, ...]
+    """Ids of the stages that may all be deployed now, under the slot budget; batch stages first."""
+    version: int
+    """Grows with each change."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens to any stage."""
+        return all(stage.progress.state.ended for stage in self.stages)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every stage is finished or reused."""
+        return all(stage.progress.state.committed for stage in self.stages)
+
+    def stage(self, stage_id: str) -> StageStatus:
+        """The stage with this id. Raises: UnknownStageError."""
+        for stage in self.stages:
+            if stage.stage_id == stage_id:
+                return stage
+        raise UnknownStageError(stage_id)
+
+
+class StageSchedulerApi(Protocol):
+    """Plans jobs and says which of their stages may be deployed.
+
+    `LocalStageScheduler` is in this process, `RemoteStageScheduler` behind gRPC.
+    """
+
+    async def submit(
+        self, job_id: str, graph: JobGraph, *, slots: int | None = None, max_attempts: int | None = None
+    ) -> JobStatus:
+        """Compile a graph and begin to schedule it.
+
+        Again with the same job id and the same graph (call sites aside): the job as it stands; the other arguments
+        then have no effect.
+
+        Args:
+            job_id: Chosen by the caller: the same for a restart of the same job.
+            graph: To be compiled.
+            slots: Slots for stages that run at the same time; None for no bound.
+            max_attempts: Deployments of a stage before it counts as failed; None leaves it to the scheduler.
+
+        Raises:
+            CompileError: The graph cannot become a plan.
+            InvalidOptionError: An argument is outside of its range.
+            InsufficientSlotsError: The live stages together need more slots than there are.
+            JobExistsError: The job id stands for another graph.
+            TooManyJobsError: The scheduler is full of jobs that have not ended.
+        """
+        ...
+
+    async def report(self, job_id: str, event: StageEvent) -> JobStatus:
+        """Tell what happened to a stage.
+
+        Raises:
+            UnknownJobError, UnknownStageError: There is no such job or stage.
+            IllegalEventError: The event does not follow from the stage's state.
+            SlotBudgetExceededError: The stage was started without room for it.
+        """
+        ...
+
+    async def get_job(self, job_id: str) -> JobStatus:
+        """The job as it stands. Raises: UnknownJobError."""
+        ...
+
+    def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        """The job as it stands, then again after changes, until it has ended.
+
+        A slow caller misses states in between, never the last one.
+
+        Raises:
+            UnknownJobError: There is no such job.
+            SchedulerClosedError: The scheduler is going away.
+        """
+        ...
+
+    async def list_jobs(self) -> tuple[JobStatus, ...]:
+        """All jobs that the scheduler knows, by job id."""
+        ...
+
+    async def close(self) -> None:
+        """End all watches and let go of what the scheduler holds."""
+        ...

@@ -1,0 +1,78 @@
+"""The gRPC face of a stage scheduler."""
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc
+
+from penstock.operator_attributes._api import StageSchedulerApi
+from penstock.operator_attributes._wire import (
+    STATUS_TABLE,
+    event_from_wire,
+    graph_from_wire,
+    job_to_wire,
+)
+from penstock.operator_attributes.errors import OperatorAttributesError
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
+from penstock.rpc import abort_with
+
+_Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
+    """Serves any `StageSchedulerApi`; its typed errors become status codes, with their fields in the metadata."""
+
+    def __init__(self, scheduler: StageSchedulerApi) -> None:
+        self._scheduler = scheduler
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Register with a server."""
+        pb_grpc.add_StageSchedulerServiceServicer_to_server(self, server)
+
+    async def Submit(self, request: pb.SubmitRequest, context: _Context) -> pb.SubmitResponse:
+        """See the contract."""
+        try:
+            job = await self._scheduler.submit(
+                request.job_id,
+                graph_from_wire(request.graph),
+                slots=request.slots or None,
+                max_attempts=request.max_attempts or None,
+            )
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.SubmitResponse(job=job_to_wire(job))
+
+    async def Report(self, request: pb.ReportRequest, context: _Context) -> pb.ReportResponse:
+        """See the contract."""
+        try:
+            job = await self._scheduler.report(request.job_id, event_from_wire(request))
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.ReportResponse(job=job_to_wire(job))
+
+    async def GetJob(self, request: pb.GetJobRequest, context: _Context) -> pb.GetJobResponse:
+        """See the contract."""
+        try:
+            job = await self._scheduler.get_job(request.job_id)
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.GetJobResponse(job=job_to_wire(job))
+
+    async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:
+        """See the contract."""
+        try:
+            async with aclosing(self._scheduler.watch(request.job_id)) as jobs:
+                async for job in jobs:
+                    yield pb.WatchResponse(job=job_to_wire(job))
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+
+    async def ListJobs(self, request: pb.ListJobsRequest, context: _Context) -> pb.ListJobsResponse:
+        """See the contract."""
+        try:
+            jobs = await self._scheduler.list_jobs()
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.ListJobsResponse(jobs=[job_to_wire(job) for job in jobs])
