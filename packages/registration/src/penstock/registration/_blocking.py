@@ -1,0 +1,228 @@
+"""The registry for callers without an event loop, such as a data source in Spark's driver-side Python process."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from platformdirs import user_state_path
+
+from penstock.aws import AwsOptions, AwsSession
+from penstock.registration._clock import elapsed_seconds
+from penstock.registration._config import RegistrarConfig
+from penstock.registration._keeper import LeaseKeeper, OnLost
+from penstock.registration._local_registry import LeaseSettings, LocalConsumerRegistry
+from penstock.registration._registrar import StreamConsumerRegistrar
+from penstock.registration._registry import ConsumerRegistry
+from penstock.registration._remote_registry import RemoteConsumerRegistry
+from penstock.registration._sqlite_store import SqliteLeaseStore
+from penstock.registration._values import AcquireRequest, Consumer, Lease
+from penstock.registration.errors import (
+    LeaseLostError,
+    RegistrationError,
+    RegistryClosedError,
+    WrongProcessError,
+)
+from penstock.rpc import ClientSecurity
+
+T = TypeVar("T")
+_logger = logging.getLogger(__name__)
+_CLOSE_SECONDS: Final = 5.0
+
+
+def default_store_path() -> Path:
+    """`registry.db` in the user's state directory."""
+    return user_state_path("penstock") / "registry.db"
+
+
+def open_local_registry(
+    session: AwsSession,
+    store_path: Path | None = None,
+    *,
+    config: RegistrarConfig | None = None,
+    settings: LeaseSettings | None = None,
+) -> LocalConsumerRegistry:
+    """The in-process registry over SQLite. Records of other endpoints and regions in the same file stay apart."""
+    store = SqliteLeaseStore(store_path or default_store_path(), namespace=session.endpoint_url("kinesis"))
+    return LocalConsumerRegistry(StreamConsumerRegistrar(session, config), store, settings=settings)
+
+
+def open_registry(
+    *,
+    endpoint: str | None = None,
+    security: ClientSecurity | None = None,
+    aws: AwsOptions | None = None,
+    store_path: Path | None = None,
+    config: RegistrarConfig | None = None,
+    settings: LeaseSettings | None = None,
+) -> BlockingConsumerRegistry:
+    """Open the registry at `endpoint`, or without one a registry in this process.
+
+    `security` is for the remote one; `aws`, `store_path` (default: the user's state directory), `config` and `settings`
+    are for the one in this process. There the grace period is zero unless `settings` says otherwise: the process ends,
+    and with it whoever would deregister later. A lease that a killed process left behind is ended by the next registry
+    that uses the same file.
+
+    Raises:
+        AwsOptionError: no region is to be found, or a profile does not exist.
+        RpcOptionError: a TLS file cannot be read, or a token would cross the network in plain text.
+    """
+    if endpoint is not None:
+        remote = endpoint
+        return BlockingConsumerRegistry(lambda: RemoteConsumerRegistry(remote, security))
+    session = AwsSession(aws)
+    return BlockingConsumerRegistry(lambda: open_local_registry(session, store_path, config=config, settings=settings))
+
+
+class BlockingConsumerRegistry:
+    """A ConsumerRegistry with blocking calls and its own heartbeats, usable from any thread; a context manager.
+
+    It lives on a daemon thread, which never keeps the process alive, and in the process that made it: after a fork,
+    open another one. Heartbeats go on from `keep` to `release` or `close`.
+    """
+
+    def __init__(self, make: Callable[[], ConsumerRegistry]) -> None:
+        self._process_id = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._sweep_wanted = asyncio.Event()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._ready: concurrent.futures.Future[tuple[ConsumerRegistry, LeaseKeeper]] = concurrent.futures.Future()
+        self._acquired_at: dict[Lease, float] = {}
+        self._thread = threading.Thread(target=self._run, args=(make,), name="penstock registry", daemon=True)
+        self._thread.start()
+        try:
+            self._registry, self._keeper = self._ready.result()
+        except BaseException:
+            self._closed = True
+            raise
+
+    def acquire(self, request: AcquireRequest) -> Lease:
+        """See ConsumerRegistry.acquire. Blocks until the consumer is ACTIVE.
+
+        In this process it also ends, in the background, what other leases have left behind.
+        """
+        sent_at = elapsed_seconds()
+        lease = self._call(lambda: self._registry.acquire(request))
+        self._acquired_at[lease] = sent_at
+        self._loop.call_soon_threadsafe(self._sweep_wanted.set)
+        return lease
+
+    def keep(self, lease: Lease, on_lost: OnLost) -> None:
+        """Send heartbeats for the lease.
+
+        When it is lost, `on_lost` is called with a LeaseLostError, on a thread of its own.
+        """
+        acquired_at = self._acquired_at.pop(lease, None)
+
+        def tell(error: LeaseLostError) -> None:
+            # On a thread of its own, so that it may block and may call this registry.
+            threading.Thread(target=on_lost, args=(error,), name="penstock lease lost", daemon=True).start()
+
+        async def keep() -> None:
+            self._keeper.keep(lease, tell, acquired_at=acquired_at)
+
+        self._call(keep)
+
+    def release(self, lease: Lease) -> bool:
+        """See ConsumerRegistry.release. Ends the heartbeats first."""
+        self._acquired_at.pop(lease, None)
+
+        async def release() -> bool:
+            self._keeper.drop(lease)
+            return await self._registry.release(lease)
+
+        return self._call(release)
+
+    def list_consumers(self, stream_name: str | None = None) -> list[Consumer]:
+        """See ConsumerRegistry.list_consumers."""
+        return self._call(lambda: self._registry.list_consumers(stream_name))
+
+    def close(self) -> None:
+        """End the heartbeats and let go of everything. Leases that were not released run out.
+
+        Repeating it is no error.
+        """
+        if os.getpid() != self._process_id:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        if os.getpid() != self._process_id:
+            raise WrongProcessError(made_in=self._process_id, used_in=os.getpid())
+
+        async def run() -> T:
+            return await call()
+
+        with self._lock:
+            if self._closed:
+                raise RegistryClosedError
+            # The loop's task takes this thread's context along: spans there are children of the caller's.
+            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise RegistryClosedError from error
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _run(self, make: Callable[[], ConsumerRegistry]) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live(make))
+        finally:
+            self._loop.close()
+
+    async def _live(self, make: Callable[[], ConsumerRegistry]) -> None:
+        try:
+            registry = make()
+        except BaseException as error:
+            self._ready.set_exception(error)
+            return
+        try:
+            async with LeaseKeeper(registry) as keeper:
+                sweeping = asyncio.create_task(self._sweep_when_wanted(registry), name="sweep")
+                self._ready.set_result((registry, keeper))
+                await self._closing.wait()
+            # The sweep, and calls of other threads that are still in progress.
+            current = asyncio.current_task()
+            others = {sweeping, *asyncio.all_tasks()} - {current}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        finally:
+            await registry.close()
+
+    async def _sweep_when_wanted(self, registry: ConsumerRegistry) -> None:
+        if not isinstance(registry, LocalConsumerRegistry):
+            # A service sweeps on its own.
+            return
+        while True:
+            await self._sweep_wanted.wait()
+            self._sweep_wanted.clear()
+            try:
+                await registry.sweep()
+            except RegistrationError as error:
+                _logger.warning("what other leases left behind was not ended: %s", error)

@@ -1,0 +1,142 @@
+"""Heartbeats for the leases of a job."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from penstock.registration._clock import Clock, elapsed_seconds
+from penstock.registration._registry import ConsumerRegistry
+from penstock.registration._values import Heartbeat, Lease
+from penstock.registration.errors import LeaseLostError, RegistrationError
+
+_logger = logging.getLogger(__name__)
+
+OnLost = Callable[[LeaseLostError], None]
+
+_HEARTBEATS_PER_LIFE: Final = 3
+_TRIES_PER_HEARTBEAT: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLease:
+    """When to send the next heartbeat, and until when the holder may believe in its lease.
+
+    Counted from before the request was sent: the registry counts from later, so that it never gives the consumer
+    away while the holder still believes.
+    """
+
+    time_to_live_seconds: float
+    next_heartbeat_at: float
+    ends_at: float
+
+    @classmethod
+    def given(cls, time_to_live_seconds: float, sent_at: float) -> KeptLease:
+        """After an acquire or a heartbeat that was sent then."""
+        return cls(
+            time_to_live_seconds,
+            sent_at + time_to_live_seconds / _HEARTBEATS_PER_LIFE,
+            sent_at + time_to_live_seconds,
+        )
+
+    def missed(self, now: float) -> KeptLease:
+        """After a heartbeat without an answer: again soon, and not later than just before the end."""
+        pause = self.time_to_live_seconds / _HEARTBEATS_PER_LIFE / _TRIES_PER_HEARTBEAT
+        return KeptLease(self.time_to_live_seconds, min(now + pause, self.ends_at), self.ends_at)
+
+
+class LeaseKeeper:
+    """Keeps leases alive, a task each; an async context manager.
+
+    While the registry cannot be reached the job goes on, until its lease would have ended; then `on_lost` is called,
+    once.
+    """
+
+    def __init__(
+        self,
+        registry: ConsumerRegistry,
+        *,
+        clock: Clock = elapsed_seconds,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._registry = registry
+        self._clock = clock
+        self._sleep = sleep
+        self._kept: dict[tuple[str, str, str], asyncio.Task[None]] = {}
+        self._tasks = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for task in self._kept.values():
+            task.cancel()
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    def keep(self, lease: Lease, on_lost: OnLost, *, acquired_at: float | None = None) -> None:
+        """Send heartbeats for the lease from now on, in place of those for an older one of the same job and consumer.
+
+        `on_lost` is called on the loop, and must not block. `acquired_at` is when the acquire was sent, by the keeper's
+        clock; now when it is None.
+        """
+        self.drop(lease)
+        sent_at = self._clock() if acquired_at is None else acquired_at
+        self._kept[_key(lease)] = self._tasks.create_task(
+            self._keep(lease, on_lost, KeptLease.given(lease.time_to_live_seconds, sent_at)),
+            name=f"keep lease on {lease.consumer_name} of {lease.stream_name}",
+            # Heartbeats go on for days: they are no part of the trace in which the lease was acquired.
+            context=contextvars.Context(),
+        )
+
+    def drop(self, lease: Lease) -> None:
+        """Send no more heartbeats for the lease. `on_lost` will not be called."""
+        task = self._kept.pop(_key(lease), None)
+        if task is not None:
+            task.cancel()
+
+    async def _keep(self, lease: Lease, on_lost: OnLost, kept: KeptLease) -> None:
+        reason = None
+        while reason is None:
+            await self._sleep(max(0.0, kept.next_heartbeat_at - self._clock()))
+            sent_at = self._clock()
+            answer = await self._beat(lease, kept.ends_at - sent_at)
+            if isinstance(answer, Heartbeat):
+                if answer.held:
+                    kept = KeptLease.given(answer.time_to_live_seconds, sent_at)
+                else:
+                    reason = "it ended, or another job took the consumer over"
+            elif self._clock() >= kept.ends_at:
+                reason = f"no heartbeat was answered for {kept.time_to_live_seconds:g} s; the last error: {answer}"
+            else:
+                _logger.warning("heartbeat for %s of %s: %s", lease.consumer_name, lease.stream_name, answer)
+                kept = kept.missed(self._clock())
+        self._kept.pop(_key(lease), None)
+        error = LeaseLostError(
+            stream_name=lease.stream_name,
+            consumer_name=lease.consumer_name,
+            fencing_token=lease.fencing_token,
+            reason=reason,
+        )
+        try:
+            on_lost(error)
+        except Exception:
+            _logger.exception("on_lost failed for %s", error)
+
+    async def _beat(self, lease: Lease, patience_seconds: float) -> Heartbeat | Exception:
+        try:
+            async with asyncio.timeout(max(0.0, patience_seconds)):
+                return await self._registry.heartbeat(lease)
+        except (RegistrationError, TimeoutError) as error:
+            return error
+
+
+def _key(lease: Lease) -> tuple[str, str, str]:
+    return lease.stream_name, lease.consumer_name, lease.job_id

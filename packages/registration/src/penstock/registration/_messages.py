@@ -1,0 +1,116 @@
+"""Between the values of this package and the messages of `consumer_registry.v1`."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Final
+
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
+from penstock.registration._config import ConflictPolicy, RegistrationStrategy
+from penstock.registration._values import AcquireRequest, Consumer, Lease
+
+_STRATEGIES: Final = {
+    RegistrationStrategy.LAZY: pb.REGISTRATION_STRATEGY_LAZY,
+    RegistrationStrategy.EAGER: pb.REGISTRATION_STRATEGY_EAGER,
+    RegistrationStrategy.NONE: pb.REGISTRATION_STRATEGY_NONE,
+}
+_POLICIES: Final = {
+    ConflictPolicy.REFUSE: pb.CONFLICT_POLICY_REFUSE,
+    ConflictPolicy.WAIT: pb.CONFLICT_POLICY_WAIT,
+    ConflictPolicy.TAKE_OVER: pb.CONFLICT_POLICY_TAKE_OVER,
+}
+# What is unspecified, or of a newer client, is the default.
+_STRATEGY_OF: Final = {code: strategy for strategy, code in _STRATEGIES.items()}
+_POLICY_OF: Final = {code: policy for policy, code in _POLICIES.items()}
+
+
+def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
+    """The timeout is not in it: it is the call's deadline."""
+    return pb.AcquireRequest(
+        stream_name=request.stream_name,
+        stream_arn=request.stream_arn or "",
+        consumer_name=request.consumer_name,
+        job_id=request.job_id,
+        strategy=_STRATEGIES[request.strategy],
+        consumer_arn=request.consumer_arn or "",
+        conflict_policy=_POLICIES[request.conflict_policy],
+        time_to_live_seconds=request.time_to_live.total_seconds() if request.time_to_live else 0.0,
+    )
+
+
+def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
+    """Raises InvalidRequestError when the message is not a valid request."""
+    seconds = message.time_to_live_seconds
+    return AcquireRequest(
+        stream_name=message.stream_name,
+        stream_arn=message.stream_arn or None,
+        consumer_name=message.consumer_name,
+        job_id=message.job_id,
+        strategy=_STRATEGY_OF.get(message.strategy, RegistrationStrategy.LAZY),
+        consumer_arn=message.consumer_arn or None,
+        conflict_policy=_POLICY_OF.get(message.conflict_policy, ConflictPolicy.REFUSE),
+        time_to_live=timedelta(seconds=seconds) if seconds else None,
+    )
+
+
+def lease_message(lease: Lease) -> pb.Lease:
+    """All fields."""
+    return pb.Lease(
+        stream_name=lease.stream_name,
+        consumer_name=lease.consumer_name,
+        job_id=lease.job_id,
+        consumer_arn=lease.consumer_arn,
+        fencing_token=lease.fencing_token,
+        time_to_live_seconds=lease.time_to_live_seconds,
+        registration_is_ours=lease.registration_is_ours,
+    )
+
+
+def lease_of(message: pb.Lease) -> Lease:
+    """All fields."""
+    return Lease(
+        stream_name=message.stream_name,
+        consumer_name=message.consumer_name,
+        job_id=message.job_id,
+        consumer_arn=message.consumer_arn,
+        fencing_token=message.fencing_token,
+        time_to_live_seconds=message.time_to_live_seconds,
+        registration_is_ours=message.registration_is_ours,
+    )
+
+
+def lease_named(message: pb.HeartbeatRequest | pb.ReleaseRequest) -> Lease:
+    """The lease that a heartbeat or a release is about; what the message does not carry is empty."""
+    return Lease(
+        stream_name=message.stream_name,
+        consumer_name=message.consumer_name,
+        job_id=message.job_id,
+        consumer_arn="",
+        fencing_token=message.fencing_token,
+        time_to_live_seconds=0.0,
+        registration_is_ours=False,
+    )
+
+
+def consumer_message(consumer: Consumer) -> pb.Consumer:
+    """All fields; `lease` is absent when nobody holds the consumer."""
+    return pb.Consumer(
+        stream_name=consumer.stream_name,
+        consumer_name=consumer.consumer_name,
+        consumer_arn=consumer.consumer_arn,
+        registration_is_ours=consumer.registration_is_ours,
+        lease=None if consumer.lease is None else lease_message(consumer.lease),
+        age_seconds=consumer.age_seconds,
+    )
+
+
+def consumer_of(message: pb.Consumer) -> Consumer:
+    """All fields."""
+    return Consumer(
+        stream_name=message.stream_name,
+        consumer_name=message.consumer_name,
+        consumer_arn=message.consumer_arn,
+        registration_is_ours=message.registration_is_ours,
+        lease=lease_of(message.lease) if message.HasField("lease") else None,
+        age_seconds=message.age_seconds,
+    )

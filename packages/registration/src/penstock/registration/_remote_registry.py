@@ -1,0 +1,165 @@
+"""The registry of a service, over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+
+from penstock.aws import BackoffPolicy, retry
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
+from penstock.registration import _messages as messages
+from penstock.registration._status import (
+    acquire_timeout,
+    deadline_passed,
+    is_transport_failure,
+    registration_error,
+)
+from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease
+from penstock.registration.errors import RegistryUnavailableError
+from penstock.rpc import ClientSecurity, open_aio_channel
+
+T = TypeVar("T")
+
+_RECONNECT = BackoffPolicy(base=timedelta(milliseconds=200), maximum=timedelta(seconds=5), exponent=2.0, max_attempts=6)
+
+
+class RemoteConsumerRegistry:
+    """A ConsumerRegistry behind an endpoint (`host:port`).
+
+    A registry that is away is called again with back-off; each call may be repeated safely. Heartbeats of all leases
+    share one stream, which is opened again at the next heartbeat after it broke. Belongs to the event loop that first
+    uses it.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        security: ClientSecurity | None = None,
+        *,
+        reconnect: BackoffPolicy = _RECONNECT,
+    ) -> None:
+        self._endpoint = endpoint
+        self._security = security
+        self._reconnect = reconnect
+        self._channel: grpc.aio.Channel | None = None
+        self._heartbeats: Any = None
+        self._heartbeat_lock = asyncio.Lock()
+
+    async def acquire(self, request: AcquireRequest) -> Lease:
+        """See ConsumerRegistry."""
+        timeout = None if request.timeout is None else request.timeout.total_seconds()
+        message = messages.acquire_message(request)
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                answer = await self._call("Acquire", lambda stub: stub.Acquire(message, timeout=timeout))
+        except TimeoutError as error:
+            if timeout is None or not limit.expired():
+                raise
+            raise acquire_timeout(request.stream_name, request.consumer_name, timeout) from error
+        except grpc.RpcError as error:
+            if timeout is not None and deadline_passed(error):
+                raise acquire_timeout(request.stream_name, request.consumer_name, timeout) from error
+            raise registration_error(error, self._endpoint, "Acquire") from error
+        return messages.lease_of(answer.lease)
+
+    async def heartbeat(self, lease: Lease) -> Heartbeat:
+        """See ConsumerRegistry."""
+        request = pb.HeartbeatRequest(
+            stream_name=lease.stream_name,
+            consumer_name=lease.consumer_name,
+            job_id=lease.job_id,
+            fencing_token=lease.fencing_token,
+        )
+        async with self._heartbeat_lock:
+            try:
+                answer = await self._beat(request)
+            except grpc.RpcError as error:
+                self._end_heartbeats()
+                raise registration_error(error, self._endpoint, "Heartbeat") from error
+            except BaseException:
+                # Its answer would be taken for that of the next heartbeat.
+                self._end_heartbeats()
+                raise
+        return Heartbeat(held=answer.held, time_to_live_seconds=answer.time_to_live_seconds)
+
+    async def release(self, lease: Lease) -> bool:
+        """See ConsumerRegistry."""
+        message = pb.ReleaseRequest(
+            stream_name=lease.stream_name,
+            consumer_name=lease.consumer_name,
+            job_id=lease.job_id,
+            fencing_token=lease.fencing_token,
+        )
+        try:
+            answer = await self._call("Release", lambda stub: stub.Release(message))
+        except grpc.RpcError as error:
+            raise registration_error(error, self._endpoint, "Release") from error
+        return bool(answer.will_deregister)
+
+    async def list_consumers(self, stream_name: str | None = None) -> list[Consumer]:
+        """See ConsumerRegistry."""
+        message = pb.ListConsumersRequest(stream_name=stream_name or "")
+        try:
+            answer = await self._call("ListConsumers", lambda stub: stub.ListConsumers(message))
+        except grpc.RpcError as error:
+            raise registration_error(error, self._endpoint, "ListConsumers") from error
+        return [messages.consumer_of(consumer) for consumer in answer.consumers]
+
+    async def close(self) -> None:
+        """See ConsumerRegistry."""
+        self._end_heartbeats()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            await channel.close(None)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _stub(self) -> Any:
+        if self._channel is None:
+            self._channel = open_aio_channel(self._endpoint, self._security)
+        return pb_grpc.ConsumerRegistryServiceStub(self._channel)
+
+    async def _call(self, operation: str, call: Callable[[Any], Awaitable[T]]) -> T:
+        async def once() -> T:
+            return await call(self._stub())
+
+        def is_retryable(error: BaseException) -> bool:
+            return isinstance(error, grpc.RpcError) and is_transport_failure(error)
+
+        return await retry(once, self._reconnect, is_retryable=is_retryable)
+
+    async def _beat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
+        """One heartbeat; a stream that the registry ended in between (a restart) is opened again, once."""
+        for fresh in (self._heartbeats is None, True):
+            if self._heartbeats is None:
+                self._heartbeats = self._stub().Heartbeat()
+            try:
+                await self._heartbeats.write(request)
+                answer = await self._heartbeats.read()
+            except (grpc.RpcError, asyncio.InvalidStateError):
+                if fresh:
+                    raise
+            else:
+                if isinstance(answer, pb.HeartbeatResponse):
+                    return answer
+            self._end_heartbeats()
+        raise RegistryUnavailableError(
+            where=f"the registry at {self._endpoint}", reason="it ended the stream of heartbeats"
+        )
+
+    def _end_heartbeats(self) -> None:
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
+            heartbeats.cancel()

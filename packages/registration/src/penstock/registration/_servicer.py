@@ -1,0 +1,102 @@
+"""Serves a ConsumerRegistry over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import grpc
+
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
+from penstock.registration import _messages as messages
+from penstock.registration._registry import ConsumerRegistry
+from penstock.registration._status import STATUS
+from penstock.registration.errors import RegistrationError
+from penstock.rpc import abort_with
+
+SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConsumerRegistryService"].full_name
+"""For health checks and reflection."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
+    """Answers for a registry. `add_to` is what `GrpcServer(register=…)` wants."""
+
+    def __init__(self, registry: ConsumerRegistry) -> None:
+        self._registry = registry
+        self._draining = asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Let the server answer for this servicer."""
+        pb_grpc.add_ConsumerRegistryServiceServicer_to_server(self, server)
+
+    def drain(self) -> None:
+        """End the heartbeat streams between two heartbeats: they would keep the server up until its patience ends.
+
+        Clients open them again, at the next heartbeat, with whoever serves then.
+        """
+        self._draining.set()
+
+    async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireResponse:
+        async with _told(context):
+            lease = await self._registry.acquire(messages.acquire_request(request))
+            return pb.AcquireResponse(lease=messages.lease_message(lease))
+        raise AssertionError("unreachable")
+
+    async def Heartbeat(
+        self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
+    ) -> AsyncIterator[pb.HeartbeatResponse]:
+        async with _told(context):
+            draining = asyncio.create_task(self._draining.wait(), name="wait for drain")
+            try:
+                while (request := await self._next(request_iterator, draining)) is not None:
+                    outcome = await self._registry.heartbeat(messages.lease_named(request))
+                    yield pb.HeartbeatResponse(
+                        stream_name=request.stream_name,
+                        consumer_name=request.consumer_name,
+                        held=outcome.held,
+                        time_to_live_seconds=outcome.time_to_live_seconds,
+                    )
+            finally:
+                draining.cancel()
+
+    async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:
+        async with _told(context):
+            will = await self._registry.release(messages.lease_named(request))
+            return pb.ReleaseResponse(will_deregister=will)
+        raise AssertionError("unreachable")
+
+    async def ListConsumers(self, request: pb.ListConsumersRequest, context: Context) -> pb.ListConsumersResponse:
+        async with _told(context):
+            consumers = await self._registry.list_consumers(request.stream_name or None)
+            return pb.ListConsumersResponse(consumers=map(messages.consumer_message, consumers))
+        raise AssertionError("unreachable")
+
+    @staticmethod
+    async def _next(
+        requests: AsyncIterator[pb.HeartbeatRequest], draining: asyncio.Task[Any]
+    ) -> pb.HeartbeatRequest | None:
+        """The next heartbeat; None when the client closed its side or the server drains."""
+
+        async def read() -> pb.HeartbeatRequest | None:
+            return await anext(requests, None)
+
+        reading = asyncio.create_task(read(), name="read heartbeat")
+        try:
+            await asyncio.wait({reading, draining}, return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else None
+        finally:
+            reading.cancel()
+
+
+@asynccontextmanager
+async def _told(context: Context) -> AsyncIterator[None]:
+    """Tell the caller of the package's errors by status, class and fields."""
+    try:
+        yield
+    except RegistrationError as error:
+        await abort_with(context, error, STATUS)

@@ -1,0 +1,211 @@
+"""Errors of registration.
+
+RegistrationError
+├── RegistrationOptionError     an option is missing, wrong or contradicts another
+├── InvalidRequestError         a request that no retry makes right
+├── StreamNotFoundError         no such stream
+├── ConsumerNotFoundError       no such consumer, or it was deleted from outside
+├── ConsumerHeldError           another job holds the consumer
+├── StaleFencingTokenError      a newer lease on the consumer was given in the meantime
+├── AcquireTimeoutError         waited for another job's lease for as long as was allowed
+├── RegistrationDeniedError     IAM does not allow the call
+├── ConsumerLimitError          Kinesis takes no more consumers
+├── RegistrationTimeoutError    Kinesis did not finish in time
+├── RegistrationFailedError     Kinesis answered with an error that none of the above describes
+├── RegistryUnavailableError    the registry, or Kinesis behind it, cannot be reached: worth a retry
+├── RegistryAccessError         the registry refused the caller
+├── RegistryClosedError         used after close()
+├── WrongProcessError           used after a fork
+├── LeaseStoreError             the store of leases cannot be used
+└── LeaseLostError              told to `on_lost`: stop reading
+
+Each keeps its facts as fields of plain data, under the names of its keyword arguments, so that it crosses gRPC whole.
+"""
+
+
+class RegistrationError(Exception):
+    """Base of everything that this package raises on purpose."""
+
+
+class RegistrationOptionError(RegistrationError):
+    """An option is missing, wrong or contradicts another."""
+
+    def __init__(self, *, option: str, reason: str) -> None:
+        super().__init__(f"{option}: {reason}")
+        self.option = option
+        self.reason = reason
+
+
+class InvalidRequestError(RegistrationError):
+    """A request that no retry makes right."""
+
+    def __init__(self, *, field: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+class StreamNotFoundError(RegistrationError):
+    """The stream does not exist in this account, region and endpoint."""
+
+    def __init__(self, *, stream_name: str) -> None:
+        super().__init__(f"stream {stream_name!r} does not exist in this account and region")
+        self.stream_name = stream_name
+
+
+class ConsumerNotFoundError(RegistrationError):
+    """The stream consumer does not exist, or vanished while it was waited for."""
+
+    def __init__(self, *, stream_name: str, consumer_name: str) -> None:
+        super().__init__(f"stream {stream_name!r} has no consumer {consumer_name!r}")
+        self.stream_name = stream_name
+        self.consumer_name = consumer_name
+
+
+class ConsumerHeldError(RegistrationError):
+    """Another job holds the consumer, and the request did not ask to wait or to take over."""
+
+    def __init__(
+        self,
+        *,
+        stream_name: str,
+        consumer_name: str,
+        holder_job_id: str,
+        held_seconds: float,
+        remaining_seconds: float,
+    ) -> None:
+        super().__init__(
+            f"consumer {consumer_name!r} of stream {stream_name!r} is held by job {holder_job_id!r} for"
+            f" {held_seconds:.0f} s; its lease ends in {remaining_seconds:.0f} s unless it is renewed."
+            " Use another consumer name, or the conflict policy wait or take_over"
+        )
+        self.stream_name = stream_name
+        self.consumer_name = consumer_name
+        self.holder_job_id = holder_job_id
+        self.held_seconds = held_seconds
+        self.remaining_seconds = remaining_seconds
+
+
+class StaleFencingTokenError(RegistrationError):
+    """A newer lease on the consumer was given while this one was made."""
+
+    def __init__(self, *, stream_name: str, consumer_name: str, fencing_token: int, newest_token: int) -> None:
+        super().__init__(
+            f"the lease {fencing_token} on consumer {consumer_name!r} of stream {stream_name!r} was overtaken"
+            f" by {newest_token}"
+        )
+        self.stream_name = stream_name
+        self.consumer_name = consumer_name
+        self.fencing_token = fencing_token
+        self.newest_token = newest_token
+
+
+class AcquireTimeoutError(RegistrationError):
+    """Acquiring took longer than the request's timeout."""
+
+    def __init__(self, *, stream_name: str, consumer_name: str, timeout_seconds: float) -> None:
+        super().__init__(
+            f"no lease on consumer {consumer_name!r} of stream {stream_name!r} within {timeout_seconds:g} s"
+        )
+        self.stream_name = stream_name
+        self.consumer_name = consumer_name
+        self.timeout_seconds = timeout_seconds
+
+
+class RegistrationDeniedError(RegistrationError):
+    """IAM does not allow the call."""
+
+    def __init__(self, *, operation: str, reason: str) -> None:
+        super().__init__(f"not allowed to call {operation}: {reason}")
+        self.operation = operation
+        self.reason = reason
+
+
+class ConsumerLimitError(RegistrationError):
+    """Kinesis takes no more consumers: 20 per stream, at most 5 of an account in CREATING."""
+
+    def __init__(self, *, stream_name: str, consumer_name: str, existing: list[str]) -> None:
+        names = ", ".join(existing) or "none"
+        super().__init__(
+            f"Kinesis registers no consumer {consumer_name!r} on stream {stream_name!r}: a limit is reached;"
+            f" consumers of the stream: {names}"
+        )
+        self.stream_name = stream_name
+        self.consumer_name = consumer_name
+        self.existing = existing
+
+
+class RegistrationTimeoutError(RegistrationError):
+    """The consumer did not reach the state in time."""
+
+    def __init__(self, *, consumer: str, state: str, timeout_seconds: float) -> None:
+        super().__init__(f"consumer {consumer} is not {state} after {timeout_seconds:g} s")
+        self.consumer = consumer
+        self.state = state
+        self.timeout_seconds = timeout_seconds
+
+
+class RegistrationFailedError(RegistrationError):
+    """Kinesis answered with an error that is neither retryable nor one of the others here."""
+
+    def __init__(self, *, operation: str, code: str, reason: str) -> None:
+        super().__init__(f"{operation} failed with {code}: {reason}")
+        self.operation = operation
+        self.code = code
+        self.reason = reason
+
+
+class RegistryUnavailableError(RegistrationError):
+    """The registry, or Kinesis behind it, cannot be reached. The lease may still be held: retry."""
+
+    def __init__(self, *, where: str, reason: str) -> None:
+        super().__init__(f"{where} is not available: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class RegistryAccessError(RegistrationError):
+    """The registry refused the caller: token or certificate."""
+
+    def __init__(self, *, where: str, reason: str) -> None:
+        super().__init__(f"{where} refused the caller: {reason}")
+        self.where = where
+        self.reason = reason
+
+
+class RegistryClosedError(RegistrationError):
+    """The registry was used after `close()`."""
+
+    def __init__(self) -> None:
+        super().__init__("the registry is closed")
+
+
+class WrongProcessError(RegistrationError):
+    """The registry was made in another process: threads and connections do not survive a fork."""
+
+    def __init__(self, *, made_in: int, used_in: int) -> None:
+        super().__init__(f"the registry belongs to process {made_in} and cannot be used in {used_in}: open one there")
+        self.made_in = made_in
+        self.used_in = used_in
+
+
+class LeaseStoreError(RegistrationError):
+    """The store of leases cannot be used."""
+
+    def __init__(self, *, store: str, reason: str) -> None:
+        super().__init__(f"lease store {store}: {reason}")
+        self.store = store
+        self.reason = reason
+
+
+class LeaseLostError(RegistrationError):
+    """The lease is no longer held: whoever reads under it stops now."""
+
+    def __init__(self, *, stream_name: str, consumer_name: str, fencing_token: int, reason: str) -> None:
+        super().__init__(
+            f"the lease {fencing_token} on consumer {consumer_name!r} of stream {stream_name!r} is lost: {reason}"
+        )
+        self.stream_name = stream_name
+        self.consumer_name = consumer_name
+        self.fencing_token = fencing_token
+        self.reason = reason
