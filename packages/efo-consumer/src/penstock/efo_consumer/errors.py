@@ -243,7 +243,8 @@ class FencedConsumerError(ShardReaderError):
         self.fencing_token = fencing_token
         self.seen_fencing_token = seen_fencing_token
         super().__init__(
-            f"{stream}: fencing token {fencing_token} is older than {seen_fencing_token}, another job holds the consumer"
+            f"{stream}: fencing token {fencing_token} is older than {seen_fencing_token}: "
+            "another job holds the consumer"
         )
 
 
@@ -283,8 +284,8 @@ class DataLossError(ShardReaderError):
         self.upto = upto
         self.reason = reason
         super().__init__(
-            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. The stream's retention is shorter than "
-            "the time since the range was planned. Start anew from a later position, or set failOnDataLoss to false "
+            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. The stream's retention is shorter "
+            "than the time since the range was planned. Start anew from a later position, or set failOnDataLoss to false "
             "to go on with what is left; a longer retention prevents it next time"
         )
 

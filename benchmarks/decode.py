@@ -1,0 +1,100 @@
+"""Event-stream bytes to rows: Penstock's decoder to Arrow against botocore's EventStream to dicts."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import struct
+import zlib
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import botocore.parsers
+import botocore.session
+from botocore.eventstream import EventStreamBuffer
+
+from penstock.efo_consumer._decode import decode_payload
+from penstock.efo_consumer._eventstream import FrameDecoder, FrameKinds
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# The size of the chunks that both peers get: that in which an HTTP/2 client hands over what it read.
+CHUNK_BYTES = 8 * 1024
+_FIRST_SEQUENCE_NUMBER = 49_590_338_271_490_256_608_559_692_538_361_571_095_921_575_989_136_588_898
+_FIRST_ARRIVAL_MILLIS = 1_750_000_000_123
+
+
+def make_payloads(record_bytes: int, records: int, *, records_per_event: int | None = None) -> list[bytes]:
+    """Whole event-stream frames with `records` records of random bytes.
+
+    An event holds what the service puts in one: as many records as make about 200 kB, at most 500.
+    """
+    per_event = records_per_event or max(1, min(500, 200_000 // record_bytes))
+    source = random.Random(record_bytes)
+    frames = []
+    for first in range(0, records, per_event):
+        event = {
+            "Records": [
+                {
+                    "SequenceNumber": str(_FIRST_SEQUENCE_NUMBER + index),
+                    "ApproximateArrivalTimestamp": (_FIRST_ARRIVAL_MILLIS + index) / 1000,
+                    "Data": base64.b64encode(source.randbytes(record_bytes)).decode(),
+                    "PartitionKey": f"key-{index % 1000:04}",
+                    "EncryptionType": "KMS",
+                }
+                for index in range(first, min(first + per_event, records))
+            ],
+            "ContinuationSequenceNumber": str(_FIRST_SEQUENCE_NUMBER + first + per_event),
+            "MillisBehindLatest": 0,
+        }
+        frames.append(make_frame(json.dumps(event, separators=(",", ":")).encode()))
+    return frames
+
+
+def make_frame(payload: bytes) -> bytes:
+    """One SubscribeToShardEvent frame around a payload."""
+    headers = b"".join(
+        bytes([len(name)]) + name + b"\x07" + struct.pack(">H", len(value)) + value
+        for name, value in (
+            (b":event-type", b"SubscribeToShardEvent"),
+            (b":content-type", b"application/json"),
+            (b":message-type", b"event"),
+        )
+    )
+    lengths = struct.pack(">II", 16 + len(headers) + len(payload), len(headers))
+    body = lengths + struct.pack(">I", zlib.crc32(lengths)) + headers + payload
+    return body + struct.pack(">I", zlib.crc32(body))
+
+
+def penstock(payloads: Sequence[bytes]) -> int:
+    """Decode to Arrow record batches, in chunks as a socket brings them; the number of rows."""
+    frames, kinds, rows = FrameDecoder(), FrameKinds(), 0
+    for payload in payloads:
+        view = memoryview(payload)
+        for offset in range(0, len(view), CHUNK_BYTES):
+            for frame in frames.feed(bytes(view[offset : offset + CHUNK_BYTES])):
+                if kinds.of(frame).event_type == "SubscribeToShardEvent":
+                    rows += decode_payload(frame.payload).records.num_rows
+    return rows
+
+
+def botocore_eventstream(payloads: Sequence[bytes]) -> int:
+    """Decode to dicts as botocore's EventStream does, in the same chunks; the number of rows."""
+    parser, shape = _botocore_parser()
+    buffer, rows = EventStreamBuffer(), 0
+    for payload in payloads:
+        for offset in range(0, len(payload), CHUNK_BYTES):
+            buffer.add_data(payload[offset : offset + CHUNK_BYTES])
+            for message in buffer:
+                event = parser.parse(message.to_response_dict(), shape)
+                rows += len(event["SubscribeToShardEvent"]["Records"])
+    return rows
+
+
+@cache
+def _botocore_parser() -> tuple[Any, Any]:
+    model = botocore.session.get_session().get_service_model("kinesis")
+    output = model.operation_model("SubscribeToShard").output_shape
+    return botocore.parsers.EventStreamJSONParser(), output.members["EventStream"]

@@ -1,0 +1,245 @@
+"""Frames of `application/vnd.amazon.eventstream`, decoded from arbitrary chunks. No I/O.
+
+A frame is `total length (4), headers length (4), CRC of those 8 (4), headers, payload, CRC of all before (4)`,
+big-endian, as the Smithy event-stream specification has it.
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import NamedTuple
+
+from isal import isal_zlib
+
+from penstock.efo_consumer.errors import (
+    EventStreamChecksumError,
+    EventStreamFrameError,
+    EventStreamOversizeError,
+    EventStreamTruncatedError,
+)
+
+PRELUDE_BYTES = 12
+OVERHEAD_BYTES = 16
+"""A frame without headers and payload: the prelude and the message CRC."""
+
+MAX_HEADERS_BYTES = 128 * 1024
+MAX_PAYLOAD_BYTES = 24 * 1024 * 1024
+
+HeaderValue = bool | int | bytes | str | uuid.UUID
+
+_crc32 = isal_zlib.crc32
+_unpack_prelude = struct.Struct(">III").unpack_from
+_unpack_uint32 = struct.Struct(">I").unpack_from
+
+# Kinesis repeats a handful of header blocks for the life of a subscription: each is parsed once.
+_MAX_KNOWN_HEADERS = 64
+
+
+class FrameKind(NamedTuple):
+    """What a frame is, by its headers.
+
+    Attributes:
+        message_type: `event`, `exception` or `error`.
+        event_type: the event's, the exception's or the error's name.
+        error_message: the text of an `error` frame, which has no payload; else empty.
+    """
+
+    message_type: str
+    event_type: str
+    error_message: str = ""
+
+
+class Frame(NamedTuple):
+    """One whole frame whose two checksums were right.
+
+    Attributes:
+        headers: the undecoded header block; see `parse_headers`.
+        payload: a view that keeps its memory alive.
+        frame_bytes: the length of the whole frame, which is what the HTTP/2 window is charged for it.
+    """
+
+    headers: bytes
+    payload: memoryview
+    frame_bytes: int
+
+
+class FrameDecoder:
+    """Cuts chunks into frames, copying each byte at most once.
+
+    Raises from `feed` and `finish`:
+        EventStreamFrameError: the connection cannot be trusted any more; the decoder must not be used again.
+    """
+
+    def __init__(self, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+        self._max_payload_bytes = max_payload_bytes
+        self._prelude = b""
+        self._frame = bytearray()
+        self._filled = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes taken in that belong to a frame which is not complete."""
+        return self._filled or len(self._prelude)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes still to come before the frame under way is complete; 0 while its length is not known."""
+        return len(self._frame) - self._filled
+
+    def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
+        """Take in a chunk and return the frames that it completes, in order."""
+        # A view of immutable bytes can be kept; anything else may change under us once the caller has it back.
+        view = memoryview(chunk if type(chunk) is bytes else bytes(chunk))
+        size = len(view)
+        offset = 0
+        frames: list[Frame] = []
+        while offset < size:
+            if self._filled:
+                take = min(len(self._frame) - self._filled, size - offset)
+                self._frame[self._filled : self._filled + take] = view[offset : offset + take]
+                self._filled += take
+                offset += take
+                if self._filled == len(self._frame):
+                    frames.append(_whole_frame(memoryview(self._frame)))
+                    self._frame = bytearray()
+                    self._filled = 0
+            elif self._prelude or size - offset < PRELUDE_BYTES:
+                take = min(PRELUDE_BYTES - len(self._prelude), size - offset)
+                self._prelude += bytes(view[offset : offset + take])
+                offset += take
+                if len(self._prelude) == PRELUDE_BYTES:
+                    self._begin(memoryview(self._prelude), 0)
+                    self._prelude = b""
+            else:
+                total = self._check_prelude(view, offset)
+                if size - offset >= total:
+                    frames.append(_whole_frame(view[offset : offset + total]))
+                    offset += total
+                else:
+                    self._begin(view, offset)
+                    offset += PRELUDE_BYTES
+        return frames
+
+    def finish(self) -> None:
+        """Say that no chunk follows.
+
+        Raises:
+            EventStreamTruncatedError: the last frame is not complete.
+        """
+        if self.pending_bytes:
+            expected = len(self._frame) or PRELUDE_BYTES
+            raise EventStreamTruncatedError(expected=expected, actual=self.pending_bytes)
+
+    def _begin(self, view: memoryview, offset: int) -> None:
+        total = self._check_prelude(view, offset)
+        self._frame = bytearray(total)
+        self._frame[:PRELUDE_BYTES] = view[offset : offset + PRELUDE_BYTES]
+        self._filled = PRELUDE_BYTES
+
+    def _check_prelude(self, view: memoryview, offset: int) -> int:
+        # Checked before the length is believed: a flipped bit must not make us wait for gigabytes.
+        total, headers, expected = _unpack_prelude(view, offset)
+        actual = _crc32(view[offset : offset + 8])
+        if actual != expected:
+            raise EventStreamChecksumError(part="prelude", expected=expected, actual=actual)
+        if headers > MAX_HEADERS_BYTES:
+            raise EventStreamOversizeError(field="headers", length=headers, limit=MAX_HEADERS_BYTES)
+        if not 0 <= total - headers - OVERHEAD_BYTES <= self._max_payload_bytes:
+            limit = headers + OVERHEAD_BYTES + self._max_payload_bytes
+            raise EventStreamOversizeError(field="total", length=total, limit=limit)
+        return int(total)
+
+
+def _whole_frame(frame: memoryview) -> Frame:
+    end = len(frame) - 4
+    (expected,) = _unpack_uint32(frame, end)
+    actual = _crc32(frame[:end])
+    if actual != expected:
+        raise EventStreamChecksumError(part="message", expected=expected, actual=actual)
+    (headers,) = _unpack_uint32(frame, 4)
+    payload_start = PRELUDE_BYTES + headers
+    return Frame(bytes(frame[PRELUDE_BYTES:payload_start]), frame[payload_start:end], len(frame))
+
+
+class FrameKinds:
+    """Tells what frames are, parsing each distinct header block once."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, FrameKind] = {}
+
+    def of(self, frame: Frame) -> FrameKind:
+        """The frame's kind.
+
+        Raises:
+            EventStreamFrameError: its headers are malformed, or do not say what the frame is.
+        """
+        kind = self._known.get(frame.headers)
+        if kind is None:
+            kind = _kind(parse_headers(frame.headers))
+            if len(self._known) >= _MAX_KNOWN_HEADERS:
+                self._known.clear()
+            self._known[frame.headers] = kind
+        return kind
+
+
+def _kind(headers: dict[str, HeaderValue]) -> FrameKind:
+    match headers.get(":message-type", "event"):
+        case "event":
+            return FrameKind("event", str(headers.get(":event-type", "")))
+        case "exception":
+            return FrameKind("exception", str(headers.get(":exception-type", "")))
+        case "error":
+            code = str(headers.get(":error-code", ""))
+            return FrameKind("error", code, str(headers.get(":error-message", "")))
+        case other:
+            raise EventStreamFrameError(f"unknown message type {other!r}")
+
+
+_FIXED = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i"), 5: struct.Struct(">q"),
+          8: struct.Struct(">q")}  # fmt: skip
+_BYTE_ARRAY, _STRING, _UUID = 6, 7, 9
+
+
+def parse_headers(block: bytes) -> dict[str, HeaderValue]:
+    """Decode a header block. A timestamp is left as milliseconds since the epoch.
+
+    Raises:
+        EventStreamFrameError: the block is malformed, names a header twice, or has an unknown type.
+    """
+    headers: dict[str, HeaderValue] = {}
+    offset = 0
+    while offset < len(block):
+        name_end = offset + 1 + block[offset]
+        if name_end >= len(block):
+            raise EventStreamTruncatedError(expected=name_end + 1, actual=len(block))
+        try:
+            name = block[offset + 1 : name_end].decode()
+            value, offset = _header_value(block, block[name_end], name_end + 1)
+        except UnicodeDecodeError as error:
+            raise EventStreamFrameError(f"a header is not UTF-8: {error.reason}") from error
+        if name in headers:
+            raise EventStreamFrameError(f"header {name!r} appears twice")
+        headers[name] = value
+    return headers
+
+
+def _header_value(block: bytes, value_type: int, offset: int) -> tuple[HeaderValue, int]:
+    if value_type in (0, 1):
+        return value_type == 0, offset
+    if value_type in _FIXED:
+        number: int = _FIXED[value_type].unpack(_slice(block, offset, _FIXED[value_type].size))[0]
+        return number, offset + _FIXED[value_type].size
+    if value_type == _UUID:
+        return uuid.UUID(bytes=_slice(block, offset, 16)), offset + 16
+    if value_type in (_BYTE_ARRAY, _STRING):
+        length = int.from_bytes(_slice(block, offset, 2), "big")
+        content = _slice(block, offset + 2, length)
+        return content.decode() if value_type == _STRING else content, offset + 2 + length
+    raise EventStreamFrameError(f"unknown header type {value_type}")
+
+
+def _slice(block: bytes, offset: int, length: int) -> bytes:
+    if offset + length > len(block):
+        raise EventStreamTruncatedError(expected=offset + length, actual=len(block))
+    return block[offset : offset + length]

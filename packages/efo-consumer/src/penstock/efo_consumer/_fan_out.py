@@ -1,0 +1,235 @@
+"""Enhanced fan-out: SubscribeToShard, renewed for as long as the shard lives."""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import time
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from opentelemetry import trace
+
+from penstock.efo_consumer._fan_out_retries import SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
+from penstock.efo_consumer._positions import PositionType, ShardPosition
+from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
+from penstock.efo_consumer._publisher_metrics import INSTRUMENTATION, PublisherMetrics
+from penstock.efo_consumer._subscription import SubscribeRequest
+from penstock.efo_consumer.errors import (
+    EfoConsumerConfigError,
+    RecordPublisherError,
+    ShardEndError,
+    SubscriptionSilentError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+    from penstock.efo_consumer._config import RecordPublisherConfig
+    from penstock.efo_consumer._subscription import SubscribeTransport, Subscription, SubscriptionEvent
+
+
+class FanOutRecordPublisher:
+    """Publishes shards by SubscribeToShard; satisfies `RecordPublisher`.
+
+    A subscription that ends, fails, falls silent or is taken over is renewed from the last continuation, so that the
+    events are those of one endless subscription. All shards share the transport's connections.
+
+    Args:
+        transport: carries the calls; closed with the publisher.
+        consumer_arns: the stream consumer's ARN per stream name.
+        config: times, back-off and limits.
+    """
+
+    def __init__(
+        self,
+        transport: SubscribeTransport,
+        *,
+        consumer_arns: Mapping[str, str],
+        config: RecordPublisherConfig,
+        metrics: PublisherMetrics | None = None,
+        tracer: trace.Tracer | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self._transport = transport
+        self._consumer_arns = dict(consumer_arns)
+        self._config = config
+        self._metrics = metrics or PublisherMetrics()
+        self._tracer = tracer or trace.get_tracer(INSTRUMENTATION)
+        self._clock = clock
+        self._sleep = sleep
+        self._random = random
+        # Kept across generators: a shard that is published anew meets the 5-second rule all the same.
+        self._accepted_at: dict[tuple[str, str], float] = {}
+
+    async def publish(
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+    ) -> AsyncGenerator[ShardEvent, None]:
+        """See `RecordPublisher.publish`.
+
+        Raises:
+            EfoConsumerConfigError: no consumer ARN is known for the stream.
+            RecordPublisherFatalError: trying again is useless.
+            RecordPublisherRetriesError: the attempts are used up.
+            SubscriptionTakenOverError: another reader keeps taking the subscription.
+        """
+        if position.type is PositionType.SHARD_END:
+            return
+        request = SubscribeRequest(self._consumer_arn(stream), shard_id, position)
+        retries = SubscribeRetries(
+            stream=stream.name,
+            shard_id=shard_id,
+            consumer_arn=request.consumer_arn,
+            policy=self._config.subscribe_to_shard,
+            in_use_patience_seconds=self._config.resource_in_use_patience.total_seconds(),
+            takeover_delay_seconds=self._config.resubscribe_interval.total_seconds(),
+            random=self._random,
+        )
+        while True:
+            call = _Call(self, stream, request, retries)
+            try:
+                async with aclosing(call.events()) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                await call.close()
+            if call.at_shard_end:
+                return
+            assert call.next is not None  # a call ends at the shard's end, or says what comes next
+            await self._wait(request, call.next)
+            request = SubscribeRequest(request.consumer_arn, shard_id, call.position)
+
+    async def close(self) -> None:
+        """End every subscription: their generators fail with a connection error when asked for more."""
+        await self._transport.close()
+
+    def _consumer_arn(self, stream: StreamIdentity) -> str:
+        arn = self._consumer_arns.get(stream.name)
+        if arn is None:
+            raise EfoConsumerConfigError(
+                option=f"efoConsumerArn.{stream.name}", reason="no stream consumer is registered for the stream"
+            )
+        return arn
+
+    async def _wait(self, request: SubscribeRequest, after: Resubscribe) -> None:
+        accepted_at = self._accepted_at.get((request.consumer_arn, request.shard_id))
+        delay = after.delay_seconds
+        if accepted_at is not None:
+            # Within 5 s of a success the service refuses the same consumer and shard (API reference).
+            allowed_at = accepted_at + self._config.resubscribe_interval.total_seconds()
+            delay = max(delay, allowed_at - self._clock())
+        if delay > 0:
+            await self._sleep(delay)
+
+
+class _Call:
+    """One SubscribeToShard call from its request to its end."""
+
+    def __init__(
+        self,
+        publisher: FanOutRecordPublisher,
+        stream: StreamIdentity,
+        request: SubscribeRequest,
+        retries: SubscribeRetries,
+    ) -> None:
+        self._publisher = publisher
+        self._stream = stream
+        self._request = request
+        self._retries = retries
+        self._subscription: Subscription | None = None
+        self._outcome = "closed"
+        self._records = 0
+        self._span = publisher._tracer.start_span(
+            "efo_consumer.subscribe",
+            attributes={
+                "stream": stream.name,
+                "shard": request.shard_id,
+                "transport": publisher._transport.name,
+                "attempt": retries.attempt,
+                "position": request.position.type.value,
+            },
+        )
+        self.position = request.position
+        self.at_shard_end = False
+        self.next: Resubscribe | None = None
+
+    async def events(self) -> AsyncGenerator[ShardEvent, None]:
+        """The events up to the end of the subscription; `next` or `at_shard_end` then says how it ended."""
+        try:
+            subscription = await self._subscribe()
+            while (received := await self._receive(subscription)) is not None:
+                event = self._event(received)
+                self._retries.event_arrived()
+                self._records += event.records.num_rows
+                self._publisher._metrics.event_read(event, stream=self._stream.name, shard_id=self._request.shard_id)
+                yield event
+                if self.at_shard_end:
+                    self._outcome = "shard_end"
+                    return
+            self.next = self._retries.ended()
+        except SUBSCRIPTION_ERRORS as error:
+            self._span.record_exception(error)
+            try:
+                self.next = self._retries.failed(
+                    error, now=self._publisher._clock(), accepted=self._subscription is not None
+                )
+            except RecordPublisherError:
+                self._outcome = "failed"
+                self._span.set_status(trace.StatusCode.ERROR, str(error))
+                raise
+        self._outcome = self.next.outcome
+
+    async def _subscribe(self) -> Subscription:
+        subscription = await self._publisher._transport.subscribe(self._request)
+        self._subscription = subscription
+        key = (self._request.consumer_arn, self._request.shard_id)
+        self._publisher._accepted_at[key] = self._publisher._clock()
+        return subscription
+
+    async def _receive(self, subscription: Subscription) -> SubscriptionEvent | None:
+        silence_seconds = self._publisher._config.subscription_silence.total_seconds()
+        while True:
+            before = subscription.bytes_received
+            try:
+                async with asyncio.timeout(silence_seconds):
+                    return await subscription.receive()
+            except TimeoutError:
+                # A long event on a slow line is not silence.
+                if subscription.bytes_received == before:
+                    raise SubscriptionSilentError(silence_seconds=silence_seconds) from None
+
+    def _event(self, received: SubscriptionEvent) -> ShardEvent:
+        payload = received.payload
+        if payload.continuation is None and not payload.child_shards:
+            raise ShardEndError(stream=self._stream.name, shard_id=self._request.shard_id)
+        if payload.continuation is None:
+            self.at_shard_end = True
+            self.position = ShardPosition.shard_end()
+        else:
+            self.position = ShardPosition.after(payload.continuation)
+        return ShardEvent(
+            records=payload.records,
+            continuation=payload.continuation,
+            millis_behind_latest=payload.millis_behind_latest,
+            child_shards=payload.child_shards if self.at_shard_end else (),
+            nbytes=payload.nbytes,
+        )
+
+    async def close(self) -> None:
+        """End the subscription and its span. Harmless when called again."""
+        subscription, self._subscription = self._subscription, None
+        try:
+            if subscription is not None:
+                await subscription.close()
+        finally:
+            if self._span.is_recording():
+                self._span.set_attributes({"outcome": self._outcome, "records": self._records})
+            self._span.end()
+            self._publisher._metrics.subscription_ended(
+                stream=self._stream.name,
+                shard_id=self._request.shard_id,
+                transport=self._publisher._transport.name,
+                outcome=self._outcome,
+            )

@@ -1,0 +1,175 @@
+"""Decides what follows the end of a subscription: when to subscribe again, or that it is useless. No I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
+
+from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
+from penstock.efo_consumer.errors import (
+    EventStreamFrameError,
+    PayloadDecodeError,
+    RecordPublisherError,
+    RecordPublisherFatalError,
+    RecordPublisherRetriesError,
+    ShardEndError,
+    SubscriptionConnectionError,
+    SubscriptionSilentError,
+    SubscriptionTakenOverError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RETRYABLE = (
+    EventStreamFrameError,
+    PayloadDecodeError,
+    ShardEndError,
+    SubscriptionConnectionError,
+    SubscriptionSilentError,
+    AwsCrtError,
+    OSError,
+)
+"""What a new subscription may cure, beside what the service says by its codes."""
+
+SUBSCRIPTION_ERRORS = (AwsError, *RETRYABLE)
+"""What a subscription can end with; anything else is a defect and not to be retried."""
+
+_ADVICE = {
+    "ResourceNotFoundException": "the stream, the shard or the stream consumer is gone; if the consumer was "
+    "deregistered, register it again (its ARN changes), and read on from the last position",
+    "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
+    "AccessDeniedException": "the credentials need kinesis:SubscribeToShard on the consumer's ARN",
+    "ExpiredTokenException": "the credentials have expired and could not be refreshed",
+}
+
+
+@dataclass(frozen=True)
+class Resubscribe:
+    """Subscribe again.
+
+    Attributes:
+        delay_seconds: not before this time has passed.
+        outcome: how the subscription ended, in one word, for spans and metrics.
+    """
+
+    delay_seconds: float
+    outcome: str
+
+
+class SubscribeRetries:
+    """Counts the failures of one shard's subscriptions.
+
+    An event sets the attempts back, and a subscription that lived to its end sets the take-overs back.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        shard_id: str,
+        consumer_arn: str,
+        policy: BackoffPolicy,
+        in_use_patience_seconds: float,
+        takeover_delay_seconds: float,
+        random: Callable[[], float],
+    ) -> None:
+        self._stream = stream
+        self._shard_id = shard_id
+        self._consumer_arn = consumer_arn
+        self._policy = policy
+        self._in_use_patience_seconds = in_use_patience_seconds
+        self._takeover_delay_seconds = takeover_delay_seconds
+        self._random = random
+        self._in_use_since: float | None = None
+        self._takeovers = 0
+        self.attempt = 0
+        """Failures since the last event."""
+
+    def event_arrived(self) -> None:
+        """The subscription brought an event."""
+        self.attempt = 0
+        self._in_use_since = None
+
+    def ended(self) -> Resubscribe:
+        """The service ended the subscription in order: its five minutes are over."""
+        self._takeovers = 0
+        return Resubscribe(0.0, "expired")
+
+    def failed(self, error: Exception, *, now: float, accepted: bool) -> Resubscribe:
+        """The subscription failed, before or after the service had accepted it.
+
+        Raises:
+            RecordPublisherFatalError: trying again is useless.
+            RecordPublisherRetriesError: the attempts are used up.
+            SubscriptionTakenOverError: another reader keeps taking the subscription.
+        """
+        if error_code(error) == "ResourceInUseException":
+            return self._taken_over(error) if accepted else self._in_use(error, now)
+        if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
+            raise self._fatal(error) from error
+        return self._next_attempt(error, _outcome(error))
+
+    def _taken_over(self, error: Exception) -> Resubscribe:
+        self._takeovers += 1
+        if self._takeovers >= self._policy.max_attempts:
+            raise SubscriptionTakenOverError(
+                stream=self._stream,
+                shard_id=self._shard_id,
+                consumer_arn=self._consumer_arn,
+                times=self._takeovers,
+            ) from error
+        # The other one has just subscribed: for 5 s every call of ours would be refused.
+        delay = self._takeover_delay_seconds + self._policy.delay_seconds(self._takeovers, self._random)
+        return Resubscribe(delay, "taken_over")
+
+    def _in_use(self, error: Exception, now: float) -> Resubscribe:
+        if self._in_use_since is None:
+            self._in_use_since = now
+        if now - self._in_use_since < self._in_use_patience_seconds:
+            delay = self._policy.delay_seconds(self.attempt, self._random)
+            return Resubscribe(delay, "in_use")
+        return self._next_attempt(error, "in_use")
+
+    def _next_attempt(self, error: Exception, outcome: str) -> Resubscribe:
+        delay = self._policy.delay_seconds(self.attempt, self._random)
+        self.attempt += 1
+        if self.attempt >= self._policy.max_attempts:
+            raise RecordPublisherRetriesError(
+                f"{self.attempt} attempts in a row failed, the last with: {error}",
+                stream=self._stream,
+                shard_id=self._shard_id,
+                code=_code(error),
+                attempts=self.attempt,
+            ) from error
+        return Resubscribe(delay, outcome)
+
+    def _fatal(self, error: Exception) -> RecordPublisherError:
+        code = _code(error)
+        advice = _ADVICE.get(code)
+        return RecordPublisherFatalError(
+            f"{error} (consumer {self._consumer_arn})" + (f": {advice}" if advice else ""),
+            stream=self._stream,
+            shard_id=self._shard_id,
+            code=code,
+        )
+
+
+def _code(error: Exception) -> str:
+    return error_code(error) or type(error).__name__
+
+
+def _outcome(error: Exception) -> str:
+    match error:
+        case SubscriptionSilentError():
+            return "silent"
+        case EventStreamFrameError() | PayloadDecodeError():
+            return "corrupt"
+        case ShardEndError():
+            return "no_continuation"
+        case AwsServiceError():
+            return "throttled" if classify(error) is ErrorKind.THROTTLED else "service_error"
+        case _:
+            return "connection_failed"

@@ -1,0 +1,142 @@
+"""HTTP/2 connections by awscrt, shared by subscriptions up to the server's limit of streams."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from awscrt import http, io  # type: ignore[import-untyped]  # no stubs published
+from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
+
+from penstock.efo_consumer.errors import Http2NotNegotiatedError, SubscriptionConnectionError
+
+if TYPE_CHECKING:
+    from datetime import timedelta
+
+# RFC 9113 recommends that servers allow no fewer; it holds until the server's SETTINGS arrive.
+_STREAMS_UNTIL_SETTINGS = 100
+
+_UNSUPPORTED_PROTOCOL = "AWS_ERROR_HTTP_UNSUPPORTED_PROTOCOL"
+
+
+class PooledConnection:
+    """A connection and the number of streams that use it."""
+
+    def __init__(self) -> None:
+        self.connection: http.Http2ClientConnection | None = None
+        self.streams = 0
+        self.max_streams: float = _STREAMS_UNTIL_SETTINGS
+        self.retired = False
+
+    def on_settings(self, settings: list[http.Http2Setting]) -> None:
+        """Note the server's limit of streams. Runs on the connection's thread: one assignment, no more."""
+        for setting in settings:
+            if setting.id == http.Http2SettingID.MAX_CONCURRENT_STREAMS:
+                self.max_streams = setting.value
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another stream can be opened."""
+        if self.retired or self.connection is None or not self.connection.is_open():
+            return False
+        return self.streams < self.max_streams
+
+
+class Http2Pool:
+    """The connections to one endpoint. Belongs to one event loop."""
+
+    def __init__(
+        self, *, endpoint_url: str, ca_bundle: str | None, window_bytes: int, connect_timeout: timedelta
+    ) -> None:
+        parts = urlsplit(endpoint_url)
+        self._host = parts.hostname or ""
+        self._port = parts.port or 443
+        self._window_bytes = window_bytes
+        self._connect_timeout_seconds = connect_timeout.total_seconds()
+        self._ca_bundle = ca_bundle
+        self._tls: io.ClientTlsContext | None = None
+        self._connections: list[PooledConnection] = []
+        # One at a time: a burst of subscriptions shares the connection that the first of them opens.
+        self._connecting = asyncio.Lock()
+
+    async def acquire(self) -> PooledConnection:
+        """A connection with room for a stream, which it counts; give it back with `release`.
+
+        Raises:
+            Http2NotNegotiatedError: the endpoint did not choose h2.
+            SubscriptionConnectionError: the connection could not be made.
+        """
+        async with self._connecting:
+            self._connections = [held for held in self._connections if held.streams or held.has_room]
+            for held in self._connections:
+                if held.has_room:
+                    break
+            else:
+                held = await self._connect()
+                self._connections.append(held)
+            held.streams += 1
+            return held
+
+    def release(self, held: PooledConnection) -> None:
+        """A stream of the connection has ended."""
+        held.streams -= 1
+        if held.retired and not held.streams and held.connection is not None:
+            held.connection.close()
+
+    def retire(self, held: PooledConnection) -> None:
+        """Open no further streams on the connection; those that it has go on."""
+        held.retired = True
+
+    async def close(self) -> None:
+        """Close every connection, and wait until they are closed."""
+        held, self._connections = self._connections, []
+        for one in held:
+            one.retired = True
+            if one.connection is not None:
+                # A connection that had failed says so again here; nobody is left to be told.
+                with contextlib.suppress(AwsCrtError, TimeoutError):
+                    async with asyncio.timeout(self._connect_timeout_seconds):
+                        await asyncio.wrap_future(one.connection.close())
+
+    async def _connect(self) -> PooledConnection:
+        tls = (await self._tls_context()).new_connection_options()
+        tls.set_server_name(self._host)
+        socket = io.SocketOptions()
+        socket.connect_timeout_ms = math.ceil(self._connect_timeout_seconds * 1000)
+        held = PooledConnection()
+        connecting = http.Http2ClientConnection.new(
+            host_name=self._host,
+            port=self._port,
+            socket_options=socket,
+            tls_connection_options=tls,
+            initial_settings=[http.Http2Setting(http.Http2SettingID.ENABLE_PUSH, 0)],
+            on_remote_settings_changed=held.on_settings,
+            manual_window_management=True,
+            initial_window_size=self._window_bytes,
+        )
+        endpoint = f"{self._host}:{self._port}"
+        try:
+            held.connection = await asyncio.wrap_future(connecting)
+        except AwsCrtError as error:
+            if error.name == _UNSUPPORTED_PROTOCOL:
+                raise Http2NotNegotiatedError(endpoint=endpoint) from error
+            raise SubscriptionConnectionError(f"no connection to {endpoint}: {error}") from error
+        return held
+
+    async def _tls_context(self) -> io.ClientTlsContext:
+        if self._tls is None:
+            # In a thread: it reads the trust store.
+            self._tls = await asyncio.to_thread(_new_tls_context, self._ca_bundle)
+        return self._tls
+
+
+def _new_tls_context(ca_bundle: str | None) -> io.ClientTlsContext:
+    options = io.TlsContextOptions()
+    # http/1.1 is offered too: an endpoint without h2 then says so, instead of breaking the handshake off.
+    options.alpn_list = ["h2", "http/1.1"]
+    if ca_bundle is not None:
+        options.override_default_trust_store_from_path(ca_dirpath=None, ca_filepath=ca_bundle)
+    return io.ClientTlsContext(options)

@@ -1,0 +1,54 @@
+"""Builds the record publisher that the configuration asks for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.aws import JsonClient
+from penstock.efo_consumer._fan_out import FanOutRecordPublisher
+from penstock.efo_consumer._polling import PollingRecordPublisher
+from penstock.efo_consumer._polling_reads import PollingTools
+from penstock.efo_consumer._publisher import RecordPublisher, RecordPublisherType
+from penstock.efo_consumer._transport import open_transport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from penstock.aws import AwsSession
+    from penstock.efo_consumer._config import RecordPublisherConfig
+    from penstock.efo_consumer._publisher_metrics import PublisherMetrics
+
+
+class RecordPublisherFactory:
+    """FLIP-128's factory: one entrance to both record publishers."""
+
+    def build_record_publisher(
+        self,
+        config: RecordPublisherConfig,
+        session: AwsSession,
+        consumer_arns: Mapping[str, str] | None = None,
+        *,
+        metrics: PublisherMetrics | None = None,
+        polling_tools: PollingTools | None = None,
+    ) -> RecordPublisher:
+        """A publisher that owns its connections: close it. Bound to the event loop that first uses it.
+
+        Args:
+            config: which publisher, and how it works.
+            session: credentials, region and endpoint.
+            consumer_arns: the stream consumer's ARN per stream name; for enhanced fan-out.
+            metrics: instruments; the global meter's by default.
+            polling_tools: shared with other readers of the same shards, so that all keep to one pace.
+
+        Raises:
+            EfoConsumerConfigError: the options contradict each other.
+        """
+        if config.record_publisher is RecordPublisherType.POLLING:
+            tools = polling_tools or PollingTools(config=config)
+            return PollingRecordPublisher(JsonClient(session), tools=tools, metrics=metrics)
+        return FanOutRecordPublisher(
+            open_transport(session, config),
+            consumer_arns=consumer_arns or {},
+            config=config,
+            metrics=metrics,
+        )
