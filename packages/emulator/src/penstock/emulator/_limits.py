@@ -21,8 +21,8 @@ class TokenBucket:
     def has(self, amount: float, now: float) -> bool:
         """Whether `amount` may be taken now."""
         self._refill(now)
-        # A hair of tolerance: sums of floats would refuse the last of 1,000 records.
-        return self._tokens + 1e-6 >= min(amount, self._capacity)
+        # A microsecond of tolerance: seconds since the epoch, as floats, are not finer than that.
+        return self._tokens + self._rate * 1e-6 >= min(amount, self._capacity)
 
     def take(self, amount: float) -> None:
         """Take `amount`, into debt if need be."""

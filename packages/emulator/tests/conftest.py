@@ -1,0 +1,136 @@
+"""One fixture, `world`: an emulator whose clock stands still, a client, and short words for what tests do with them."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.config import Config
+from penstock.emulator.testing import ManualClock, RunningEmulator, kinesis_client, running_emulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# The client's own checks are off: the emulator's are tested. So are retries, or no throttled answer would be seen.
+PLAIN = Config(parameter_validation=False, retries={"total_max_attempts": 1}, read_timeout=20)
+FIRST = "shardId-000000000000"
+
+
+class Subscriber:
+    """Reads an event stream on a thread."""
+
+    END = "the stream ended"
+
+    def __init__(self, client: Any, request: dict[str, Any]) -> None:
+        self._stream = client.subscribe_to_shard(**request)["EventStream"]
+        self._events: queue.Queue[Any] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def next(self) -> Any:
+        """The next event, `END`, or the exception that ended the stream raised here."""
+        item = self._events.get(timeout=20)
+        if isinstance(item, Exception):
+            raise item
+        return item
+
+    def data(self, count: int) -> list[bytes]:
+        """The data of the next `count` records."""
+        found: list[bytes] = []
+        while len(found) < count:
+            found += [record["Data"] for record in self.next()["Records"]]
+        return found
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has arrived that was not taken."""
+        return self._events.empty()
+
+    def _read(self) -> None:
+        try:
+            for event in self._stream:
+                self._events.put(event["SubscribeToShardEvent"])
+            self._events.put(self.END)
+        except Exception as error:
+            self._events.put(error)
+
+
+class World:
+    """An emulator without delays on a manual clock; `start` replaces it by one with other options."""
+
+    def __init__(self, resources: contextlib.ExitStack) -> None:
+        self._resources = resources
+        self.clock = ManualClock()
+        self.first = FIRST
+        self._names = iter(f"consumer-{number}" for number in range(1000))
+        self.start()
+
+    def start(self, **config: Any) -> World:
+        config = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0), **config}
+        self.emulator: RunningEmulator = self._resources.enter_context(
+            running_emulator(clock=self.clock, **config)
+        )
+        self.client = self.emulator.client(config=PLAIN)
+        self.core = self.emulator.kinesis
+        return self
+
+    def tls_client(self) -> Any:
+        return kinesis_client(self.emulator.tls_endpoint_url, verify=str(self.emulator.ca_file), config=PLAIN)
+
+    def stream(self, name: str = "stream", shards: int = 1) -> str:
+        """Create a stream and return its ARN."""
+        self.client.create_stream(StreamName=name, ShardCount=shards)
+        return self.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]
+
+    def put(self, *keys: str, stream: str = "stream", data: bytes | None = None) -> list[dict[str, Any]]:
+        """Put a record for each key, with the key as its data unless told; returns the results."""
+        records = [{"Data": key.encode() if data is None else data, "PartitionKey": key} for key in keys]
+        return self.client.put_records(StreamName=stream, Records=records)["Records"]
+
+    def iterator(self, shard: str = FIRST, kind: str = "TRIM_HORIZON", *, stream: str = "stream", **position: Any) -> str:
+        answer = self.client.get_shard_iterator(
+            StreamName=stream, ShardId=shard, ShardIteratorType=kind, **position
+        )
+        return answer["ShardIterator"]
+
+    def read(self, shard: str = FIRST, kind: str = "TRIM_HORIZON", **position: Any) -> dict[str, Any]:
+        """Get the records from a position on, in one call."""
+        return self.client.get_records(ShardIterator=self.iterator(shard, kind, **position))
+
+    def shards(self, stream: str = "stream", **options: Any) -> list[str]:
+        return [shard["ShardId"] for shard in self.client.list_shards(StreamName=stream, **options)["Shards"]]
+
+    def register(self, name: str | None = None, stream: str = "stream") -> str:
+        """Register a consumer and return its ARN."""
+        arn = self.client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+        answer = self.client.register_stream_consumer(StreamARN=arn, ConsumerName=name or next(self._names))
+        return answer["Consumer"]["ConsumerARN"]
+
+    def subscribe(
+        self, shard: str = FIRST, kind: str = "TRIM_HORIZON", *, consumer: str | None = None, **position: Any
+    ) -> Subscriber:
+        """Subscribe to a shard, with a consumer of its own unless one is given."""
+        return Subscriber(
+            self.client,
+            {
+                "ConsumerARN": consumer or self.register(),
+                "ShardId": shard,
+                "StartingPosition": {"Type": kind, **position},
+            },
+        )
+
+    def refused(self, call: Callable[[], Any]) -> tuple[str, str]:
+        """The code and the message of the error that a call is answered with."""
+        with pytest.raises(self.client.exceptions.ClientError) as caught:
+            call()
+        error = caught.value.response["Error"]
+        return error["Code"], error["Message"]
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with contextlib.ExitStack() as resources:
+        yield World(resources)
