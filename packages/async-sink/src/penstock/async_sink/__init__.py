@@ -1,6 +1,7 @@
 """An adaptive, rate-limited asynchronous sink: Kinesis and destinations of your own."""
 
 from penstock.async_sink._batches import Batch, BatchCreator, BatchExtent
+from penstock.async_sink._blocking import SinkSummary, write_batches
 from penstock.async_sink._buffer import RequestBuffer
 from penstock.async_sink._classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
 from penstock.async_sink._clock import Clock, LoopClock, Timer
@@ -9,6 +10,10 @@ from penstock.async_sink._congestion import CongestionControlRateLimitingStrateg
 from penstock.async_sink._converter import ElementConverter, WriteContext
 from penstock.async_sink._defaults import aimd_strategy
 from penstock.async_sink._entries import EntryFailure, EntryListener, RequestEntryWrapper
+from penstock.async_sink._kinesis._entry import KinesisRequestEntry
+from penstock.async_sink._kinesis._sink import KinesisStreamsSink, kinesis_strategy
+from penstock.async_sink._kinesis._state_codec import state_from_bytes, state_to_bytes
+from penstock.async_sink._kinesis._writer import KinesisStreamsWriter
 from penstock.async_sink._metrics import SinkMetrics
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._scaling import AIMDScalingStrategy, NoOpScalingStrategy, ScalingStrategy
@@ -33,6 +38,9 @@ __all__ = [
     "EntryFailure",
     "EntryListener",
     "FatalExceptionClassifier",
+    "KinesisRequestEntry",
+    "KinesisStreamsSink",
+    "KinesisStreamsWriter",
     "LoopClock",
     "NoOpScalingStrategy",
     "RateLimitingStrategy",
@@ -44,7 +52,12 @@ __all__ = [
     "ScalingStrategy",
     "ScalingTarget",
     "SinkMetrics",
+    "SinkSummary",
     "Timer",
     "WriteContext",
     "aimd_strategy",
+    "kinesis_strategy",
+    "state_from_bytes",
+    "state_to_bytes",
+    "write_batches",
 ]

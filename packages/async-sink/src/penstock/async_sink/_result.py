@@ -39,6 +39,11 @@ class ResultHandler(Generic[R]):
         """Whether an answer, or the time-out, has come."""
         return self._answered
 
+    @property
+    def first_record_number(self) -> int:
+        """Number of the request's first record, in the order of writing."""
+        return self._batch.wrappers[0].number
+
     def complete(self) -> None:
         """Every entry was accepted."""
         self._answer(Outcome())

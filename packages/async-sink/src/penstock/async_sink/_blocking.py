@@ -1,0 +1,124 @@
+"""For callers without an event loop, such as Spark's tasks."""
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass
+from time import monotonic
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeVar
+
+import pyarrow as pa
+from opentelemetry import context as otel_context
+from opentelemetry.context import Context
+
+from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class SinkSummary:
+    """What a call of `write_batches` wrote."""
+
+    records: int
+    """Records, each counted once: all of them are acknowledged."""
+    bytes: int
+    """Bytes of data and partition keys."""
+    requests: int
+    """Requests sent."""
+    retries: int
+    """Records that were sent again, counted each time."""
+    throttled: int
+    """Records that were refused because the destination was full, counted each time."""
+    seconds: float
+    """From the first batch to the last acknowledgement."""
+
+
+class SupportsWriteBatches(Protocol):
+    """A sink whose writers take record batches: a stream, or the gateway to one."""
+
+    def create_writer(self) -> KinesisEntryWriter:
+        """A writer with an empty buffer."""
+
+
+class _LoopThread:
+    """An event loop on a thread of its own: requests go on while the caller makes its next batch."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.run_until_complete(self._loop.shutdown_default_executor())
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run on the loop and wait; an interrupt of the caller cancels it."""
+        future = asyncio.run_coroutine_threadsafe(_in_context(coroutine, otel_context.get_current()), self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+async def _in_context(coroutine: Coroutine[Any, Any, T], context: Context) -> T:
+    token = otel_context.attach(context)
+    try:
+        return await coroutine
+    finally:
+        otel_context.detach(token)
+
+
+def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch]) -> SinkSummary:
+    """Write record batches; return when the destination has acknowledged every record.
+
+    For code without an event loop: the requests run on a loop in a thread of their own while the caller's thread makes
+    the next batch. Columns: `data` binary, `partitionKey` string, and `explicitHashKey` string where wanted.
+    The caller's trace context is the parent of the requests' spans.
+
+    Raises:
+        SinkOptionError: a column is missing or of a type that cannot be read.
+        RecordError: a record cannot be written as it is; names the record.
+        RecordsRejectedError: the destination refused records for good; names them.
+        SinkError: the destination refused a request, or cannot be reached, for good. Then records may have been
+            written all the same: delivery is at least once.
+    """
+    began = monotonic()
+    with _LoopThread("async-sink") as loop:
+        writer = sink.create_writer()
+        loop.call(writer.__aenter__())
+        try:
+            for batch in batches:
+                loop.call(writer.write_many(batch))
+            loop.call(writer.flush(end_of_input=True))
+        finally:
+            loop.call(writer.close())
+    metrics = writer.metrics
+    return SinkSummary(
+        records=metrics.records_out,
+        bytes=metrics.bytes_out,
+        requests=metrics.requests,
+        retries=metrics.retried,
+        throttled=metrics.throttled,
+        seconds=monotonic() - began,
+    )

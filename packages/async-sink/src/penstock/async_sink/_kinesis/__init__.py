@@ -1,0 +1,1 @@
+"""Kinesis Data Streams as a destination."""

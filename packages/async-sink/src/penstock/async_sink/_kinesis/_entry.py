@@ -1,0 +1,57 @@
+"""A record on its way to a stream."""
+
+import msgspec
+
+from penstock.async_sink.errors import InvalidRecordError
+
+MAX_PARTITION_KEY_LENGTH = 256
+"""Characters; the service counts Unicode code points."""
+MAX_HASH_KEY = (1 << 128) - 1
+
+
+class KinesisRequestEntry(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={"data": "Data", "partition_key": "PartitionKey", "explicit_hash_key": "ExplicitHashKey"},
+):
+    """A record of PutRecords; the field names on the wire are the API's."""
+
+    data: bytes
+    """The record's bytes."""
+    partition_key: str
+    """1 to 256 characters; its MD5 picks the shard."""
+    explicit_hash_key: str | None = None
+    """Decimal digits, less than 2^128: picks the shard instead of the partition key."""
+
+
+def size_in_bytes(entry: KinesisRequestEntry) -> int:
+    """Bytes as the service counts them: data and partition key in UTF-8."""
+    key = entry.partition_key
+    return len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
+
+
+def check_entry(entry: KinesisRequestEntry, record_number: int) -> None:
+    """Check the key fields.
+
+    Raises:
+        InvalidRecordError: a field breaks a rule of PutRecords.
+    """
+    if not 0 < len(entry.partition_key) <= MAX_PARTITION_KEY_LENGTH:
+        raise InvalidRecordError(
+            record_number,
+            f"its partition key has {len(entry.partition_key)} characters, not 1 to {MAX_PARTITION_KEY_LENGTH}",
+        )
+    if entry.explicit_hash_key is not None:
+        check_hash_key(entry.explicit_hash_key, record_number)
+
+
+def check_hash_key(key: str, record_number: int) -> None:
+    """Check an explicit hash key.
+
+    Raises:
+        InvalidRecordError: it is no decimal number below 2^128.
+    """
+    # isdecimal alone would let other scripts' digits pass.
+    if not (key.isascii() and key.isdecimal() and len(key) <= 39 and int(key) <= MAX_HASH_KEY):
+        raise InvalidRecordError(record_number, f"its explicit hash key {key!r} is no decimal number below 2^128")
