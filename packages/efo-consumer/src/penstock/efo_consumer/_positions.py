@@ -93,6 +93,10 @@ class ShardPosition:
             return (1, int(self.sequence_number))
         return (2, 0) if self.is_shard_end else (0, 0)
 
+    def __str__(self) -> str:
+        value = self.timestamp_millis if self.sequence_number is None else self.sequence_number
+        return self.type.value if value is None else f"{self.type.value} {value}"
+
     def to_json(self) -> dict[str, Any]:
         """Give `{"type": …, "value": …}`; TRIM_HORIZON and SHARD_END have no value."""
         value = self.timestamp_millis if self.sequence_number is None else self.sequence_number
@@ -195,7 +199,7 @@ class ShardRange:
             raise PositionsError(f"{self} is not a range")
 
     def __str__(self) -> str:
-        return f"{self.stream_name}/{self.shard_id} ({_spell(self.after)}, {_spell(self.upto)}]"
+        return f"{self.stream_name}/{self.shard_id} ({self.after}, {self.upto}]"
 
 
 def ranges_between(start: StreamPositions, end: StreamPositions) -> list[ShardRange]:
@@ -217,10 +221,5 @@ def ranges_between(start: StreamPositions, end: StreamPositions) -> list[ShardRa
     for stream, shards in start.streams.items():
         for shard, position in shards.items():
             if end.get(stream, shard) is None and not position.is_shard_end:
-                raise PositionsError(f"{stream}/{shard} left the positions at {_spell(position)}, before its end")
+                raise PositionsError(f"{stream}/{shard} left the positions at {position}, before its end")
     return ranges
-
-
-def _spell(position: ShardPosition) -> str:
-    value = position.to_json().get("value")
-    return position.type.value if value is None else f"{position.type.value} {value}"

@@ -25,11 +25,13 @@ class Reach:
         positions: the furthest positions; the start itself when nothing moved.
         rows: records in between.
         nbytes: their data and partition keys, in bytes.
+        jumped: whether a shard moved over records that are in no buffer and could not be counted.
     """
 
     positions: StreamPositions
     rows: int
     nbytes: int
+    jumped: bool = False
 
 
 def reach(
@@ -75,6 +77,7 @@ class _Walk:
         self._max_bytes = max_bytes
         self._rows = 0
         self._nbytes = 0
+        self._jumped = False
 
     def settle(self) -> None:
         """Move shards without further records to their ends, and let children enter, until nothing moves."""
@@ -88,6 +91,7 @@ class _Walk:
                         continue
                     rest = buffer.available(position)
                     if not rest.rows and rest.end != position:
+                        self._jumped |= not buffer.covers(position)
                         shards[shard_id] = rest.end
                         moved = True
                 graph = self._graphs.get(stream)
@@ -139,15 +143,15 @@ class _Walk:
         for stream, graph in self._graphs.items():
             for shard_id in graph.leavers(start.streams.get(stream, {})):
                 del self._positions[stream][shard_id]
-        return Reach(StreamPositions(self._positions), self._rows, self._nbytes)
+        return Reach(StreamPositions(self._positions), self._rows, self._nbytes, self._jumped)
 
     def _advance(
         self, key: ShardKey, max_rows: int | None, max_bytes: int | None, *, at_least_one: bool = False
     ) -> bool:
         stream, shard_id = key
-        step = self._buffers[key].reach(
-            self._positions[stream][shard_id], max_rows, max_bytes, at_least_one=at_least_one
-        )
+        buffer, position = self._buffers[key], self._positions[stream][shard_id]
+        step = buffer.reach(position, max_rows, max_bytes, at_least_one=at_least_one)
+        self._jumped |= step.rows > 0 and not buffer.covers(position)
         self._positions[stream][shard_id] = step.end
         self._rows += step.rows
         self._nbytes += step.nbytes

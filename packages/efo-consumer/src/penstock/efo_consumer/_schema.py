@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 READ_SCHEMA = pa.schema(
     [
@@ -58,29 +58,39 @@ def to_read_batch(
     return pa.RecordBatch.from_arrays(columns, schema=read_schema(with_encryption_type=with_encryption_type))
 
 
-def rebatch(batches: Sequence[pa.RecordBatch], max_batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Join small batches and cut large ones: at most MAX_BATCH_ROWS rows, and about `max_batch_bytes` bytes."""
-    group: list[pa.RecordBatch] = []
-    rows = nbytes = 0
-    for batch in batches:
-        for part in _cut(batch, max_batch_bytes):
-            if group and (rows + part.num_rows > MAX_BATCH_ROWS or nbytes + part.nbytes > max_batch_bytes):
-                yield _join(group)
-                group, rows, nbytes = [], 0, 0
-            group.append(part)
-            rows, nbytes = rows + part.num_rows, nbytes + part.nbytes
-    if group:
-        yield _join(group)
+class Rebatcher:
+    """Joins small batches and cuts large ones: at most MAX_BATCH_ROWS rows, and about `max_batch_bytes` bytes.
 
+    Args:
+        max_batch_bytes: bytes of a batch at most; a single row may exceed it.
+    """
 
-def _cut(batch: pa.RecordBatch, max_batch_bytes: int) -> Iterator[pa.RecordBatch]:
-    if not batch.num_rows:
-        return
-    row_bytes = max(1, batch.nbytes // batch.num_rows)
-    step = max(1, min(MAX_BATCH_ROWS, max_batch_bytes // row_bytes))
-    for offset in range(0, batch.num_rows, step):
-        yield batch.slice(offset, step)
+    def __init__(self, max_batch_bytes: int) -> None:
+        self._max_batch_bytes = max_batch_bytes
+        self._group: list[pa.RecordBatch] = []
+        self._rows = 0
+        self._nbytes = 0
 
+    def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a batch; give those that are full."""
+        for part in self._cut(batch):
+            rows, nbytes = self._rows + part.num_rows, self._nbytes + part.nbytes
+            if rows > MAX_BATCH_ROWS or nbytes > self._max_batch_bytes:
+                yield from self.flush()
+            self._group.append(part)
+            self._rows += part.num_rows
+            self._nbytes += part.nbytes
 
-def _join(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    def flush(self) -> Iterator[pa.RecordBatch]:
+        """Give what is left, if anything."""
+        group, self._group, self._rows, self._nbytes = self._group, [], 0, 0
+        if group:
+            yield group[0] if len(group) == 1 else pa.concat_batches(group)
+
+    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        if not batch.num_rows:
+            return
+        row_bytes = max(1, batch.nbytes // batch.num_rows)
+        step = max(1, min(MAX_BATCH_ROWS, self._max_batch_bytes // row_bytes))
+        for offset in range(0, batch.num_rows, step):
+            yield batch.slice(offset, step)

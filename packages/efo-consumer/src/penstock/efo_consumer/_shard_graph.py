@@ -70,7 +70,8 @@ class ShardGraph:
         position = positions.get(shard_id)
         if position is not None:
             return position.is_shard_end
-        return not self._has_ancestor_in(shard_id, positions)
+        # Of a parent that was only named so far nobody knows yet where it comes from.
+        return shard_id in self._parents and not self._has_ancestor_in(shard_id, positions)
 
     def _has_ancestor_in(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> bool:
         pending, seen = list(self._parents.get(shard_id, ())), {shard_id}

@@ -284,8 +284,8 @@ class DataLossError(ShardReaderError):
         self.upto = upto
         self.reason = reason
         super().__init__(
-            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. The stream's retention is shorter "
-            "than the time since the range was planned. Start anew from a later position, or set failOnDataLoss to false "
+            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. The stream keeps records for a "
+            "shorter time than this took to be read. Start anew from a later position, or set failOnDataLoss to false "
             "to go on with what is left; a longer retention prevents it next time"
         )
 

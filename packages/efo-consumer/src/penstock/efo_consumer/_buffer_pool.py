@@ -1,0 +1,82 @@
+"""The bounds of all buffers of a reader, and what has to go when they are reached: pure, `now` is an
+argument."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.efo_consumer._buffer import ShardBuffer
+    from penstock.efo_consumer._positions import ShardPosition
+    from penstock.efo_consumer._publisher import ShardEvent
+
+
+class BufferPool:
+    """Counts the bytes that buffers hold, and makes room by evicting what can be read again.
+
+    Only promised segments are evicted: those that were delivered at once, others when nobody fetched them for
+    `promise_grace_seconds`. So a caller that commits late, or never, cannot stop the reader, and what nobody
+    was told about stays. The bounds are looked at before an event is fetched: each shard may exceed them by
+    one event.
+
+    Args:
+        shard_bytes: bound of each buffer.
+        total_bytes: bound of all.
+        promise_grace_seconds: how long a promised segment waits for its reader.
+    """
+
+    def __init__(self, *, shard_bytes: int, total_bytes: int, promise_grace_seconds: float) -> None:
+        self._shard_bytes = shard_bytes
+        self._total_bytes = total_bytes
+        self._grace = promise_grace_seconds
+        self._held = 0
+        # Ordered by the last append: the first is the quietest, and its promised segments the oldest.
+        self._buffers: dict[ShardBuffer, None] = {}
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that all buffers hold."""
+        return self._held
+
+    def append(self, buffer: ShardBuffer, event: ShardEvent) -> None:
+        """Append an event to a buffer, which belongs to the pool from then on."""
+        before = buffer.held_bytes
+        buffer.append(event)
+        if buffer.held_bytes != before:
+            self._held += buffer.held_bytes - before
+            self._buffers.pop(buffer, None)
+            self._buffers[buffer] = None
+
+    def trim(self, buffer: ShardBuffer, position: ShardPosition) -> None:
+        """Trim a buffer."""
+        before = buffer.held_bytes
+        buffer.trim(position)
+        self._held += buffer.held_bytes - before
+
+    def remove(self, buffer: ShardBuffer) -> None:
+        """Let go of a buffer as a whole."""
+        if buffer in self._buffers:
+            del self._buffers[buffer]
+            self._held -= buffer.held_bytes
+
+    def make_room(self, buffer: ShardBuffer, now: float) -> bool:
+        """Evict what must and may go; tell whether the buffer may take another event."""
+        promised_before = now - self._grace
+        while buffer.held_bytes >= self._shard_bytes:
+            if not self._evict(buffer, promised_before):
+                return False
+        others = iter(list(self._buffers))
+        while self._held >= self._total_bytes:
+            if self._evict(buffer, promised_before):
+                continue
+            other = next(others, None)
+            if other is None:
+                return False
+            while self._held >= self._total_bytes and self._evict(other, promised_before):
+                pass
+        return True
+
+    def _evict(self, buffer: ShardBuffer, promised_before: float) -> bool:
+        freed = buffer.evict(promised_before)
+        self._held -= freed
+        return freed > 0

@@ -1,0 +1,219 @@
+"""The in-process home of the shard reader."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Self
+
+from opentelemetry import trace
+
+from penstock.efo_consumer._bell import Bell
+from penstock.efo_consumer._buffer_pool import BufferPool
+from penstock.efo_consumer._reader_config import ReaderConfig
+from penstock.efo_consumer._reader_replay import replay
+from penstock.efo_consumer._reader_session import ReaderSession
+from penstock.efo_consumer._schema import DEFAULT_MAX_BATCH_BYTES, Rebatcher, to_read_batch
+from penstock.efo_consumer.errors import FencedConsumerError, PositionsError, SessionNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats, StreamConsumer
+    from penstock.efo_consumer._reader_backend import ReaderBackend
+
+_tracer = trace.get_tracer("penstock.efo_consumer")
+
+
+class LocalShardReader:
+    """A `ShardReader` in this process, for the running event loop; an async context manager.
+
+    Args:
+        backend: Kinesis. Closed with the reader.
+        config: bounds and times.
+        clock: monotonic seconds.
+        wall_clock: seconds since the epoch; epochs of sessions grow with it over restarts of the process.
+    """
+
+    def __init__(
+        self,
+        backend: ReaderBackend,
+        config: ReaderConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._backend = backend
+        self._config = config or ReaderConfig()
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._pool = BufferPool(
+            shard_bytes=self._config.buffer_bytes_per_shard,
+            total_bytes=self._config.buffer_bytes,
+            promise_grace_seconds=self._config.promise_grace.total_seconds(),
+        )
+        self._room = Bell()
+        self._sessions: dict[str, ReaderSession] = {}
+        self._opening = asyncio.Lock()
+        self._last_epoch = 0
+        self._fencing_tokens: dict[str, int] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes that the buffers of all sessions hold."""
+        return self._pool.held_bytes
+
+    async def open(self, request: OpenRequest) -> int:
+        """See `ShardReader.open`."""
+        if not any(request.positions.streams.values()):
+            raise PositionsError("a session needs a position in at least one shard")
+        async with self._opening:
+            self._check_fencing(request.consumers)
+            session = self._sessions.get(request.session_id)
+            if session is None:
+                session = ReaderSession(
+                    request.session_id,
+                    backend=self._backend,
+                    config=self._config,
+                    pool=self._pool,
+                    room=self._room,
+                    clock=self._clock,
+                )
+                self._sessions[request.session_id] = session
+            self._last_epoch = max(self._last_epoch + 1, int(self._wall_clock() * 1000))
+            epoch = self._last_epoch
+            await session.adopt(request, epoch)
+            return epoch
+
+    async def positions(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+    ) -> PositionsSnapshot:
+        """See `ShardReader.positions`."""
+        return await self._session(session_id).positions(
+            epoch, start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds
+        )
+
+    async def read_range(
+        self,
+        session_id: str,
+        ranges: Sequence[ShardRange],
+        *,
+        epoch: int = 0,
+        with_encryption_type: bool = False,
+        max_batch_bytes: int = 0,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `ShardReader.read_range`. Leaving the generator early counts as not fetched."""
+        session = self._sessions.get(session_id)
+        if session is not None and epoch:
+            session.check_epoch(epoch)
+        rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
+        span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
+        replays = rows = 0
+        try:
+            for shard_range in ranges:
+                stream, shard_id = shard_range.stream_name, shard_range.shard_id
+                held = session.read(shard_range) if session is not None else None
+                replays += held is None
+                source = _each(held) if held is not None else self._replay(session, shard_range)
+                try:
+                    async for records in source:
+                        rows += records.num_rows
+                        read = to_read_batch(records, stream, shard_id, with_encryption_type=with_encryption_type)
+                        for batch in rebatcher.add(read):
+                            yield batch
+                finally:
+                    await source.aclose()
+            for batch in rebatcher.flush():
+                yield batch
+            if session is not None:
+                for shard_range in ranges:
+                    session.delivered(shard_range)
+        except Exception as error:
+            span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            raise
+        finally:
+            span.set_attributes({"penstock.records": rows, "penstock.replays": replays})
+            span.end()
+
+    async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
+        """See `ShardReader.commit`."""
+        await self._session(session_id).commit(epoch, positions)
+
+    async def stats(self, session_id: str) -> list[ShardStats]:
+        """See `ShardReader.stats`."""
+        return self._session(session_id).stats()
+
+    async def close_session(self, session_id: str, epoch: int) -> None:
+        """See `ShardReader.close_session`."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.epoch == epoch:
+            del self._sessions[session_id]
+            await session.aclose()
+
+    async def aclose(self) -> None:
+        """End every session, then the backend's connections."""
+        sessions, self._sessions = self._sessions, {}
+        await asyncio.gather(*(session.aclose() for session in sessions.values()))
+        await self._backend.aclose()
+
+    def _session(self, session_id: str) -> ReaderSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise SessionNotFoundError(session_id=session_id)
+        return session
+
+    def _check_fencing(self, consumers: Sequence[StreamConsumer]) -> None:
+        for consumer in consumers:
+            # The last part is the consumer's creation time: a successor of the same name must count as the same.
+            name = consumer.consumer_arn.rpartition(":")[0]
+            seen = self._fencing_tokens.get(name, 0)
+            if consumer.fencing_token and consumer.fencing_token < seen:
+                raise FencedConsumerError(
+                    stream=consumer.stream_name, fencing_token=consumer.fencing_token, seen_fencing_token=seen
+                )
+            self._fencing_tokens[name] = max(seen, consumer.fencing_token)
+
+    async def _replay(
+        self, session: ReaderSession | None, shard_range: ShardRange
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        if session is not None:
+            session.replayed(shard_range)
+        records = replay(
+            self._backend,
+            shard_range,
+            stall_seconds=self._config.range_deadline.total_seconds(),
+            fail_on_data_loss=self._config.fail_on_data_loss,
+        )
+        try:
+            async for batch in records:
+                yield batch
+        finally:
+            await records.aclose()
+
+
+async def _each(batches: Sequence[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBatch, None]:
+    for batch in batches:
+        yield batch

@@ -1,0 +1,105 @@
+"""Reads a range from Kinesis again, when no buffer holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.aws import AwsServiceError
+from penstock.efo_consumer._buffer import rows_upto
+from penstock.efo_consumer.errors import DataLossError, RangeDeadlineError, RecordPublisherError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._positions import ShardPosition, ShardRange
+    from penstock.efo_consumer._publisher import ShardEvent
+    from penstock.efo_consumer._reader_backend import ReaderBackend
+
+_log = logging.getLogger(__name__)
+
+_LOST = {
+    "ResourceNotFoundException": "the stream or the shard is gone",
+    "InvalidArgumentException": "Kinesis no longer knows the position that it begins at",
+}
+
+
+async def replay(
+    backend: ReaderBackend, shard_range: ShardRange, *, stall_seconds: float, fail_on_data_loss: bool
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """Poll the range's records, WIRE_SCHEMA, filtered to exactly `after < sequence number <= upto`.
+
+    The end is where a record beyond `upto` comes, the shard ends, or its tip is reached: `upto` was promised,
+    so everything up to there is in the stream already, and a mere continuation has no record of its own.
+
+    Raises:
+        DataLossError: Kinesis refuses the position or the shard, and `fail_on_data_loss`.
+        RangeDeadlineError: nothing new came for `stall_seconds`.
+    """
+    events = backend.read_once(shard_range.stream_name, shard_range.shard_id, shard_range.after)
+    loop = asyncio.get_running_loop()
+    deadline, continuation = loop.time() + stall_seconds, None
+    try:
+        while True:
+            event = await _next(events, shard_range, stall_seconds, deadline)
+            if event is None:
+                return
+            if event.records.num_rows or event.continuation != continuation:
+                deadline, continuation = loop.time() + stall_seconds, event.continuation
+            records, is_last = _select(event, shard_range.after, shard_range.upto)
+            if records.num_rows:
+                yield records
+            if is_last:
+                return
+    except (RecordPublisherError, AwsServiceError) as error:
+        reason = _LOST.get(error.code)
+        if reason is None:
+            raise
+        lost = data_loss(shard_range, reason)
+        if fail_on_data_loss:
+            raise lost from error
+        _log.warning("%s", lost)
+    finally:
+        await events.aclose()
+
+
+def data_loss(shard_range: ShardRange, reason: str) -> DataLossError:
+    """Make the error that says which range is lost."""
+    return DataLossError(
+        stream=shard_range.stream_name,
+        shard_id=shard_range.shard_id,
+        after=str(shard_range.after),
+        upto=str(shard_range.upto),
+        reason=reason,
+    )
+
+
+async def _next(
+    events: AsyncGenerator[ShardEvent, None], shard_range: ShardRange, stall_seconds: float, deadline: float
+) -> ShardEvent | None:
+    try:
+        async with asyncio.timeout_at(deadline):
+            return await anext(events, None)
+    except TimeoutError as error:
+        raise RangeDeadlineError(
+            stream=shard_range.stream_name, shard_id=shard_range.shard_id, seconds=stall_seconds
+        ) from error
+
+
+def _select(event: ShardEvent, after: ShardPosition, upto: ShardPosition) -> tuple[pa.RecordBatch, bool]:
+    """Give the event's records of the range, and whether the range ends with it."""
+    records = event.records
+    is_last = event.continuation is None or (event.millis_behind_latest == 0 and not upto.is_shard_end)
+    if after.sequence_number is not None and records.num_rows:
+        records = records.slice(rows_upto(records, int(after.sequence_number)))
+    if upto.sequence_number is not None:
+        limit = int(upto.sequence_number)
+        if records.num_rows:
+            count = rows_upto(records, limit)
+            is_last = is_last or count < records.num_rows
+            records = records.slice(0, count)
+        is_last = is_last or (event.continuation is not None and int(event.continuation) >= limit)
+    return records, is_last

@@ -1,0 +1,233 @@
+"""Kinesis without I/O, for tests of what reads shards: a `ReaderBackend` whose streams are written and resharded by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.efo_consumer._bell import Bell
+from penstock.efo_consumer._positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._publisher import WIRE_SCHEMA, ChildShard, ShardEvent
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from penstock.efo_consumer._publisher import RecordPublisher, RecordPublisherType, StreamIdentity
+
+_MILLIS_PER_RECORD = 10
+
+
+def wire_records(sequence_numbers: Sequence[int], data: Sequence[bytes] | None = None) -> pa.RecordBatch:
+    """Make wire records; without `data` each holds its sequence number's digits."""
+    payload = [str(number).encode() for number in sequence_numbers] if data is None else list(data)
+    rows = len(sequence_numbers)
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(payload, pa.binary()),
+            pa.array([f"key-{number}" for number in sequence_numbers], pa.string()),
+            pa.array([str(number) for number in sequence_numbers], pa.string()),
+            pa.array([number * _MILLIS_PER_RECORD * 1000 for number in sequence_numbers], pa.timestamp("us", tz="UTC")),
+            pa.nulls(rows, pa.string()),
+        ],
+        schema=WIRE_SCHEMA,
+    )
+
+
+def shard_event(
+    records: pa.RecordBatch,
+    continuation: int | None,
+    *,
+    child_shards: tuple[ChildShard, ...] = (),
+    millis_behind_latest: int = 0,
+) -> ShardEvent:
+    """Make an event; its byte count is the truth."""
+    nbytes = sum(len(value.as_py()) for name in ("data", "partitionKey") for value in records.column(name))
+    return ShardEvent(
+        records=records,
+        continuation=None if continuation is None else str(continuation),
+        millis_behind_latest=millis_behind_latest,
+        child_shards=child_shards,
+        nbytes=nbytes,
+    )
+
+
+@dataclass
+class FakeShard:
+    """A shard: its records by sequence number, and what became of it."""
+
+    shard_id: str
+    parent_shard_ids: tuple[str, ...] = ()
+    sequence_numbers: list[int] = field(default_factory=list)
+    data: list[bytes] = field(default_factory=list)
+    children: tuple[ChildShard, ...] = ()
+    trimmed: int = 0
+    gone: bool = False
+
+
+class FakeKinesis:
+    """Streams in memory: a `ReaderBackend` for one event loop.
+
+    A record's arrival time is ten milliseconds per unit of its sequence number. Sequence numbers are drawn from one counter.
+
+    Args:
+        event_records: records of one event at most.
+    """
+
+    def __init__(self, *, event_records: int = 4) -> None:
+        self.shards: dict[tuple[str, str], FakeShard] = {}
+        self.tip = 1000
+        self.subscriptions: list[tuple[str, str, ShardPosition]] = []
+        self.events_taken = 0
+        self.polls = 0
+        self.closed = False
+        self.failures: dict[tuple[str, str], Exception] = {}
+        self._event_records = event_records
+        self._changed = Bell()
+
+    def create_stream(self, stream: str, shards: int = 1) -> list[str]:
+        """Add a stream; give its shards' ids."""
+        return [self._add_shard(stream, ()) for _ in range(shards)]
+
+    def put(self, stream: str, shard_id: str, count: int = 1, *, size: int = 0) -> list[int]:
+        """Write records; give their sequence numbers. Each holds its number's digits, padded to `size` bytes."""
+        shard = self.shards[stream, shard_id]
+        assert not shard.children, f"{shard_id} is closed"
+        written = []
+        for _ in range(count):
+            self.tip += 3
+            shard.sequence_numbers.append(self.tip)
+            shard.data.append(str(self.tip).encode().ljust(size, b"."))
+            written.append(self.tip)
+        self._changed.ring()
+        return written
+
+    def idle(self) -> None:
+        """Let time pass: each followed shard that has nothing else gets an event without records."""
+        self.tip += 1
+        self._changed.ring()
+
+    def reshard(self, stream: str, parents: Sequence[str], count: int) -> list[str]:
+        """Close the parents and open `count` children of all of them: two of one is a split, one of two a merge."""
+        ids = [self._add_shard(stream, tuple(parents)) for _ in range(count)]
+        children = tuple(ChildShard(shard_id, tuple(parents), "0", "1") for shard_id in ids)
+        for parent in parents:
+            self.shards[stream, parent].children = children
+        self._changed.ring()
+        return ids
+
+    def trim(self, stream: str, shard_id: str, upto: int) -> None:
+        """Let the records up to a sequence number expire."""
+        self.shards[stream, shard_id].trimmed = upto
+
+    def expire(self, stream: str, shard_id: str) -> None:
+        """Let a closed shard disappear."""
+        self.shards[stream, shard_id].gone = True
+
+    def fail(self, stream: str, shard_id: str, error: Exception) -> None:
+        """Let every follower of the shard meet the error, once each."""
+        self.failures[stream, shard_id] = error
+        self._changed.ring()
+
+    def trim_horizon(self, stream: str) -> StreamPositions:
+        """Give the positions of a reader that begins with everything."""
+        roots = {
+            shard.shard_id: ShardPosition.trim_horizon()
+            for (name, _), shard in self.shards.items()
+            if name == stream and not shard.parent_shard_ids
+        }
+        return StreamPositions({stream: roots})
+
+    def record_publisher(
+        self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
+    ) -> RecordPublisher:
+        """See `ReaderBackend.record_publisher`."""
+        return _FakePublisher(self)
+
+    async def list_shards(self, stream_name: str) -> list[FakeShard]:
+        """See `ReaderBackend.list_shards`."""
+        await asyncio.sleep(0)
+        return [shard for (name, _), shard in self.shards.items() if name == stream_name and not shard.gone]
+
+    async def read_once(
+        self, stream_name: str, shard_id: str, after: ShardPosition
+    ) -> AsyncGenerator[ShardEvent, None]:
+        """See `ReaderBackend.read_once`; a trimmed position is refused."""
+        shard = self.shards[stream_name, shard_id]
+        at = self._first_after(shard, after)
+        if shard.gone or (after.sequence_number is not None and int(after.sequence_number) < shard.trimmed):
+            code = "ResourceNotFoundException" if shard.gone else "InvalidArgumentException"
+            raise RecordPublisherFatalError("expired", stream=stream_name, shard_id=shard_id, code=code)
+        position = int(after.sequence_number or 0)
+        while True:
+            await asyncio.sleep(0)
+            self.polls += 1
+            event = self._take(shard, at, position)
+            position = int(event.continuation or 0)
+            at += event.records.num_rows
+            yield event
+            if event.continuation is None:
+                return
+
+    async def aclose(self) -> None:
+        """See `ReaderBackend.aclose`."""
+        self.closed = True
+
+    async def follow(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        """Publish a shard as `RecordPublisher.publish` does; continuations lie beyond the last record."""
+        shard = self.shards[stream, shard_id]
+        self.subscriptions.append((stream, shard_id, position))
+        at, seen = self._first_after(shard, position), 0
+        while True:
+            if (stream, shard_id) in self.failures:
+                raise self.failures.pop((stream, shard_id))
+            if at == len(shard.sequence_numbers) and not shard.children and self.tip == seen:
+                await self._changed.wait(3600)
+                continue
+            seen = self.tip
+            event = self._take(shard, at, self.tip)
+            at += event.records.num_rows
+            self.events_taken += 1
+            yield event
+            if event.continuation is None:
+                return
+
+    def _take(self, shard: FakeShard, at: int, idle: int) -> ShardEvent:
+        numbers = shard.sequence_numbers[at : at + self._event_records]
+        records = wire_records(numbers, shard.data[at : at + self._event_records])
+        left = len(shard.sequence_numbers) - at - len(numbers)
+        if not left and shard.children:
+            return shard_event(records, None, child_shards=shard.children)
+        continuation = numbers[-1] + 1 if numbers else idle
+        return shard_event(records, continuation, millis_behind_latest=left * _MILLIS_PER_RECORD)
+
+    def _first_after(self, shard: FakeShard, position: ShardPosition) -> int:
+        after = shard.trimmed
+        if position.sequence_number is not None:
+            after = max(after, int(position.sequence_number))
+        elif position.timestamp_millis is not None:
+            after = max(after, -(-position.timestamp_millis // _MILLIS_PER_RECORD) - 1)
+        return bisect_right(shard.sequence_numbers, after)
+
+    def _add_shard(self, stream: str, parents: tuple[str, ...]) -> str:
+        count = sum(name == stream for name, _ in self.shards)
+        shard_id = f"shardId-{count:012d}"
+        self.shards[stream, shard_id] = FakeShard(shard_id, parents)
+        return shard_id
+
+
+class _FakePublisher:
+    def __init__(self, kinesis: FakeKinesis) -> None:
+        self._kinesis = kinesis
+
+    def publish(
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+    ) -> AsyncGenerator[ShardEvent, None]:
+        return self._kinesis.follow(stream.name, shard_id, position)
+
+    async def close(self) -> None:
+        return
