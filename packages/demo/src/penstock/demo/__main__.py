@@ -1,0 +1,42 @@
+"""The main job, end to end: `python -m penstock.demo --help`."""
+
+import os
+import signal
+import sys
+from types import FrameType
+
+from rich.console import Console
+
+from penstock.demo._run import run_demo
+from penstock.demo._settings import DemoSettings
+from penstock.demo._telemetry import FOLDER_VARIABLE, PROVIDER_NAME
+from penstock.demo.errors import DemoError
+
+
+def _terminate(number: int, _frame: FrameType | None) -> None:
+    # The children are ended on the way out; a second signal must not cut that short.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(128 + number)
+
+
+def main() -> None:
+    """Run the demo; exit with 1 when a row is missing or wrong."""
+    settings = DemoSettings.parse()
+    os.environ["OTEL_PYTHON_TRACER_PROVIDER"] = PROVIDER_NAME
+    os.environ[FOLDER_VARIABLE] = str(settings.folder.resolve() / "run" / "spans")
+    signal.signal(signal.SIGINT, _terminate)
+    signal.signal(signal.SIGTERM, _terminate)
+    console = Console()
+    try:
+        report = run_demo(settings, console)
+    except DemoError as error:
+        console.print(f"Penstock demo: {error}", style="red", highlight=False, soft_wrap=True)
+        sys.exit(1)
+    report.print(console)
+    console.print(f"plan.mmd, latency.png, spans.jsonl and report.json are in {settings.folder}", highlight=False)
+    sys.exit(0 if report.is_good else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Child processes that never outlive the demo."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from penstock.demo.errors import ChildEndedError
+
+
+class Child:
+    """A Python module that runs in a process group of its own and tells what it does in JSON lines.
+
+    Ctrl-C in the terminal does not reach it: the demo ends its children itself, in order. Its standard input stays
+    open as long as the demo lives; a child that reads the end of it knows that the demo was killed.
+    """
+
+    def __init__(
+        self, name: str, module: str, arguments: Sequence[str], *, log: Path, environment: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.log = log
+        self.latest: dict[str, Any] = {}
+        """The newest value of each key that the child told."""
+        self._told = threading.Condition()
+        with log.open("ab") as log_file:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log_file,
+                text=True,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+        self._reader = threading.Thread(target=self._read, name=f"read {name}", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self.log.open("a", encoding="utf-8") as log:
+            for line in self._process.stdout:
+                try:
+                    told = json.loads(line)
+                except ValueError:
+                    log.write(line)
+                    log.flush()
+                    continue
+                if isinstance(told, dict):
+                    with self._told:
+                        self.latest.update(told)
+                        self._told.notify_all()
+        with self._told:
+            self._told.notify_all()
+
+    def poll(self) -> int | None:
+        """The exit code, or None while it runs."""
+        return self._process.poll()
+
+    def wait_for(self, key: str, timeout_seconds: float) -> Any:
+        """The value of a key, once the child told it.
+
+        Raises:
+            ChildEndedError: it ended before.
+            TimeoutError: it did not tell in time.
+        """
+        with self._told:
+            told = self._told.wait_for(
+                lambda: key in self.latest or not self._reader.is_alive() or self.poll() is not None, timeout_seconds
+            )
+        if key in self.latest:
+            return self.latest[key]
+        if told:
+            raise ChildEndedError(self.name, self._process.wait(), self.log)
+        raise TimeoutError(f"the {self.name} did not tell {key!r} within {timeout_seconds:.0f} s; see {self.log}")
+
+    def kill(self) -> None:
+        """End it as the kernel would: at once, without a chance to tidy up."""
+        self._process.kill()
+        self._process.wait()
+
+    def end(self, timeout_seconds: float = 30.0) -> int:
+        """Ask it to end, then make it. Whatever it started ends too. Returns the exit code."""
+        if self._process.poll() is None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(timeout_seconds)
+        # Its own children, such as Spark's JVM, share its group.
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        code = self._process.wait()
+        self._reader.join(5)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        return code

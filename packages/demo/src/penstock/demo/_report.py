@@ -1,0 +1,136 @@
+"""What the demo shows at its end: a table, a plot of the latency, and the same as JSON."""
+
+import json
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from penstock.demo._meter import BatchCount, latency_percentile
+from penstock.demo._verify import Comparison
+
+
+@dataclass(frozen=True)
+class StageTime:
+    """A stage and how it went."""
+
+    name: str
+    state: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What the demo found."""
+
+    accepted: int
+    """Rows that Kinesis accepted from the producer."""
+    read: int
+    """Rows that the source gave to micro-batches, each batch counted once."""
+    comparison: Comparison
+    counts: list[BatchCount] = field(repr=False)
+    stages: list[StageTime]
+    split_shard: str | None
+    throttled: int
+    driver_starts: int
+    trace_id: str
+    spans: int
+    seconds: float
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is missing or wrong, and nothing was read twice."""
+        return self.comparison.is_complete and self.read == self.accepted
+
+    @property
+    def latencies(self) -> Counter[int]:
+        """Records per latency bucket, over all batches."""
+        return sum((count.latencies for count in self.counts), Counter())
+
+    @property
+    def rows_per_second(self) -> float:
+        """Over the time between the first and the last micro-batch."""
+        if len(self.counts) < 2:
+            return 0.0
+        span = self.counts[-1].ended - self.counts[0].ended
+        return (self.read - self.counts[0].rows) / span if span > 0 else 0.0
+
+    def lines(self) -> list[tuple[str, str]]:
+        """The rows of the table."""
+        comparison = self.comparison
+        twice = self.read - self.accepted
+        p50, p99 = (latency_percentile(self.latencies, share) for share in (0.5, 0.99))
+        lines = [
+            ("rows in (accepted by Kinesis)", f"{self.accepted:,}"),
+            ("rows read (by micro-batches)", f"{self.read:,}"),
+            ("rows read twice", f"{twice:,}"),
+            ("rows out (delays)", f"{comparison.out:,}"),
+            ("expected", f"{comparison.expected:,}"),
+            ("missing", f"{comparison.missing:,}"),
+            ("duplicated", f"{comparison.duplicated:,}"),
+            ("wrong or unexpected", f"{comparison.wrong + comparison.unexpected:,}"),
+            ("micro-batches", f"{len(self.counts):,}"),
+            ("records per second", f"{self.rows_per_second:,.0f}"),
+            ("latency, put to row, p50", f"{p50:,.0f} ms"),
+            ("latency, put to row, p99", f"{p99:,.0f} ms"),
+            ("puts throttled and retried", f"{self.throttled:,}"),
+            ("shard split under load", self.split_shard or "none: too few rows"),
+            ("starts of the Spark driver", f"{self.driver_starts}"),
+        ]
+        lines += [(f"stage {stage.name}", f"{stage.state}, {stage.seconds:.1f} s") for stage in self.stages]
+        lines += [("trace id", self.trace_id), ("spans", f"{self.spans:,}"), ("seconds", f"{self.seconds:.0f}")]
+        return lines
+
+    def print(self, console: Console) -> None:
+        """Show the table."""
+        table = Table(
+            show_header=False, title="Penstock demo: complete" if self.is_good else "Penstock demo: NOT complete"
+        )
+        table.add_column(no_wrap=True)
+        table.add_column(justify="right", overflow="fold")
+        for name, value in self.lines():
+            table.add_row(name, value)
+        console.print(table)
+
+    def write(self, file: Path) -> None:
+        """Everything as JSON."""
+        values: dict[str, Any] = asdict(self)
+        values["counts"] = [
+            {"batch_id": count.batch_id, "rows": count.rows, "p50_ms": latency_percentile(count.latencies, 0.5)}
+            for count in self.counts
+        ]
+        values["is_good"] = self.is_good
+        values["latency_ms"] = {str(share): latency_percentile(self.latencies, share) for share in (0.5, 0.9, 0.99)}
+        values["rows_per_second"] = self.rows_per_second
+        file.write_text(json.dumps(values, indent=2), encoding="utf-8")
+
+
+def plot_latency(counts: list[BatchCount], split_at: float | None, file: Path) -> None:
+    """Draw the latency of each micro-batch over time, and its rows below."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    start = counts[0].ended if counts else 0.0
+    times = [count.ended - start for count in counts]
+    figure, (upper, lower) = plt.subplots(2, 1, sharex=True, figsize=(9, 6), height_ratios=(3, 1), layout="constrained")
+    for share, colour in ((0.99, "tab:red"), (0.5, "tab:blue")):
+        values = [latency_percentile(count.latencies, share) for count in counts]
+        upper.plot(times, values, color=colour, marker=".", linewidth=1, label=f"p{share * 100:.0f}")
+    upper.set_yscale("log")
+    upper.set_ylabel("put to row, ms")
+    upper.set_title("Latency per micro-batch")
+    lower.bar(times, [count.rows for count in counts], width=0.2, color="tab:gray")
+    lower.set_ylabel("rows")
+    lower.set_xlabel("seconds since the first micro-batch")
+    if split_at is not None:
+        for axis in (upper, lower):
+            axis.axvline(split_at - start, color="tab:green", linestyle="--")
+        upper.plot([], [], color="tab:green", linestyle="--", label="shard split")
+    upper.legend()
+    figure.savefig(file, dpi=120)
+    plt.close(figure)

@@ -1,0 +1,142 @@
+"""The main job, from start to end."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from opentelemetry import trace
+from rich.console import Console
+
+from penstock.demo._children import Child
+from penstock.demo._data import expected_delays, read_flights
+from penstock.demo._driver_keeper import DriverKeeper
+from penstock.demo._job import Job
+from penstock.demo._meter import read_counts
+from penstock.demo._progress import Progress
+from penstock.demo._report import Report, StageTime, plot_latency
+from penstock.demo._settings import DemoSettings
+from penstock.demo._telemetry import merge_spans
+from penstock.demo._verify import compare, read_stream
+from penstock.demo._world import World, open_world
+from penstock.demo.errors import ChildEndedError, DemoError
+
+_TOTAL_SECONDS = 120.0
+_STALLED_SECONDS = 180.0
+_LOOK_EVERY_SECONDS = 0.25
+_SPLIT_AT = 0.4
+_KILL_AT = 0.5
+
+_tracer = trace.get_tracer("penstock.demo")
+
+
+@dataclass
+class _Happened:
+    """What was done to the job while it ran."""
+
+    split_shard: str | None = None
+    split_at: float | None = None
+    killed: bool = False
+    change: tuple[int, int] = (-1, -1)
+    changed_at: float = field(default_factory=time.monotonic)
+
+
+def _write_job(world: World, settings: DemoSettings) -> Path:
+    folders = world.folders
+    job = Job(
+        flights_stream=world.flights_stream,
+        delays_stream=world.delays_stream,
+        consumer_name="penstock-demo",
+        aws_options=world.aws_options,
+        polling=settings.polling,
+        reader_endpoint=world.reader_endpoint,
+        registry_endpoint=world.registry_endpoint,
+        store=str(folders.store),
+        counts=str(folders.counts),
+        plan=str(folders.results / "plan.mmd"),
+    )
+    file = folders.run / "job.json"
+    job.write(file)
+    return file
+
+
+def _start_producer(world: World, settings: DemoSettings) -> Child:
+    arguments = [f"--stream={world.flights_stream}", f"--region={world.aws_options['region']}"]
+    optional = {
+        "--endpoint-url": world.aws_options.get("endpointUrl"),
+        "--ca-bundle": world.aws_options.get("caBundle"),
+        "--rows": settings.rows,
+        "--rate": settings.rate,
+    }
+    arguments += [f"{flag}={value}" for flag, value in optional.items() if value is not None]
+    return world.start("producer", "penstock.demo.producer", *arguments)
+
+
+def _stream(world: World, settings: DemoSettings, driver: DriverKeeper, progress: Progress) -> tuple[Child, _Happened]:
+    """Produce, split, perhaps kill, until every accepted row has gone through a committed micro-batch."""
+    producer = _start_producer(world, settings)
+    total = int(producer.wait_for("total", _TOTAL_SECONDS))
+    happened = _Happened()
+    while True:
+        driver.check()
+        code = producer.poll()
+        if code not in (None, 0):
+            raise ChildEndedError(producer.name, code or 0, producer.log)
+        accepted = int(producer.latest.get("accepted", 0))
+        counts = read_counts(world.folders.counts)
+        read = sum(count.rows for count in counts)
+        progress.update(total, accepted, read)
+        if happened.split_shard is None and accepted >= total * _SPLIT_AT:
+            happened.split_shard, happened.split_at = world.split_a_shard(), time.time()
+            progress.say(f"split {happened.split_shard} after {accepted:,} rows")
+        if settings.kill_driver and not happened.killed and read >= total * _KILL_AT:
+            happened.killed = True
+            progress.say(f"kill -9 of the Spark driver after {read:,} rows")
+            driver.child.kill()
+        if producer.latest.get("done") and read >= accepted and world.folders.is_committed(counts[-1].batch_id):
+            return producer, happened
+        if happened.change != (accepted, read):
+            happened.change, happened.changed_at = (accepted, read), time.monotonic()
+        if time.monotonic() - happened.changed_at > _STALLED_SECONDS:
+            raise DemoError(f"nothing moved for {_STALLED_SECONDS:.0f} s; see {driver.child.log}")
+        time.sleep(_LOOK_EVERY_SECONDS)
+
+
+def run_demo(settings: DemoSettings, console: Console) -> Report:
+    """Run the main job and leave its results in the folder.
+
+    Raises:
+        DemoError: a process ended before its time, or nothing moved for minutes. The error names a log file.
+    """
+    started = time.monotonic()
+    with _tracer.start_as_current_span("demo") as span, open_world(settings) as world:
+        trace_id = trace.format_trace_id(span.get_span_context().trace_id)
+        driver = DriverKeeper(world, _write_job(world, settings), settings, console.print)
+        console.print("Spark starts; the weather of each day comes first", highlight=False)
+        stages = driver.await_live()
+        for stage in stages:
+            console.print(f"stage {stage.name}: {stage.state}, {stage.seconds:.1f} s", highlight=False)
+        with Progress(console) as progress:
+            producer, happened = _stream(world, settings, driver, progress)
+        driver.child.end()
+        console.print("comparing with the same join by pandas", highlight=False)
+        comparison = compare(
+            read_stream(world.kinesis, world.delays_stream), expected_delays(read_flights(settings.rows))
+        )
+        counts = read_counts(world.folders.counts)
+        results = world.folders.results
+        plot_latency(counts, happened.split_at, results / "latency.png")
+        report = Report(
+            accepted=int(producer.latest["accepted"]),
+            read=sum(count.rows for count in counts),
+            comparison=comparison,
+            counts=counts,
+            stages=[*stages, StageTime("live", "STOPPED", driver.live_seconds())],
+            split_shard=happened.split_shard,
+            throttled=int(producer.latest.get("throttled", 0)),
+            driver_starts=driver.starts,
+            trace_id=trace_id,
+            spans=merge_spans(world.folders.spans, results / "spans.jsonl"),
+            seconds=time.monotonic() - started,
+        )
+        report.write(results / "report.json")
+    return report

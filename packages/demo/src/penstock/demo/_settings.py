@@ -1,0 +1,80 @@
+"""What the demo is asked to do."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+REGION = "us-east-1"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoSettings:
+    """What the demo is asked to do; the defaults are those of the command line."""
+
+    rows: int | None = None
+    """Flights to send. Default: all, about 336,000."""
+    rate: float | None = None
+    """Records per second at most. Default: what the shards take."""
+    polling: bool = False
+    """Read by GetRecords instead of enhanced fan-out."""
+    services: bool = False
+    """Run the consumer registry and the shard reader as services."""
+    endpoint_url: str | None = None
+    """A Kinesis to use instead of the embedded one."""
+    region: str = REGION
+    """Region of that Kinesis."""
+    keep: bool = False
+    """Keep checkpoints, stages and counts, and start the Spark driver again when it is killed."""
+    kill_driver: bool = False
+    """Kill the Spark driver with signal 9 halfway. Implies `keep`."""
+    folder: Path = Path("penstock-demo")
+    """Where the results go."""
+
+    @property
+    def restarts_driver(self) -> bool:
+        """Whether a driver that was killed is started again."""
+        return self.keep or self.kill_driver
+
+    @classmethod
+    def parse(cls, arguments: Sequence[str] | None = None) -> Self:
+        """Settings from the command line; ends the process with a message when they are wrong."""
+        parser = argparse.ArgumentParser(
+            prog="demo",
+            description="Flights out of New York in 2013 run through Kinesis and Spark: the weather of each day is "
+            "aggregated first, then delayed departures are joined with it as they arrive.",
+        )
+        add = parser.add_argument
+        add("--rows", type=_positive_int, help="flights to send; default: all, about 336,000")
+        add("--rate", type=_positive_float, help="records per second at most; default: what the shards take")
+        add("--polling", action="store_true", help="read by GetRecords instead of enhanced fan-out")
+        add("--services", action="store_true", help="run the consumer registry and the shard reader as services")
+        add("--endpoint-url", help="a Kinesis to use instead of the embedded one; needs credentials")
+        add("--region", default=REGION, help="region of that Kinesis; default: %(default)s")
+        add(
+            "--keep",
+            action="store_true",
+            help="keep checkpoints, stages and counts, and start the Spark driver again when it is killed",
+        )
+        add(
+            "--kill-driver",
+            action="store_true",
+            help="kill -9 the Spark driver halfway, to see it resume; implies --keep",
+        )
+        add("--folder", type=Path, default=Path("penstock-demo"), help="where the results go; default: ./%(default)s")
+        return cls(**vars(parser.parse_args(arguments)))
+
+
+def _positive_int(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+def _positive_float(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value

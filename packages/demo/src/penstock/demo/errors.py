@@ -1,0 +1,29 @@
+"""Errors of the demo.
+
+DemoError
+├── DemoDataError      the data set is not installed
+└── ChildEndedError    a process of the demo ended before its time
+"""
+
+from pathlib import Path
+
+
+class DemoError(Exception):
+    """Base of all errors of this package."""
+
+
+class DemoDataError(DemoError):
+    """The flights and the weather are not installed."""
+
+
+class ChildEndedError(DemoError):
+    """A process of the demo ended before its time.
+
+    `name` says which, `code` is its exit code (negative: the number of the signal), `log` its log file.
+    """
+
+    def __init__(self, name: str, code: int, log: Path) -> None:
+        super().__init__(f"the {name} ended with {code}; its last words are in {log}")
+        self.name = name
+        self.code = code
+        self.log = log
