@@ -44,10 +44,13 @@ class Subscriber:
             found += [record["Data"] for record in self.next()["Records"]]
         return found
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether nothing has arrived that was not taken."""
-        return self._events.empty()
+    def is_silent(self, seconds: float = 0.1) -> bool:
+        """Whether nothing comes for a while (of real time: the emulator's clock stands still)."""
+        try:
+            self._events.put(self._events.get(timeout=seconds))
+        except queue.Empty:
+            return True
+        return False
 
     def _read(self) -> None:
         try:
@@ -70,9 +73,7 @@ class World:
 
     def start(self, **config: Any) -> World:
         config = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0), **config}
-        self.emulator: RunningEmulator = self._resources.enter_context(
-            running_emulator(clock=self.clock, **config)
-        )
+        self.emulator: RunningEmulator = self._resources.enter_context(running_emulator(clock=self.clock, **config))
         self.client = self.emulator.client(config=PLAIN)
         self.core = self.emulator.kinesis
         return self
@@ -90,10 +91,10 @@ class World:
         records = [{"Data": key.encode() if data is None else data, "PartitionKey": key} for key in keys]
         return self.client.put_records(StreamName=stream, Records=records)["Records"]
 
-    def iterator(self, shard: str = FIRST, kind: str = "TRIM_HORIZON", *, stream: str = "stream", **position: Any) -> str:
-        answer = self.client.get_shard_iterator(
-            StreamName=stream, ShardId=shard, ShardIteratorType=kind, **position
-        )
+    def iterator(
+        self, shard: str = FIRST, kind: str = "TRIM_HORIZON", *, stream: str = "stream", **position: Any
+    ) -> str:
+        answer = self.client.get_shard_iterator(StreamName=stream, ShardId=shard, ShardIteratorType=kind, **position)
         return answer["ShardIterator"]
 
     def read(self, shard: str = FIRST, kind: str = "TRIM_HORIZON", **position: Any) -> dict[str, Any]:

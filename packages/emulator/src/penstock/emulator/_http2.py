@@ -49,7 +49,10 @@ class Http2Connection:
         self._clock = clock
         config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
         self._h2 = h2.connection.H2Connection(config)
-        self._h2.local_settings[h2.settings.SettingCodes.INITIAL_WINDOW_SIZE] = _RECEIVE_WINDOW
+        # Replaced whole: a single value set afterwards would count as acknowledged without ever being sent.
+        self._h2.local_settings = h2.settings.Settings(
+            client=False, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: _RECEIVE_WINDOW}
+        )
         self._streams: dict[int, _Stream] = {}
 
     async def serve(self) -> None:

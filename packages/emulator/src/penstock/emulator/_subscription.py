@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 _MAX_EVENT_RECORDS = 1000
 _MAX_EVENT_BYTES = 1024 * 1024
+# An event may overdraw the pace, and the next one waits longer for it; but some of it must be there, or a backlog would
+# leave in crumbs.
+_PACE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class Subscription:
             self.close()
             return None
         if self.shard.has_records(self.position):
-            if self._pace is not None and not self._pace.has(1, now):
+            if self._pace is not None and not self._pace.has(_PACE_BYTES, now):
                 return None
             return self._records_event(now)
         if self.shard.exhausted(self.position):
@@ -87,7 +90,7 @@ class Subscription:
     def deadline(self, now: float) -> float:
         """When `poll` has something even if nothing changes."""
         if self._pace is not None and self.shard.has_records(self.position):
-            return min(self._expires, self._pace.ready_at(1, now))
+            return min(self._expires, self._pace.ready_at(_PACE_BYTES, now))
         return min(self._expires, self._idle_at)
 
     def _records_event(self, now: float) -> RecordsEvent:
