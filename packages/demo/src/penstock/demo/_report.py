@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,12 @@ class Report:
 
     def write(self, file: Path) -> None:
         """Everything as JSON."""
-        values: dict[str, Any] = asdict(self)
+        apart = ("comparison", "counts", "stages")
+        values: dict[str, Any] = {
+            item.name: getattr(self, item.name) for item in fields(self) if item.name not in apart
+        }
+        values["comparison"] = asdict(self.comparison)
+        values["stages"] = [asdict(stage) for stage in self.stages]
         values["counts"] = [
             {"batch_id": count.batch_id, "rows": count.rows, "p50_ms": latency_percentile(count.latencies, 0.5)}
             for count in self.counts

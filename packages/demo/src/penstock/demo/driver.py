@@ -8,7 +8,7 @@ from pathlib import Path
 from opentelemetry import context, propagate
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.demo._data import DELAYED_MINUTES, weather_file
 from penstock.demo._job import Job
@@ -104,7 +104,10 @@ def run(job: Job, stop: threading.Event) -> None:
     tell(spark=spark.version)
     try:
         running = pipeline.run(spark, resume=True)
-        stages = [{"name": stage.name, "state": str(stage.state), "seconds": stage.seconds} for stage in running.stages]
+        seconds = running.seconds
+        stages = [
+            {"name": name, "state": state.value, "seconds": seconds[name]} for name, state in running.states.items()
+        ]
         tell(stages=stages, live=True)
         (query,) = running.queries.values()
         while not stop.is_set() and not query.awaitTermination(1):
