@@ -1,0 +1,167 @@
+"""Texts of options to values: durations, byte counts, times, positions."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from penstock.spark_plugin._option_spec import OptionSpec, OptionType
+from penstock.spark_plugin.errors import InvalidOptionError
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$")
+_POSITION = re.compile(r"([A-Za-z_]*)[\s:]*(.*)", re.DOTALL)
+_SECONDS_PER_UNIT = {
+    "ms": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+_BYTES_PER_UNIT = {
+    "": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
+    "g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30,
+}  # fmt: skip
+
+
+class InitialPositionType(StrEnum):
+    """Where a new query begins (the API reference's `StartingPosition` types that make sense for a whole stream)."""
+
+    LATEST = "LATEST"
+    TRIM_HORIZON = "TRIM_HORIZON"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+
+
+@dataclass(frozen=True, slots=True)
+class InitialPosition:
+    """Where a new query begins, in all shards of all of its streams."""
+
+    type: InitialPositionType
+    timestamp: datetime | None = None
+    """With AT_TIMESTAMP; None until `initialTimestamp` is merged in."""
+
+
+def parse_value(spec: OptionSpec, text: str) -> Any:
+    """The value of an option's text. Raises: InvalidOptionError, with the option's canonical name."""
+    value = _PARSERS[spec.type](spec, text.strip())
+    if spec.minimum is not None and value < spec.minimum:
+        raise _invalid(spec, text, f"at least {spec.minimum:g}")
+    return value
+
+
+def _invalid(spec: OptionSpec, text: str, rule: str) -> InvalidOptionError:
+    return InvalidOptionError(spec.name, "***" if spec.secret else text, rule)
+
+
+def _string(spec: OptionSpec, text: str) -> str:
+    if not text:
+        raise _invalid(spec, text, "a text that is not empty")
+    return text
+
+
+def _strings(spec: OptionSpec, text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts or len(set(parts)) != len(parts):
+        raise _invalid(spec, text, "one or more different names, separated by commas")
+    return parts
+
+
+def _integer(spec: OptionSpec, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise _invalid(spec, text, "an integer") from None
+
+
+def _number(spec: OptionSpec, text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise _invalid(spec, text, "a number") from None
+
+
+def _boolean(spec: OptionSpec, text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise _invalid(spec, text, "true or false")
+
+
+def _duration(spec: OptionSpec, text: str, *, bare: float) -> float:
+    match = _DURATION.match(text.lower())
+    unit = bare if match is None or not match[2] else _SECONDS_PER_UNIT.get(match[2])
+    if match is None or unit is None:
+        raise _invalid(spec, text, "a duration such as 5s, 2m or 250ms")
+    return float(match[1]) * unit
+
+
+def _seconds(spec: OptionSpec, text: str) -> float:
+    return _duration(spec, text, bare=1.0)
+
+
+def _milliseconds(spec: OptionSpec, text: str) -> float:
+    return _duration(spec, text, bare=0.001) * 1000
+
+
+def _byte_count(spec: OptionSpec, text: str) -> int:
+    match = _DURATION.match(text.lower())
+    if match is None or match[2] not in _BYTES_PER_UNIT:
+        raise _invalid(spec, text, "a number of bytes such as 65536, 64k or 8m")
+    return int(float(match[1]) * _BYTES_PER_UNIT[match[2]])
+
+
+def _choice(spec: OptionSpec, text: str) -> str:
+    value = dict(spec.choice_aliases).get(text.lower(), text.lower())
+    if value not in spec.choices:
+        raise _invalid(spec, text, "one of " + ", ".join(spec.choices))
+    return value
+
+
+def _time(spec: OptionSpec, text: str) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except ValueError:
+        pass
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise _invalid(spec, text, "a time such as 2026-01-31T12:00:00Z, or seconds since 1970") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def _position(spec: OptionSpec, text: str) -> InitialPosition:
+    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, and Databricks' `{"at_timestamp": …, "format": …}`."""
+    if text.startswith("{"):
+        return InitialPosition(InitialPositionType.AT_TIMESTAMP, _json_time(spec, text))
+    name, _, time = (
+        text.replace(":", " ", 1).partition(" ") if text[:13].upper() == "AT_TIMESTAMP:" else text.partition(" ")
+    )
+    name = {"EARLIEST": "TRIM_HORIZON"}.get(name.upper(), name.upper())
+    if name not in InitialPositionType.__members__ or (time and name != "AT_TIMESTAMP"):
+        raise _invalid(spec, text, "LATEST, TRIM_HORIZON or `AT_TIMESTAMP <time>`")
+    return InitialPosition(InitialPositionType(name), _time(spec, time.strip()) if time else None)
+
+
+def _json_time(spec: OptionSpec, text: str) -> datetime:
+    try:
+        document = json.loads(text)
+        time = next(str(value) for key, value in document.items() if key.lower() == "at_timestamp")
+    except (ValueError, AttributeError, StopIteration):
+        raise _invalid(spec, text, 'LATEST, TRIM_HORIZON or {"at_timestamp": "<time>"}') from None
+    return _time(spec, time)
+
+
+_PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {
+    OptionType.STRING: _string,
+    OptionType.STRINGS: _strings,
+    OptionType.INTEGER: _integer,
+    OptionType.NUMBER: _number,
+    OptionType.BOOLEAN: _boolean,
+    OptionType.SECONDS: _seconds,
+    OptionType.MILLISECONDS: _milliseconds,
+    OptionType.BYTES: _byte_count,
+    OptionType.CHOICE: _choice,
+    OptionType.POSITION: _position,
+    OptionType.TIME: _time,
+}

@@ -1,0 +1,80 @@
+"""A partition of a micro-batch, and how a Spark task reads it."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+from opentelemetry.trace import Status, StatusCode, use_span
+from pyspark.sql.datasource import InputPartition
+
+from penstock.efo_consumer import ShardRange, read_ranges
+from penstock.rpc import ClientSecurity
+from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._telemetry import parent_context, tracer
+
+
+class KinesisPartition(InputPartition):
+    """Ranges that one task reads, and how it reaches the reader. Holds a token: its repr does not show it."""
+
+    def __init__(
+        self,
+        *,
+        addresses: tuple[str, ...],
+        security: ClientSecurity,
+        session_id: str,
+        ranges: tuple[ShardRange, ...],
+        with_encryption_type: bool,
+        traceparent: str | None,
+    ) -> None:
+        super().__init__(None)
+        self.addresses = addresses
+        self.security = security
+        self.session_id = session_id
+        self.ranges = ranges
+        self.with_encryption_type = with_encryption_type
+        self.traceparent = traceparent
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{one.stream_name}/{one.shard_id}" for one in self.ranges)
+        return f"KinesisPartition({ranges})"
+
+
+def read_partition(partition: KinesisPartition) -> Iterator[pa.RecordBatch]:
+    """The records of a partition's ranges, in order within each shard, as Arrow batches of the read schema.
+
+    The span is current only while the next batch is fetched: between two of them this generator's caller runs.
+    """
+    freeze_garbage()
+    span = tracer().start_span(
+        "spark_plugin.read_partition",
+        context=parent_context(partition.traceparent),
+        attributes={
+            "penstock.shards": [one.shard_id for one in partition.ranges],
+            "penstock.session_id": partition.session_id,
+        },
+    )
+    rows = 0
+    try:
+        with use_span(span, end_on_exit=False):
+            batches = iter(
+                read_ranges(
+                    partition.addresses[0] if len(partition.addresses) == 1 else partition.addresses,
+                    partition.security,
+                    partition.session_id,
+                    partition.ranges,
+                    with_encryption_type=partition.with_encryption_type,
+                )
+            )
+        while True:
+            with use_span(span, end_on_exit=False):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            rows += batch.num_rows
+            yield batch
+    except Exception as error:
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+        raise
+    finally:
+        span.set_attribute("penstock.records", rows)
+        span.end()

@@ -1,0 +1,172 @@
+"""The reading session of a query: stream consumers leased, a shard reader opened, both kept while the query lives."""
+
+import contextlib
+import logging
+import secrets
+import threading
+import uuid
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+from penstock.aws import AwsOptions
+from penstock.efo_consumer import (
+    BlockingShardReader,
+    ReaderHost,
+    RecordPublisherType,
+    StreamConsumer,
+    StreamPositions,
+    connect_reader,
+)
+from penstock.registration import (
+    AcquireRequest,
+    BlockingConsumerRegistry,
+    ConflictPolicy,
+    Lease,
+    RegistrationStrategy,
+    open_registry,
+)
+from penstock.registration.errors import LeaseLostError as LostLease
+from penstock.rpc import ClientSecurity
+from penstock.spark_plugin._connections import aws_options, service_security
+from penstock.spark_plugin._options import KinesisOptions
+from penstock.spark_plugin._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin.errors import LeaseLostError
+
+_log = logging.getLogger(__name__)
+_HELD_TIMEOUT = timedelta(minutes=5)
+"""How long a query waits for a predecessor's lease: longer than a lease lives, so that only a live holder fails it."""
+
+
+class ReadingSession(Protocol):
+    """What the stream reader needs of its session. `penstock.spark_plugin.testing` has a fake."""
+
+    session_id: str
+    addresses: tuple[str, ...]
+    security: ClientSecurity
+    """How tasks prove themselves at the addresses."""
+    reader: BlockingShardReader
+
+    def check(self) -> None:
+        """Raise LeaseLostError if a stream consumer was lost."""
+        ...
+
+    def close(self) -> None:
+        """End the reader, then give the leases back."""
+        ...
+
+
+class ConsumerLeases:
+    """Leases on a query's stream consumers, kept by heartbeats until they are released."""
+
+    def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str) -> None:
+        self._registry: BlockingConsumerRegistry = open_registry(
+            endpoint=options.registry_endpoint,
+            security=service_security(options),
+            aws=aws,
+            store_path=Path(options.registry_store) if options.registry_store else None,
+            config=registrar_config(options),
+        )
+        self._lock = threading.Lock()
+        self._lost: LostLease | None = None
+        self.leases: list[Lease] = []
+        try:
+            for stream in options.stream_name:
+                lease = self._registry.acquire(_request(options, stream, job_id))
+                self.leases.append(lease)
+                self._registry.keep(lease, self._on_lost)
+        except BaseException:
+            self.release()
+            raise
+
+    def check(self) -> None:
+        """Raise LeaseLostError if one of the leases is no longer held."""
+        with self._lock:
+            lost = self._lost
+        if lost is not None:
+            raise LeaseLostError(lost.stream_name, lost.consumer_name, lost.reason) from lost
+
+    def release(self) -> None:
+        """Give every lease back; the registry deregisters what it registered."""
+        for lease in self.leases:
+            try:
+                self._registry.release(lease)
+            except Exception:
+                # The lease ends by itself, and the registry then cleans up.
+                _log.warning(
+                    "consumer %s of %s was not released", lease.consumer_name, lease.stream_name, exc_info=True
+                )
+        self.leases = []
+        self._registry.close()
+
+    def _on_lost(self, error: LostLease) -> None:
+        with self._lock:
+            self._lost = self._lost or error
+
+
+class KinesisSession:
+    """A session on a reader of the query's own, or on the shard-reader services that the options name."""
+
+    def __init__(self, options: KinesisOptions, positions: StreamPositions) -> None:
+        aws = aws_options(options)
+        self.session_id = options.job_id or f"query-{uuid.uuid4().hex}"
+        self._leases: ConsumerLeases | None = None
+        self._host: ReaderHost | None = None
+        with contextlib.ExitStack() as undo:
+            if options.record_publisher == "efo":
+                self._leases = ConsumerLeases(options, aws, self.session_id)
+                undo.callback(self._leases.release)
+            if options.reader_endpoint:
+                self.addresses: tuple[str, ...] = options.reader_endpoint
+                self.security = service_security(options)
+                self.reader: BlockingShardReader = connect_reader(options.reader_endpoint, self.security)
+                undo.callback(self.reader.close)
+            else:
+                token = secrets.token_urlsafe(32)
+                self._host = ReaderHost(config=reader_config(options), aws=aws, host=options.reader_host, token=token)
+                self._host.start()
+                undo.callback(self._host.close)
+                self.addresses = (self._host.address,)
+                # The token lives as long as the query, and reads one stream.
+                self.security = ClientSecurity(token=token, allow_plain_text_token=True)
+                self.reader = self._host.reader
+            self.epoch = self.reader.open(
+                self.session_id,
+                positions,
+                RecordPublisherType(options.record_publisher),
+                _consumers(self._leases.leases if self._leases else ()),
+            )
+            undo.pop_all()
+
+    def check(self) -> None:
+        """Raise LeaseLostError if a stream consumer was lost."""
+        if self._leases is not None:
+            self._leases.check()
+
+    def close(self) -> None:
+        """End the reader, then give the leases back: a consumer is deregistered when nobody reads by it any more."""
+        with contextlib.ExitStack() as stack:
+            if self._leases is not None:
+                stack.callback(self._leases.release)
+            if self._host is not None:
+                stack.callback(self._host.close)
+            stack.callback(self.reader.close)
+
+
+def _request(options: KinesisOptions, stream: str, job_id: str) -> AcquireRequest:
+    return AcquireRequest(
+        stream_name=stream,
+        stream_arn=options.stream_arn,
+        consumer_name=options.efo_consumer_name or "",
+        job_id=job_id,
+        strategy=RegistrationStrategy(options.efo_registration),
+        consumer_arn=options.efo_consumer_arn.get(stream),
+        # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
+        conflict_policy=ConflictPolicy.WAIT,
+        timeout=_HELD_TIMEOUT,
+    )
+
+
+def _consumers(leases: Sequence[Lease]) -> list[StreamConsumer]:
+    return [StreamConsumer(one.stream_name, one.consumer_arn, one.fencing_token) for one in leases]

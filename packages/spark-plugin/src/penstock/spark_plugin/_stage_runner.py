@@ -1,0 +1,114 @@
+"""Runs one stage: a batch job that commits, or live queries."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pyarrow.dataset
+from pyspark.sql import SparkSession
+from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from penstock.operator_attributes import Stage, VertexKind
+from penstock.spark_plugin._stage_builder import StageBuilder
+from penstock.spark_plugin._stage_store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+
+class StageRunner:
+    """Runs the stages of one pipeline in one session."""
+
+    def __init__(self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: StageStore) -> None:
+        self._pipeline = pipeline
+        self._builder = builder
+        self._spark = spark
+        self._store = store
+
+    def committed(self, stage: Stage) -> CommittedStage | None:
+        """The result of an earlier run, if its fingerprint is the stage's."""
+        return self._builder.folder(stage).committed() if stage.bounded else None
+
+    def run_bounded(self, stage: Stage) -> CommittedStage:
+        """Run a bounded stage's outputs and sinks as batch jobs, then commit."""
+        began = time.monotonic()
+        folder = self._builder.folder(stage)
+        folder.wipe()
+        folder.path.mkdir(parents=True)
+        with self._job_group(stage):
+            for vertex in stage.outputs:
+                self._builder.build(stage, vertex).write.parquet(str(folder.output(vertex)))
+            for sink in self._sinks(stage):
+                writer = self._builder.writer(stage, sink)
+                if not isinstance(writer, DataFrameWriter):
+                    raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
+                writer.save()
+        rows, size_bytes = _measure(folder, stage)
+        result = CommittedStage(
+            stage=stage.name,
+            fingerprint=self._builder.fingerprint(stage),
+            rows=rows,
+            size_bytes=size_bytes,
+            seconds=time.monotonic() - began,
+            outputs={vertex: folder.output(vertex).name for vertex in stage.outputs},
+        )
+        folder.commit(result)
+        return result
+
+    def deploy_live(self, stage: Stage) -> dict[str, StreamingQuery]:
+        """Start the queries of a live stage, one per sink, from their checkpoints where there are any."""
+        queries: dict[str, StreamingQuery] = {}
+        try:
+            with self._job_group(stage):
+                for sink in self._sinks(stage):
+                    queries[sink] = self._start(stage, sink)
+        except BaseException:
+            for query in queries.values():
+                query.stop()
+            raise
+        return queries
+
+    def _start(self, stage: Stage, sink: str) -> StreamingQuery:
+        writer = self._builder.writer(stage, sink)
+        if not isinstance(writer, DataStreamWriter):
+            raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
+        trigger = self._builder.declared(sink).trigger
+        if trigger:
+            writer = writer.trigger(**trigger)
+        checkpoint = str(self._store.checkpoint(sink))
+        return writer.queryName(f"{self._pipeline}.{sink}").option("checkpointLocation", checkpoint).start()
+
+    def _sinks(self, stage: Stage) -> list[str]:
+        return [name for name in stage.vertices if self._builder.declared(name).kind is VertexKind.SINK]
+
+    def _wrong_writer(self, sink: str, value: object, wanted: str) -> PipelineDefinitionError:
+        site = self._builder.declared(sink).call_site
+        return PipelineDefinitionError(
+            f"sink {sink!r} ({site}) must give {wanted} that is not started, not {type(value).__name__}"
+        )
+
+    @contextlib.contextmanager
+    def _job_group(self, stage: Stage) -> Iterator[None]:
+        """Name the jobs after the stage, and let their tasks know the trace."""
+        context = self._spark.sparkContext
+        before = context.getLocalProperty(TRACEPARENT_PROPERTY)
+        context.setJobGroup(stage.name, f"{self._pipeline}: stage {stage.name}", interruptOnCancel=False)
+        context.setLocalProperty(TRACEPARENT_PROPERTY, current_traceparent() or before)  # type: ignore[arg-type]  # None unsets
+        try:
+            yield
+        finally:
+            context.setLocalProperty(TRACEPARENT_PROPERTY, before)  # type: ignore[arg-type]  # None unsets
+            for name in ("spark.jobGroup.id", "spark.job.description"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None unsets
+
+
+def _measure(folder: StageFolder, stage: Stage) -> tuple[int, int]:
+    rows = size_bytes = 0
+    for vertex in stage.outputs:
+        files = sorted(folder.output(vertex).glob("*.parquet"))
+        size_bytes += sum(file.stat().st_size for file in files)
+        rows += (
+            int(pyarrow.dataset.dataset([str(file) for file in files], format="parquet").count_rows()) if files else 0
+        )
+    return rows, size_bytes
