@@ -1,0 +1,83 @@
+"""Fakes and helpers for tests of code that plans or schedules stages."""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from penstock.operator_attributes._events import StageEvent, StageFailed, StageFinished, StageStarted
+from penstock.operator_attributes._local import LocalStageScheduler
+from penstock.operator_attributes._remote import RemoteStageScheduler
+from penstock.operator_attributes._scheduler import StageScheduler
+from penstock.operator_attributes._servicer import StageSchedulerServicer
+from penstock.operator_attributes._wire import SERVICE_NAME
+from penstock.rpc import ClientSecurity, GrpcServer, ServerSettings
+
+__all__ = ["FakeClock", "play", "running_stage_scheduler"]
+
+
+class FakeClock:
+    """Monotonic seconds that move only when told."""
+
+    def __init__(self, now: float = 0.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        """The time."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Move time forward."""
+        self.now += seconds
+
+
+def play(
+    scheduler: StageScheduler, *, failures: Mapping[str, int] | None = None, seconds: float = 1.0
+) -> tuple[StageEvent, ...]:
+    """Play a driver until nothing is left to do: deploy all that is ready, then end the oldest batch stage that runs.
+
+    Live stages are stopped when no batch stage is left. `failures` says how many times a stage fails before it
+    finishes. Every event takes `seconds`. Returns the events in their order.
+    """
+    left = dict(failures or {})
+    events: list[StageEvent] = []
+    running: list[str] = []
+    now = 0.0
+
+    def tell(event: StageEvent) -> None:
+        scheduler.apply(event)
+        events.append(event)
+
+    while not scheduler.ended:
+        retry_at = scheduler.next_retry_at()
+        if not running and retry_at is not None:
+            now = max(now, retry_at)
+        for stage in scheduler.ready(now):
+            tell(StageStarted(stage_id=stage.id, at=now))
+            running.append(stage.id)
+        if not running:
+            return tuple(events)
+        now += seconds
+        stage_id = next((one for one in running if scheduler.plan.stage(one).bounded), running[0])
+        running.remove(stage_id)
+        if left.get(stage_id, 0) > 0:
+            left[stage_id] -= 1
+            tell(StageFailed(stage_id=stage_id, at=now, error="made to fail"))
+        else:
+            tell(StageFinished(stage_id=stage_id, at=now))
+    return tuple(events)
+
+
+@asynccontextmanager
+async def running_stage_scheduler(
+    scheduler: LocalStageScheduler | None = None, settings: ServerSettings | None = None
+) -> AsyncIterator[tuple[GrpcServer, RemoteStageScheduler]]:
+    """A server on a free port of this machine, and a client of it that knows its token."""
+    scheduler = scheduler or LocalStageScheduler()
+    settings = settings or ServerSettings(drain_seconds=1.0)
+    server = GrpcServer(settings, register=[StageSchedulerServicer(scheduler).add_to], service_names=[SERVICE_NAME])
+    async with server:
+        security = ClientSecurity(token=settings.security.token)
+        try:
+            async with RemoteStageScheduler(server.address, security) as client:
+                yield server, client
+        finally:
+            await scheduler.close()

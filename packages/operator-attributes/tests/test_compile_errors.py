@@ -1,0 +1,128 @@
+import pytest
+
+from penstock.operator_attributes import (
+    Boundedness,
+    Input,
+    JobGraph,
+    OperatorAttributes,
+    ResultPartitionType,
+    Vertex,
+    VertexKind,
+    compile,
+)
+from penstock.operator_attributes.errors import (
+    CompileError,
+    CycleError,
+    DuplicateNameError,
+    FullDamOverUnboundedError,
+    InvalidOptionError,
+    InvalidVertexError,
+    UnboundedBlockingEdgeError,
+    UnknownInputError,
+)
+
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+
+
+def live_job() -> JobGraph:
+    graph = JobGraph()
+    graph.add_source("live", boundedness=Boundedness.UNBOUNDED)
+    return graph
+
+
+def test_a_full_dam_operator_over_an_unbounded_input_names_operator_source_and_call_site() -> None:
+    """The end that it waits for never comes, however far above it the source is."""
+    graph = live_job()
+    graph.add_source("static", boundedness=Boundedness.BOUNDED)
+    graph.add_operator("join", "static", "live")
+    graph.add_operator("dam", "join", attributes=FULL_DAM, call_site="job.py:7")
+    with pytest.raises(FullDamOverUnboundedError, match=r"'dam' \(job\.py:7\).*'live'") as caught:
+        compile(graph)
+    assert caught.value.operator == "dam"
+    assert caught.value.call_site == "job.py:7"
+    assert caught.value.unbounded_sources == ("live",)
+
+
+def test_a_blocking_edge_out_of_an_unbounded_vertex_is_refused() -> None:
+    """Its consumer would never be deployed."""
+    graph = live_job()
+    graph.add_sink("sink", Input("live", partition_type=ResultPartitionType.BLOCKING), call_site="job.py:3")
+    with pytest.raises(UnboundedBlockingEdgeError) as caught:
+        compile(graph)
+    assert (caught.value.source, caught.value.target, caught.value.call_site) == ("live", "sink", "job.py:3")
+
+
+def test_a_cycle_is_named_along_its_edges() -> None:
+    """The words show the way round, without the vertices beside it."""
+    graph = live_job()
+    graph.add_operator("a", "live", "c")
+    graph.add_operator("b", "a")
+    graph.add_operator("c", "b")
+    graph.add_sink("sink", "c")
+    with pytest.raises(CycleError) as caught:
+        compile(graph)
+    assert caught.value.cycle == ("a", "b", "c", "a")
+
+
+def test_an_operator_that_reads_itself_is_a_cycle() -> None:
+    """The shortest cycle is one vertex long."""
+    graph = JobGraph()
+    graph.add_operator("a", "a")
+    with pytest.raises(CycleError) as caught:
+        compile(graph)
+    assert caught.value.cycle == ("a", "a")
+
+
+def test_an_unknown_input_is_named_with_its_nearest_match() -> None:
+    """A typing error is answered with the name that was meant."""
+    graph = live_job()
+    graph.add_sink("sink", "lvie", call_site="job.py:3")
+    with pytest.raises(UnknownInputError, match="did you mean 'live'") as caught:
+        compile(graph)
+    assert (caught.value.vertex, caught.value.unknown, caught.value.nearest) == ("sink", "lvie", "live")
+
+
+def test_a_name_is_taken_once() -> None:
+    """The error names both places."""
+    graph = JobGraph()
+    graph.add_source("live", boundedness=Boundedness.UNBOUNDED, call_site="job.py:1")
+    with pytest.raises(DuplicateNameError, match=r"job\.py:2.*job\.py:1"):
+        graph.add_sink("live", "live", call_site="job.py:2")
+
+
+def test_a_sink_cannot_be_read() -> None:
+    """Sinks have no output."""
+    graph = live_job()
+    graph.add_sink("sink", "live")
+    graph.add_operator("after", "sink")
+    with pytest.raises(InvalidVertexError, match="'sink'"):
+        compile(graph)
+
+
+def test_a_vertex_that_contradicts_its_kind_is_refused() -> None:
+    """Sources have no inputs and are bounded or not; everything else is the other way round."""
+    with pytest.raises(InvalidVertexError, match="no inputs"):
+        Vertex(name="a", kind=VertexKind.SOURCE, inputs=(Input("b"),), boundedness=Boundedness.BOUNDED)
+    with pytest.raises(InvalidVertexError, match="bounded or unbounded"):
+        Vertex(name="a", kind=VertexKind.SOURCE)
+    with pytest.raises(InvalidVertexError, match="without input"):
+        Vertex(name="a", kind=VertexKind.SINK)
+    with pytest.raises(InvalidVertexError, match="only sources"):
+        Vertex(name="a", kind=VertexKind.SINK, inputs=(Input("b"),), boundedness=Boundedness.BOUNDED)
+
+
+def test_impossible_values_name_the_option() -> None:
+    """Parallelism counts slots, names are not empty, and a window speaks for its operator."""
+    graph = live_job()
+    with pytest.raises(InvalidOptionError, match="parallelism"):
+        graph.add_sink("sink", "live", parallelism=0)
+    with pytest.raises(InvalidOptionError, match="name"):
+        graph.add_sink("", "live")
+
+
+def test_every_compile_error_can_be_caught_as_one() -> None:
+    """Callers that only report need one except clause."""
+    graph = JobGraph()
+    graph.add_sink("sink", "nothing")
+    with pytest.raises(CompileError):
+        compile(graph)

@@ -1,0 +1,61 @@
+import logging
+
+import pytest
+
+from penstock.operator_attributes import (
+    GlobalWindows,
+    OperatorAttributes,
+    OperatorAttributesBuilder,
+    window_attributes,
+)
+
+
+def test_both_attributes_are_false_by_default() -> None:
+    """An operator that says nothing about itself is no full-dam operator and has no sorter."""
+    assert OperatorAttributesBuilder().build() == OperatorAttributes(
+        output_only_after_end_of_stream=False, internal_sorter_supported=False
+    )
+
+
+def test_setters_can_be_chained() -> None:
+    """Each setter gives the builder back, and sets its own attribute."""
+    attributes = (
+        OperatorAttributesBuilder()
+        .set_output_only_after_end_of_stream(True)
+        .set_internal_sorter_supported(True)
+        .build()
+    )
+    assert attributes.output_only_after_end_of_stream
+    assert attributes.internal_sorter_supported
+
+
+def test_an_attribute_that_is_not_set_is_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+    """Only what was not set explicitly is logged, and at DEBUG."""
+    with caplog.at_level(logging.DEBUG, logger="penstock.operator_attributes"):
+        OperatorAttributesBuilder().set_output_only_after_end_of_stream(False).build()
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
+    assert "internal_sorter_supported" in caplog.text
+    assert "output_only_after_end_of_stream" not in caplog.text
+
+
+def test_attributes_that_are_all_set_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """An operator that says everything leaves no trace in the log, be the values true or false."""
+    with caplog.at_level(logging.DEBUG, logger="penstock.operator_attributes"):
+        OperatorAttributesBuilder().set_output_only_after_end_of_stream(False).set_internal_sorter_supported(
+            True
+        ).build()
+    assert not caplog.records
+
+
+def test_a_global_window_with_the_end_of_stream_trigger_makes_its_operator_full_dam() -> None:
+    """Such a window gives nothing before the end of its input."""
+    window = GlobalWindows.create_with_end_of_stream_trigger()
+    assert window.fires_only_at_end_of_stream
+    assert window_attributes(window).output_only_after_end_of_stream
+
+
+def test_a_plain_global_window_does_not_make_its_operator_full_dam() -> None:
+    """It never fires by itself, so the end of the input has no meaning for it."""
+    window = GlobalWindows.create()
+    assert not window.fires_only_at_end_of_stream
+    assert not window_attributes(window).output_only_after_end_of_stream

@@ -1,0 +1,164 @@
+import json
+import re
+
+import pytest
+
+from penstock.operator_attributes import (
+    Boundedness,
+    CyclicRegions,
+    GlobalWindows,
+    JobGraph,
+    StagePlan,
+    StageProgress,
+    StageState,
+    compile,
+)
+from penstock.operator_attributes.errors import DuplicateNameError, InvalidDocumentError
+
+
+def flights_job() -> JobGraph:
+    graph = JobGraph("flights")
+    graph.add_source("weather", boundedness=Boundedness.BOUNDED, call_site="job.py:1")
+    graph.add_source("flights", boundedness=Boundedness.UNBOUNDED, parallelism=2, call_site="job.py:2")
+    graph.add_operator(
+        "daily",
+        "weather",
+        window=GlobalWindows.create_with_end_of_stream_trigger(),
+        keyed=True,
+        call_site="job.py:3",
+    )
+    graph.add_operator("joined", "flights", "daily", call_site="job.py:4")
+    graph.add_sink("delays", "joined", call_site="job.py:5")
+    return graph
+
+
+EXPLAINED = """\
+flights: 2 stages, 1 blocking edge
+
+stage-1  daily  [batch, 1 slot]
+  blocks: 'daily' emits only after the end of its input (job.py:3)
+  source weather  (bounded, at job.py:1)
+  operator daily <- weather [sorted by key]  (full-dam, batch mode, at job.py:3)
+
+stage-2  delays  [stream, 2 slots]
+  after: stage-1 (daily)
+  source flights  (unbounded, parallelism 2, at job.py:2)
+  operator joined <- flights, daily [blocking, stage-1]  (at job.py:4)
+  sink delays <- joined  (at job.py:5)
+"""
+
+
+def test_explain_shows_stages_reasons_inputs_and_call_sites() -> None:
+    """The text is all that a person needs to see why a stage waits."""
+    assert compile(flights_job()).explain() == EXPLAINED
+
+
+def test_explain_shows_how_far_each_stage_has_come() -> None:
+    """With progress at hand, state, attempt, time, rows, bytes and error are shown."""
+    progress = {
+        "stage-1": StageProgress(state=StageState.FINISHED, attempts=2, seconds=1.25, rows=1095, size_bytes=20480),
+        "stage-2": StageProgress(state=StageState.RUNNING, attempts=1, seconds=60.0, error="lost a task"),
+    }
+    text = compile(flights_job()).explain(progress)
+    assert "state: FINISHED, attempt 2, 1.2 s, 1,095 rows, 20,480 bytes" in text
+    assert "state: RUNNING, attempt 1, 60.0 s, lost a task" in text
+
+
+def test_mermaid_draws_blocking_edges_thick() -> None:
+    """One subgraph per stage; exactly the blocking edge has the thick arrow."""
+    text = compile(flights_job()).mermaid()
+    assert text.startswith("flowchart LR\n")
+    assert re.findall(r"(\w+) ==>\|blocking\| (\w+)", text) == [("n2", "n4")]
+    assert 'n2["daily (full-dam)"]' in text
+    assert text.count("subgraph") == 2
+    assert text.count("-->") == 3
+
+
+def test_graphviz_draws_blocking_edges_bold() -> None:
+    """One cluster per stage; exactly the blocking edge is bold."""
+    text = compile(flights_job()).graphviz()
+    assert re.findall(r"(\w+) -> (\w+) \[style=bold", text) == [("n2", "n4")]
+    assert text.count("subgraph cluster_") == 2
+    assert text.startswith('digraph "flights" {')
+
+
+def test_pictures_colour_stages_by_state() -> None:
+    """A failed stage can be seen from afar."""
+    plan = compile(flights_job())
+    progress = {"stage-1": StageProgress(state=StageState.FAILED)}
+    assert "style s1 fill:" in plan.mermaid(progress)
+    assert "FAILED" in plan.mermaid(progress)
+    assert "fillcolor=" in plan.graphviz(progress)
+    assert "fillcolor=" not in plan.graphviz()
+
+
+def test_names_cannot_break_a_picture() -> None:
+    """Quotes, brackets and line ends are text like any other."""
+    graph = JobGraph('a"b')
+    graph.add_source('x"] --> y\n<b>', boundedness=Boundedness.BOUNDED)
+    graph.add_sink("back\\slash", 'x"] --> y\n<b>')
+    plan = compile(graph)
+    assert '(["x#quot;] --&gt; y &lt;b&gt; (bounded)"])' in plan.mermaid()
+    assert 'label="x\\"] --> y <b> (bounded)"' in plan.graphviz()
+    assert 'label="back\\\\slash"' in plan.graphviz()
+
+
+def test_a_graph_survives_json() -> None:
+    """Order of writing, attributes and call sites included."""
+    graph = flights_job()
+    again = JobGraph.from_json(graph.to_json())
+    assert again == graph
+    assert again.vertices == graph.vertices
+
+
+def test_a_graph_can_be_written_by_hand() -> None:
+    """Only what differs from the defaults must be said."""
+    graph = JobGraph.from_json(
+        """{"version": 1, "name": "job", "vertices": [
+            {"name": "s", "kind": "source", "boundedness": "bounded"},
+            {"name": "t", "kind": "sink", "inputs": [{"source": "s"}]}]}"""
+    )
+    assert compile(graph).stages[0].vertices == ("s", "t")
+
+
+def test_a_plan_survives_json() -> None:
+    """The plan that is read is equal to the one that was written, whatever rule compiled it."""
+    for cyclic in CyclicRegions:
+        plan = compile(flights_job(), cyclic_regions=cyclic)
+        assert StagePlan.from_json(plan.to_json()) == plan
+        assert StagePlan.from_json(plan.to_json()).stage("stage-2").blocking_inputs == ("stage-1",)
+
+
+def test_a_plan_gives_back_its_graph() -> None:
+    """Compiled again, it is the same plan."""
+    plan = compile(flights_job())
+    assert compile(plan.graph) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("no json", "$"),
+        ('{"version": 1, "name": "job"}', "$"),
+        ('{"version": 2, "name": "job", "vertices": []}', "$.version"),
+        ('{"version": 1, "name": "job", "vertices": [{"name": "a", "kind": "river"}]}', "$.vertices[0].kind"),
+        (
+            '{"version": 1, "name": "j", "vertices": '
+            '[{"name": "a", "kind": "source", "boundedness": "bounded", "parallelism": 0}]}',
+            "$.vertices[0]",
+        ),
+    ],
+)
+def test_a_document_that_is_no_graph_is_refused_with_the_place(text: str, path: str) -> None:
+    """The error says where the document differs from what was expected."""
+    with pytest.raises(InvalidDocumentError) as caught:
+        JobGraph.from_json(text)
+    assert caught.value.path == path
+
+
+def test_names_in_a_document_are_checked_like_any_other() -> None:
+    """Two vertices of one name are refused."""
+    document = json.loads(flights_job().to_json())
+    document["vertices"].append(document["vertices"][0])
+    with pytest.raises(DuplicateNameError):
+        JobGraph.from_json(json.dumps(document))

@@ -1,0 +1,194 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.operator_attributes import (
+    Boundedness,
+    CyclicRegions,
+    Input,
+    JobGraph,
+    OperatorAttributes,
+    ResultPartitionType,
+    StageFinished,
+    StagePlan,
+    StageScheduler,
+    StageStarted,
+    Vertex,
+    VertexKind,
+    compile,
+)
+from penstock.operator_attributes.errors import FullDamOverUnboundedError, UnboundedBlockingEdgeError
+from penstock.operator_attributes.testing import play
+
+CYCLIC = st.sampled_from(CyclicRegions)
+
+
+@st.composite
+def graphs(draw: st.DrawFn, *, valid: bool = True) -> JobGraph:
+    """Random graphs without cycles; with `valid`, full-dam operators and blocking edges only over bounded inputs."""
+    graph = JobGraph("random")
+    readable: list[str] = []
+    bounded: dict[str, bool] = {}
+    for number in range(draw(st.integers(1, 14))):
+        # Names say nothing about the order of the edges, which the plan must find by itself.
+        name = f"v{draw(st.integers(0, 99))}-{number}"
+        kind = draw(st.sampled_from(VertexKind)) if readable else VertexKind.SOURCE
+        if kind is VertexKind.SOURCE:
+            bounded[name] = draw(st.booleans())
+            graph.add_source(
+                name,
+                boundedness=Boundedness.BOUNDED if bounded[name] else Boundedness.UNBOUNDED,
+                parallelism=draw(st.integers(1, 3)),
+            )
+            readable.append(name)
+            continue
+        sources = draw(st.lists(st.sampled_from(readable), min_size=1, max_size=3))
+        bounded[name] = all(bounded[source] for source in sources)
+        modes = [mode for mode in ResultPartitionType if mode is not ResultPartitionType.BLOCKING]
+        inputs = tuple(
+            Input(
+                source,
+                draw(st.booleans()),
+                draw(st.sampled_from(ResultPartitionType if bounded[source] or not valid else modes)),
+            )
+            for source in sources
+        )
+        full_dam = kind is VertexKind.OPERATOR and draw(st.booleans()) and (bounded[name] or not valid)
+        graph.add(
+            Vertex(
+                name=name,
+                kind=kind,
+                inputs=inputs,
+                attributes=OperatorAttributes(output_only_after_end_of_stream=full_dam),
+                chained=draw(st.booleans()),
+                parallelism=draw(st.integers(1, 3)),
+                call_site="job.py:1",
+            )
+        )
+        if kind is VertexKind.OPERATOR:
+            readable.append(name)
+    return graph
+
+
+def unbounded_above(graph: JobGraph, name: str) -> bool:
+    vertex = graph[name]
+    return vertex.boundedness is Boundedness.UNBOUNDED or any(
+        unbounded_above(graph, one.source) for one in vertex.inputs
+    )
+
+
+@given(graph=graphs(), cyclic=CYCLIC)
+def test_every_stage_can_run_after_the_stages_before_it(graph: JobGraph, cyclic: CyclicRegions) -> None:
+    """Blocking inputs stand earlier in the plan and end by themselves; what a stage reads is there."""
+    plan = compile(graph, cyclic_regions=cyclic)
+    seen: dict[str, set[str]] = {}
+    for stage in plan.stages:
+        for one in stage.inputs:
+            assert plan.stage(one.stage_id).bounded
+            assert one.source in plan.stage(one.stage_id).outputs
+            assert one.source in seen[one.stage_id]
+        seen[stage.id] = set(stage.vertices)
+        brought = set(stage.vertices) | {one.source for one in stage.inputs}
+        for name in stage.vertices:
+            assert {one.source for one in graph[name].inputs} <= brought
+
+
+@given(graph=graphs(), cyclic=CYCLIC)
+def test_every_vertex_is_in_a_stage_and_only_bounded_ones_are_in_several(
+    graph: JobGraph, cyclic: CyclicRegions
+) -> None:
+    """Nothing is lost; what never ends is deployed once; merging reads nothing twice."""
+    plan = compile(graph, cyclic_regions=cyclic)
+    for vertex in graph:
+        stages = plan.stages_of(vertex.name)
+        assert stages
+        if unbounded_above(graph, vertex.name) or cyclic is CyclicRegions.MERGE:
+            assert len(stages) == 1
+        if vertex.kind is VertexKind.SINK:
+            assert len(stages) == 1
+
+
+@given(graph=graphs())
+def test_no_blocking_edge_lies_inside_of_a_stage_when_sources_may_be_read_twice(graph: JobGraph) -> None:
+    """Whatever the graph, each full-dam operator is finished before its result is read over a blocking edge."""
+    plan = compile(graph)
+    assert not any(stage.merged for stage in plan.stages)
+    assert all(edge.blocking == (edge.source_stage != edge.target_stage) for edge in plan.edges)
+
+
+@given(graph=graphs(valid=False), cyclic=CYCLIC)
+def test_no_unbounded_input_ever_feeds_a_full_dam_operator(graph: JobGraph, cyclic: CyclicRegions) -> None:
+    """A graph compiles if and only if every full-dam operator and every declared blocking edge has an end."""
+    wrong_dams = {vertex.name for vertex in graph if vertex.full_dam and unbounded_above(graph, vertex.name)}
+    wrong_edges = {
+        (one.source, vertex.name)
+        for vertex in graph
+        for one in vertex.inputs
+        if one.partition_type is ResultPartitionType.BLOCKING and unbounded_above(graph, one.source)
+    }
+    if wrong_dams:
+        with pytest.raises(FullDamOverUnboundedError) as dam:
+            compile(graph, cyclic_regions=cyclic)
+        assert dam.value.operator in wrong_dams
+    elif wrong_edges:
+        with pytest.raises(UnboundedBlockingEdgeError) as edge:
+            compile(graph, cyclic_regions=cyclic)
+        assert (edge.value.source, edge.value.target) in wrong_edges
+    else:
+        plan = compile(graph, cyclic_regions=cyclic)
+        assert all(stage.bounded for stage in plan.stages if stage.outputs)
+
+
+@given(graph=graphs(), cyclic=CYCLIC, data=st.data())
+def test_the_plan_does_not_depend_on_the_order_of_writing(
+    graph: JobGraph, cyclic: CyclicRegions, data: st.DataObject
+) -> None:
+    """Any order of the same vertices gives the same plan, in every byte."""
+    shuffled = JobGraph(graph.name)
+    for vertex in data.draw(st.permutations(graph.vertices)):
+        shuffled.add(vertex)
+    plan = compile(graph, cyclic_regions=cyclic)
+    assert compile(shuffled, cyclic_regions=cyclic) == plan
+    assert compile(shuffled, cyclic_regions=cyclic).to_json() == plan.to_json()
+
+
+@given(graph=graphs(), cyclic=CYCLIC)
+def test_graphs_and_plans_survive_json(graph: JobGraph, cyclic: CyclicRegions) -> None:
+    """Written and read again, both are equal to what they were."""
+    plan = compile(graph, cyclic_regions=cyclic)
+    assert JobGraph.from_json(graph.to_json()) == graph
+    assert StagePlan.from_json(plan.to_json()) == plan
+    assert plan.explain()
+    assert plan.mermaid().count("==>") == plan.graphviz().count("style=bold")
+
+
+@settings(max_examples=200)
+@given(graph=graphs(), slots=st.none() | st.integers(1, 8), cyclic=CYCLIC, data=st.data())
+def test_no_stage_starts_before_all_of_its_blocking_inputs_are_finished(
+    graph: JobGraph, slots: int | None, cyclic: CyclicRegions, data: st.DataObject
+) -> None:
+    """Under any slot budget and any failures, and the budget is kept; every stage ends."""
+    plan = compile(graph, cyclic_regions=cyclic)
+    live = sum(stage.slots for stage in plan.stages if not stage.bounded)
+    budget = None if slots is None else max(slots, live)
+    scheduler = StageScheduler(plan, slots=budget, max_attempts=2)
+    failures = {stage.id: data.draw(st.integers(0, 3)) for stage in plan.stages}
+    finished: set[str] = set()
+    running: set[str] = set()
+    for event in play(scheduler, failures=failures):
+        if isinstance(event, StageStarted):
+            assert set(plan.stage(event.stage_id).blocking_inputs) <= finished
+            running.add(event.stage_id)
+        else:
+            running.remove(event.stage_id)
+        if isinstance(event, StageFinished):
+            finished.add(event.stage_id)
+        if budget is not None:
+            assert sum(min(plan.stage(stage_id).slots, budget) for stage_id in running) <= budget
+    assert scheduler.ended
+    assert finished == {stage_id for stage_id, state in scheduler.states.items() if state.committed}
+    hopeless = {stage_id for stage_id, count in failures.items() if count >= 2}
+    for stage in plan.stages:
+        assert (stage.id in finished) == (
+            stage.id not in hopeless and all(one in finished for one in stage.blocking_inputs)
+        )

@@ -1,0 +1,331 @@
+"""The calls of `StageSchedulerApi`, in this process and over a real socket: the same behaviour in both homes."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import grpc
+import pytest
+
+from penstock.operator_attributes import (
+    Boundedness,
+    GlobalWindows,
+    Input,
+    JobGraph,
+    JobStatus,
+    LocalStageScheduler,
+    OperatorAttributes,
+    RemoteStageScheduler,
+    StageFailed,
+    StageFinished,
+    StageReused,
+    StageSchedulerApi,
+    StageStarted,
+    StageState,
+    compile,
+)
+from penstock.operator_attributes.errors import (
+    CycleError,
+    FullDamOverUnboundedError,
+    IllegalEventError,
+    InsufficientSlotsError,
+    InvalidOptionError,
+    JobExistsError,
+    RemoteSchedulerError,
+    SchedulerClosedError,
+    SlotBudgetExceededError,
+    TooManyJobsError,
+    UnknownInputError,
+    UnknownJobError,
+    UnknownStageError,
+)
+from penstock.operator_attributes.testing import FakeClock, running_stage_scheduler
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
+from penstock.rpc import ServerSecurity, ServerSettings, open_aio_channel
+
+DEADLINE = 20
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock(1000.0)
+
+
+@pytest.fixture(params=["local", "remote"])
+async def api(request: pytest.FixtureRequest, clock: FakeClock) -> AsyncIterator[StageSchedulerApi]:
+    scheduler = LocalStageScheduler(max_jobs=2, clock=clock)
+    if request.param == "local":
+        async with scheduler:
+            yield scheduler
+    else:
+        async with running_stage_scheduler(scheduler) as (_, client):
+            yield client
+
+
+def flights_job(call_site: str = "job.py:1") -> JobGraph:
+    graph = JobGraph("flights")
+    graph.add_source("weather", boundedness=Boundedness.BOUNDED, call_site=call_site)
+    graph.add_source("flights", boundedness=Boundedness.UNBOUNDED, call_site=call_site)
+    graph.add_operator(
+        "daily",
+        Input("weather", keyed=True),
+        window=GlobalWindows.create_with_end_of_stream_trigger(),
+        call_site=call_site,
+    )
+    graph.add_operator("joined", "flights", "daily", call_site=call_site)
+    graph.add_sink("delays", "joined", chained=True, parallelism=1, call_site=call_site)
+    return graph
+
+
+async def test_submit_gives_the_plan_and_what_may_be_deployed(api: StageSchedulerApi) -> None:
+    """The stages are those that the driver gets by compiling the graph itself."""
+    job = await api.submit("job", flights_job(), slots=4)
+    plan = compile(flights_job())
+    assert (job.job_id, job.name, job.version) == ("job", "flights", 1)
+    assert [
+        (stage.stage_id, stage.name, stage.vertices, stage.blocking_inputs, stage.bounded, stage.reason)
+        for stage in job.stages
+    ] == [
+        (stage.id, stage.name, stage.vertices, stage.blocking_inputs, stage.bounded, stage.reason)
+        for stage in plan.stages
+    ]
+    assert job.deployable == ("stage-1",)
+
+
+async def test_reports_move_the_job_to_its_end(api: StageSchedulerApi, clock: FakeClock) -> None:
+    """Each answer is the job after the event; times are those of the scheduler's clock."""
+    await api.submit("job", flights_job())
+    job = await api.report("job", StageStarted(stage_id="stage-1"))
+    assert job.stage("stage-1").progress.state is StageState.RUNNING
+    assert job.deployable == ()
+    clock.advance(2.5)
+    job = await api.report("job", StageFinished(stage_id="stage-1", rows=1095, size_bytes=0))
+    progress = job.stage("stage-1").progress
+    assert (progress.state, progress.seconds) == (StageState.FINISHED, 2.5)
+    assert (progress.rows, progress.size_bytes, progress.attempts) == (1095, 0, 1)
+    assert job.deployable == ("stage-2",)
+    await api.report("job", StageStarted(stage_id="stage-2"))
+    job = await api.report("job", StageFinished(stage_id="stage-2"))
+    assert job.ended
+    assert job.succeeded
+    assert job.stage("stage-2").progress.rows is None
+
+
+async def test_failures_carry_their_words_and_whether_they_are_final(api: StageSchedulerApi) -> None:
+    """A final failure is not tried again, and what waits for it is skipped."""
+    await api.submit("job", flights_job(), max_attempts=5)
+    await api.report("job", StageStarted(stage_id="stage-1"))
+    job = await api.report("job", StageFailed(stage_id="stage-1", error="lost"))
+    assert job.stage("stage-1").progress.error == "lost"
+    assert job.deployable == ("stage-1",)
+    await api.report("job", StageStarted(stage_id="stage-1"))
+    job = await api.report("job", StageFailed(stage_id="stage-1", error="no such table", retryable=False))
+    assert [stage.progress.state for stage in job.stages] == [StageState.FAILED, StageState.SKIPPED]
+    assert job.ended
+    assert not job.succeeded
+
+
+async def test_reused_stages_need_not_run(api: StageSchedulerApi) -> None:
+    """A restarted driver tells what it found committed."""
+    await api.submit("job", flights_job())
+    job = await api.report("job", StageReused(stage_id="stage-1", rows=3))
+    assert job.stage("stage-1").progress.state is StageState.REUSED
+    assert job.stage("stage-1").progress.rows == 3
+    assert job.deployable == ("stage-2",)
+
+
+async def test_submitting_again_gives_the_job_as_it_stands(api: StageSchedulerApi) -> None:
+    """Also when lines moved in the user's file; another graph under the same id is refused."""
+    await api.submit("job", flights_job())
+    await api.report("job", StageStarted(stage_id="stage-1"))
+    again = await api.submit("job", flights_job(call_site="job.py:99"))
+    assert again.stage("stage-1").progress.state is StageState.RUNNING
+    assert again.version == 2
+    other = flights_job()
+    other.add_sink("archive", "joined")
+    with pytest.raises(JobExistsError):
+        await api.submit("job", other)
+
+
+async def test_jobs_are_listed_by_id(api: StageSchedulerApi) -> None:
+    """And each can be asked for."""
+    await api.submit("b", flights_job())
+    await api.submit("a", flights_job())
+    assert [job.job_id for job in await api.list_jobs()] == ["a", "b"]
+    assert (await api.get_job("a")).job_id == "a"
+
+
+async def test_ended_jobs_are_forgotten_for_new_ones(api: StageSchedulerApi) -> None:
+    """A job that has not ended is never forgotten."""
+    for job_id in ("a", "b"):
+        await api.submit(job_id, flights_job())
+    with pytest.raises(TooManyJobsError):
+        await api.submit("c", flights_job())
+    for stage_id in ("stage-1", "stage-2"):
+        await api.report("b", StageReused(stage_id=stage_id))
+    await api.submit("c", flights_job())
+    assert [job.job_id for job in await api.list_jobs()] == ["a", "c"]
+
+
+async def test_a_watch_shows_the_job_and_each_change_until_its_end(api: StageSchedulerApi) -> None:
+    """It begins with the job as it stands, and ends by itself."""
+    await api.submit("job", flights_job())
+    seen: list[JobStatus] = []
+    async with asyncio.timeout(DEADLINE), aclosing(api.watch("job")) as jobs:
+        async for job in jobs:
+            seen.append(job)
+            if job.version == 1:
+                await api.report("job", StageReused(stage_id="stage-1"))
+            elif not job.ended:
+                await api.report("job", StageReused(stage_id="stage-2"))
+    assert [job.version for job in seen] == [1, 2, 3]
+    assert seen[-1].succeeded
+
+
+async def test_a_watch_of_an_ended_job_shows_it_once(api: StageSchedulerApi) -> None:
+    """Nothing more will happen."""
+    await api.submit("job", flights_job())
+    for stage_id in ("stage-1", "stage-2"):
+        await api.report("job", StageReused(stage_id=stage_id))
+    async with asyncio.timeout(DEADLINE):
+        assert [job.version async for job in api.watch("job")] == [3]
+
+
+async def test_a_slow_watcher_never_misses_the_last_state(api: StageSchedulerApi) -> None:
+    """States in between may be left out, their number growing all the same."""
+    await api.submit("job", flights_job())
+    async with asyncio.timeout(DEADLINE), aclosing(api.watch("job")) as jobs:
+        first = await anext(jobs)
+        for stage_id in ("stage-1", "stage-2"):
+            await api.report("job", StageReused(stage_id=stage_id))
+        rest = [job async for job in jobs]
+    versions = [first.version, *(job.version for job in rest)]
+    assert versions == sorted(set(versions))
+    assert rest[-1].succeeded
+
+
+async def test_wrong_requests_fail_with_the_same_typed_errors_in_both_homes(api: StageSchedulerApi) -> None:
+    """Class and fields are those of the rule that was broken."""
+    with pytest.raises(UnknownJobError) as unknown_job:
+        await api.get_job("nothing")
+    assert unknown_job.value.job_id == "nothing"
+    with pytest.raises(UnknownJobError):
+        await api.report("nothing", StageStarted(stage_id="stage-1"))
+    with pytest.raises(UnknownJobError):
+        await anext(api.watch("nothing"))
+    await api.submit("job", flights_job())
+    with pytest.raises(UnknownStageError):
+        await api.report("job", StageStarted(stage_id="stage-9"))
+    with pytest.raises(IllegalEventError) as illegal:
+        await api.report("job", StageStarted(stage_id="stage-2"))
+    assert (illegal.value.stage_id, illegal.value.state) == ("stage-2", "waiting")
+    wide = JobGraph()
+    wide.add_source("live", boundedness=Boundedness.UNBOUNDED, parallelism=3)
+    with pytest.raises(InsufficientSlotsError):
+        await api.submit("wide", wide, slots=2)
+    with pytest.raises(InvalidOptionError, match="slots"):
+        await api.submit("none", flights_job(), slots=0)
+    with pytest.raises(InvalidOptionError, match="max_attempts"):
+        await api.submit("none", flights_job(), max_attempts=0)
+    with pytest.raises(InvalidOptionError, match="job_id"):
+        await api.submit("", flights_job())
+
+
+async def test_starting_over_budget_is_refused(api: StageSchedulerApi) -> None:
+    """Two drivers cannot take the same slot."""
+    graph = JobGraph()
+    for name in ("a", "b"):
+        graph.add_source(name, boundedness=Boundedness.BOUNDED)
+    job = await api.submit("job", graph, slots=1)
+    assert job.deployable == ("stage-1",)
+    await api.report("job", StageStarted(stage_id="stage-1"))
+    with pytest.raises(SlotBudgetExceededError) as caught:
+        await api.report("job", StageStarted(stage_id="stage-2"))
+    assert (caught.value.needed, caught.value.free) == (1, 0)
+
+
+async def test_compile_errors_cross_with_their_facts(api: StageSchedulerApi) -> None:
+    """A graph that cannot be compiled is refused with the operator, its call site and the source."""
+    graph = JobGraph()
+    graph.add_source("live", boundedness=Boundedness.UNBOUNDED)
+    graph.add_operator(
+        "dam", "live", attributes=OperatorAttributes(output_only_after_end_of_stream=True), call_site="job.py:7"
+    )
+    with pytest.raises(FullDamOverUnboundedError) as caught:
+        await api.submit("job", graph)
+    assert (caught.value.operator, caught.value.call_site) == ("dam", "job.py:7")
+    assert caught.value.unbounded_sources == ("live",)
+    cyclic = JobGraph()
+    cyclic.add_operator("a", "b")
+    cyclic.add_operator("b", "a")
+    with pytest.raises(CycleError) as cycle:
+        await api.submit("job", cyclic)
+    assert cycle.value.cycle == ("a", "b", "a")
+    typo = JobGraph()
+    typo.add_source("live", boundedness=Boundedness.UNBOUNDED)
+    typo.add_sink("sink", "lvie")
+    with pytest.raises(UnknownInputError) as unknown:
+        await api.submit("job", typo)
+    assert unknown.value.nearest == "live"
+    with pytest.raises(UnknownJobError):
+        await api.get_job("job")
+
+
+async def test_closing_the_scheduler_ends_watches_with_an_error() -> None:
+    """Watchers of a job that goes on can tell that from its end, and look for another scheduler."""
+    scheduler = LocalStageScheduler()
+    async with asyncio.timeout(DEADLINE), running_stage_scheduler(scheduler) as (_, client):
+        await scheduler.submit("job", flights_job())
+        async with aclosing(client.watch("job")) as jobs:
+            assert (await anext(jobs)).version == 1
+            await scheduler.close()
+            with pytest.raises(SchedulerClosedError):
+                await anext(jobs)
+        with pytest.raises(SchedulerClosedError):
+            await client.list_jobs()
+
+
+async def test_a_service_that_cannot_be_reached_is_told_by_its_status() -> None:
+    """Callers need not know gRPC's own errors."""
+    async with running_stage_scheduler() as (server, _):
+        address = server.address
+    async with RemoteStageScheduler(address) as client:
+        with pytest.raises(RemoteSchedulerError) as caught:
+            await client.list_jobs()
+    assert caught.value.code == "UNAVAILABLE"
+
+
+async def test_calls_without_the_token_are_refused() -> None:
+    """A server with a token serves only those who know it."""
+    settings = ServerSettings(security=ServerSecurity(token="a-long-secret"), drain_seconds=1.0)
+    async with running_stage_scheduler(settings=settings) as (server, client):
+        assert await client.list_jobs() == ()
+        async with RemoteStageScheduler(server.address) as stranger:
+            with pytest.raises(RemoteSchedulerError) as caught:
+                await stranger.list_jobs()
+    assert caught.value.code == "UNAUTHENTICATED"
+
+
+async def test_messages_that_are_no_graph_are_invalid_arguments() -> None:
+    """Clients in other languages get a status code and words, whatever they send."""
+    source = pb.Vertex(name="a", kind=pb.VERTEX_KIND_SOURCE, bounded=True, parallelism=1)
+    wrong = [
+        pb.JobGraph(name="job", vertices=[pb.Vertex(name="a", parallelism=1)]),
+        pb.JobGraph(name="job", vertices=[source], edges=[pb.Edge(source="a", target="b")]),
+        pb.JobGraph(name="job", vertices=[source, source]),
+        pb.JobGraph(name="job", vertices=[pb.Vertex(name="a", kind=pb.VERTEX_KIND_SOURCE)]),
+        pb.JobGraph(vertices=[source]),
+    ]
+    async with running_stage_scheduler() as (server, _):
+        channel = open_aio_channel(server.address)
+        stub = pb_grpc.StageSchedulerServiceStub(channel)
+        for graph in wrong:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.Submit(pb.SubmitRequest(job_id="job", graph=graph))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await stub.Submit(pb.SubmitRequest(job_id="job", graph=pb.JobGraph(name="job", vertices=[source])))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Report(pb.ReportRequest(job_id="job", stage_id="stage-1"))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        await channel.close(None)

@@ -1,0 +1,110 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StagePlan, compile
+from penstock.services.stage_scheduler.__main__ import main
+
+
+def job() -> JobGraph:
+    graph = JobGraph("report")
+    graph.add_source("sales", boundedness=Boundedness.BOUNDED, call_site="job.py:1")
+    graph.add_operator(
+        "daily",
+        "sales",
+        attributes=OperatorAttributes(output_only_after_end_of_stream=True),
+        call_site="job.py:2",
+    )
+    graph.add_sink("table", "daily", call_site="job.py:3")
+    return graph
+
+
+@pytest.fixture
+def document(tmp_path: Path) -> Path:
+    path = tmp_path / "job.json"
+    path.write_text(job().to_json())
+    return path
+
+
+def test_explain_prints_the_stages(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text is the default."""
+    assert main(["explain", str(document)]) == 0
+    assert capsys.readouterr().out == compile(job()).explain()
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"), [("mermaid", "==>|blocking|"), ("dot", "style=bold"), ("json", '"stage-2"')]
+)
+def test_explain_prints_other_formats(
+    form: str, expected: str, document: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mermaid, Graphviz and JSON are for other programs."""
+    assert main(["explain", str(document), "--format", form]) == 0
+    assert expected in capsys.readouterr().out
+
+
+def test_explained_json_is_the_plan(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It can be read back."""
+    main(["explain", str(document), "--format", "json"])
+    assert StagePlan.from_json(capsys.readouterr().out) == compile(job())
+
+
+def test_explain_reads_standard_input(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dash stands for it."""
+    monkeypatch.setattr("sys.stdin", io.StringIO(job().to_json()))
+    assert main(["explain", "-"]) == 0
+    assert "stage-2  table" in capsys.readouterr().out
+
+
+def test_a_job_that_cannot_be_compiled_is_told_without_a_stack_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, and the operator with its call site."""
+    document = json.loads(job().to_json())
+    document["vertices"][0]["boundedness"] = "unbounded"
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(document))
+    assert main(["explain", str(path)]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("penstock-stages: 'daily' (job.py:2) emits only after")
+
+
+@pytest.mark.parametrize("content", [None, "no json", '{"version": 1}', b"\xff\xfe"])
+def test_a_file_that_holds_no_graph_is_wrong_usage(
+    content: str | bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and one line that says why."""
+    path = tmp_path / "job.json"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert main(["explain", str(path)]) == 2
+    assert capsys.readouterr().err.startswith("penstock-stages: ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--max-jobs", "0"], "max_jobs"),
+        (["--host", "0.0.0.0"], "host"),
+        (["--certificate-file", "server.pem"], "private_key_file"),
+        (["--token-file", "/no/such/file"], "token_file"),
+    ],
+)
+def test_unsafe_or_impossible_settings_are_refused_before_serving(
+    arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 2, and the option's name."""
+    assert main(["serve", *arguments]) == 2
+    assert word in capsys.readouterr().err
+
+
+def test_an_exporter_that_is_not_installed_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spans would be lost silently."""
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "carrier-pigeon")
+    assert main(["serve"]) == 2
+    assert "carrier-pigeon" in capsys.readouterr().err

@@ -1,0 +1,120 @@
+"""The service as a process, over its real socket."""
+
+import asyncio
+import os
+import time
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from penstock.operator_attributes import (
+    SERVICE_NAME,
+    Boundedness,
+    JobGraph,
+    OperatorAttributes,
+    RemoteStageScheduler,
+    StageFinished,
+    StageReused,
+    StageStarted,
+)
+from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError, SchedulingError
+from penstock.rpc import ClientSecurity, open_channel
+from penstock.rpc.testing import service_process
+
+MODULE = "penstock.services.stage_scheduler"
+DEADLINE = 60
+
+
+def job() -> JobGraph:
+    graph = JobGraph("join")
+    graph.add_source("history", boundedness=Boundedness.BOUNDED)
+    graph.add_source("live", boundedness=Boundedness.UNBOUNDED)
+    graph.add_operator("daily", "history", attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+    graph.add_sink("joined", "live", "daily")
+    return graph
+
+
+def test_it_answers_health_and_reflection_and_stops_on_sigterm() -> None:
+    """Orchestrators find it healthy, tools find its contract, and SIGTERM ends it with code 0."""
+    with service_process(MODULE, ["serve"]) as service:
+        with open_channel(service.address) as channel:
+            health = health_pb2_grpc.HealthStub(channel)
+            for name in ("", SERVICE_NAME):
+                answer = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=DEADLINE)
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+            reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
+            request = reflection_pb2.ServerReflectionRequest(list_services="")
+            (listed,) = reflection.ServerReflectionInfo(iter([request]), timeout=DEADLINE)
+            assert SERVICE_NAME in {one.name for one in listed.list_services_response.service}
+        assert service.terminate() == 0
+
+
+async def test_a_driver_and_a_watcher_meet_over_the_service() -> None:
+    """What one client reports another one sees, to the end of the job."""
+    with service_process(MODULE, ["serve"]) as service:
+        async with (
+            asyncio.timeout(DEADLINE),
+            RemoteStageScheduler(service.address) as driver,
+            RemoteStageScheduler(service.address) as watcher,
+        ):
+            submitted = await driver.submit("job", job(), slots=2)
+            assert submitted.deployable == ("stage-1",)
+            versions = []
+            async with aclosing(watcher.watch("job")) as jobs:
+                async for seen in jobs:
+                    versions.append(seen.version)
+                    match seen.version:
+                        case 1:
+                            await driver.report("job", StageStarted(stage_id="stage-1"))
+                        case 2:
+                            await driver.report("job", StageFinished(stage_id="stage-1", rows=9))
+                        case 3:
+                            assert seen.stage("stage-1").progress.rows == 9
+                            assert seen.deployable == ("stage-2",)
+                            await driver.report("job", StageReused(stage_id="stage-2"))
+            assert versions == [1, 2, 3, 4]
+            assert [one.job_id for one in await watcher.list_jobs()] == ["job"]
+
+
+async def test_sigterm_does_not_wait_for_watchers_of_live_jobs() -> None:
+    """Open watches end at once, with an error that says why, not after the whole drain time."""
+    with service_process(MODULE, ["serve", "--drain-seconds", "60"]) as service:
+        async with asyncio.timeout(DEADLINE), RemoteStageScheduler(service.address) as client:
+            await client.submit("job", job())
+            async with aclosing(client.watch("job")) as jobs:
+                await anext(jobs)
+                began = time.monotonic()
+                ended = asyncio.create_task(
+                    asyncio.to_thread(service.terminate, DEADLINE), name="terminate the service"
+                )
+                with pytest.raises(SchedulingError) as caught:
+                    await anext(jobs)
+                assert isinstance(caught.value, SchedulerClosedError | RemoteSchedulerError)
+                assert await ended == 0
+                assert time.monotonic() - began < 30
+
+
+async def test_settings_come_from_the_environment_and_the_token_is_demanded(tmp_path: Path) -> None:
+    """A token file named in the environment locks the service, but for health checks."""
+    token = tmp_path / "token"
+    token.write_text("a-long-secret\n")
+    environment = {
+        **os.environ,
+        "PENSTOCK_STAGES_TOKEN_FILE": str(token),
+        "PENSTOCK_STAGES_MAX_JOBS": "1",
+    }
+    with service_process(MODULE, ["serve"], environment) as service:
+        async with (
+            asyncio.timeout(DEADLINE),
+            RemoteStageScheduler(service.address, ClientSecurity(token="a-long-secret")) as friend,
+            RemoteStageScheduler(service.address) as stranger,
+        ):
+            await friend.submit("job", job())
+            with pytest.raises(SchedulingError, match="1 jobs are under way"):
+                await friend.submit("another", job())
+            with pytest.raises(RemoteSchedulerError, match="UNAUTHENTICATED"):
+                await stranger.list_jobs()
+        assert service.terminate() == 0
