@@ -193,6 +193,8 @@ class BlockingConsumerRegistry:
         try:
             self._loop.run_until_complete(self._live(make))
         finally:
+            with self._lock:
+                self._closed = True
             self._loop.close()
 
     async def _live(self, make: Callable[[], ConsumerRegistry]) -> None:
@@ -203,16 +205,16 @@ class BlockingConsumerRegistry:
             return
         try:
             async with LeaseKeeper(registry) as keeper:
-                sweeping = asyncio.create_task(self._sweep_when_wanted(registry), name="sweep")
+                sweeping = asyncio.create_task(self._sweep_when_wanted(registry), name="sweep leases")
                 self._ready.set_result((registry, keeper))
                 await self._closing.wait()
-            # The sweep, and calls of other threads that are still in progress.
-            current = asyncio.current_task()
-            others = {sweeping, *asyncio.all_tasks()} - {current}
+                sweeping.cancel()
+        finally:
+            # Calls of other threads that are still in progress, and the sweep.
+            others = asyncio.all_tasks() - {asyncio.current_task()}
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-        finally:
             await registry.close()
 
     async def _sweep_when_wanted(self, registry: ConsumerRegistry) -> None:

@@ -13,7 +13,7 @@ from typing import Final, Self
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._registry import ConsumerRegistry
 from penstock.registration._values import Heartbeat, Lease
-from penstock.registration.errors import LeaseLostError, RegistrationError
+from penstock.registration.errors import LeaseLostError
 
 _logger = logging.getLogger(__name__)
 
@@ -114,7 +114,7 @@ class LeaseKeeper:
                 else:
                     reason = "it ended, or another job took the consumer over"
             elif self._clock() >= kept.ends_at:
-                reason = f"no heartbeat was answered for {kept.time_to_live_seconds:g} s; the last error: {answer}"
+                reason = f"no heartbeat was answered for {kept.time_to_live_seconds:g} s; the last error: {answer!r}"
             else:
                 _logger.warning("heartbeat for %s of %s: %s", lease.consumer_name, lease.stream_name, answer)
                 kept = kept.missed(self._clock())
@@ -134,7 +134,8 @@ class LeaseKeeper:
         try:
             async with asyncio.timeout(max(0.0, patience_seconds)):
                 return await self._registry.heartbeat(lease)
-        except (RegistrationError, TimeoutError) as error:
+        except Exception as error:
+            # Whatever it is: nobody has said that the lease is held. It counts as no answer, and ends in `on_lost`.
             return error
 
 

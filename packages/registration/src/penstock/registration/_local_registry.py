@@ -112,10 +112,9 @@ class LocalConsumerRegistry:
                 record, job_id=lease.job_id, fencing_token=lease.fencing_token, now=self._clock()
             ),
         )
-        if record is None:
+        if record is None or record.holding is None:
             return Heartbeat(held=False, time_to_live_seconds=0.0)
-        remaining = lease_rules.remaining_seconds(record, self._clock())
-        return Heartbeat(held=remaining > 0, time_to_live_seconds=remaining)
+        return Heartbeat(held=True, time_to_live_seconds=record.holding.time_to_live_seconds)
 
     async def release(self, lease: Lease) -> bool:
         """See ConsumerRegistry. Without a grace period it returns when the consumer is gone.
@@ -161,6 +160,15 @@ class LocalConsumerRegistry:
             except RegistrationError as error:
                 _logger.warning("consumer %s of stream %s stays: %s", record.consumer_name, record.stream_name, error)
         return ended
+
+    async def sweep_for_ever(self, interval: timedelta) -> None:
+        """Sweep now and at every interval, until cancelled. A store that fails is logged, and asked again."""
+        while True:
+            try:
+                await self.sweep()
+            except RegistrationError as error:
+                _logger.warning("leases were not swept: %s", error)
+            await self._sleep(interval.total_seconds())
 
     async def close(self) -> None:
         """See ConsumerRegistry."""

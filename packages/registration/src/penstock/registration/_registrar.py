@@ -165,7 +165,7 @@ class StreamConsumerRegistrar:
             nonlocal unanswered
             try:
                 await self._threads.run(
-                    self._client().register_stream_consumer, StreamARN=stream_arn, ConsumerName=consumer_name
+                    lambda: self._client().register_stream_consumer(StreamARN=stream_arn, ConsumerName=consumer_name)
                 )
             except Exception as error:
                 if error_code(error) == "ResourceInUseException":

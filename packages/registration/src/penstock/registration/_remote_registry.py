@@ -14,6 +14,7 @@ from penstock.aws import BackoffPolicy, retry
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
 from penstock.registration import _messages as messages
+from penstock.registration._heartbeat_stream import HeartbeatStream
 from penstock.registration._status import (
     acquire_timeout,
     deadline_passed,
@@ -48,7 +49,7 @@ class RemoteConsumerRegistry:
         self._security = security
         self._reconnect = reconnect
         self._channel: grpc.aio.Channel | None = None
-        self._heartbeats: Any = None
+        self._heartbeats: HeartbeatStream | None = None
         self._heartbeat_lock = asyncio.Lock()
 
     async def acquire(self, request: AcquireRequest) -> Lease:
@@ -141,19 +142,18 @@ class RemoteConsumerRegistry:
         return await retry(once, self._reconnect, is_retryable=is_retryable)
 
     async def _beat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
-        """One heartbeat; a stream that the registry ended in between (a restart) is opened again, once."""
+        """One heartbeat. A stream that broke or was ended since the last one is opened again, once."""
         for fresh in (self._heartbeats is None, True):
             if self._heartbeats is None:
-                self._heartbeats = self._stub().Heartbeat()
+                self._heartbeats = HeartbeatStream(self._stub().Heartbeat)
             try:
-                await self._heartbeats.write(request)
-                answer = await self._heartbeats.read()
-            except (grpc.RpcError, asyncio.InvalidStateError):
-                if fresh:
+                answer = await self._heartbeats.beat(request)
+            except grpc.RpcError as error:
+                if fresh or not is_transport_failure(error):
                     raise
-            else:
-                if isinstance(answer, pb.HeartbeatResponse):
-                    return answer
+                answer = None
+            if answer is not None:
+                return answer
             self._end_heartbeats()
         raise RegistryUnavailableError(
             where=f"the registry at {self._endpoint}", reason="it ended the stream of heartbeats"
@@ -162,4 +162,4 @@ class RemoteConsumerRegistry:
     def _end_heartbeats(self) -> None:
         heartbeats, self._heartbeats = self._heartbeats, None
         if heartbeats is not None:
-            heartbeats.cancel()
+            heartbeats.end()

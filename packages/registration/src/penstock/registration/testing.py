@@ -1,0 +1,220 @@
+"""For tests of those who use this package: a clock to move, a store in memory, and Kinesis's side of registration."""
+
+from __future__ import annotations
+
+import builtins
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from penstock.registration._record import ConsumerRecord
+
+__all__ = ["FakeKinesis", "InMemoryLeaseStore", "ManualClock"]
+
+
+class ManualClock:
+    """A clock that stands still until it is moved; its `sleep` moves it and returns at once."""
+
+    def __init__(self, start: float = 1_750_000_000.0) -> None:
+        self.now = start
+        self.slept: list[float] = []
+
+    def __call__(self) -> float:
+        """The time, in seconds."""
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        """Move the clock; a negative number is a clock that is set back."""
+        self.now += seconds
+
+    async def sleep(self, seconds: float) -> None:
+        """What code under test gets in place of `asyncio.sleep`."""
+        self.slept.append(seconds)
+        self.now += seconds
+
+
+class InMemoryLeaseStore:
+    """A LeaseStore that forgets everything with its object."""
+
+    def __init__(self) -> None:
+        self._records: dict[tuple[str, str], ConsumerRecord] = {}
+
+    async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:
+        """See LeaseStore."""
+        return self._records.get((stream_name, consumer_name))
+
+    async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
+        """See LeaseStore."""
+        return [self._write_one(record) for record in records]
+
+    def _write_one(self, record: ConsumerRecord) -> bool:
+        stored = self._records.get(record.key)
+        if record.version != (0 if stored is None else stored.version):
+            return False
+        self._records[record.key] = replace(record, version=record.version + 1)
+        return True
+
+    async def list(self, stream_name: str | None = None) -> builtins.list[ConsumerRecord]:
+        """See LeaseStore."""
+        found = [record for key, record in self._records.items() if stream_name in (None, key[0])]
+        return sorted(found, key=lambda record: record.key)
+
+    async def close(self) -> None:
+        """See LeaseStore."""
+
+
+@dataclass
+class _FakeConsumer:
+    arn: str
+    status: str
+    looks_left: int
+
+
+@dataclass
+class FakeKinesis:
+    """A session, and the client that it gives: the calls that concern stream consumers, in memory.
+
+    A consumer is CREATING, and later DELETING, for `looks` descriptions. Errors put into `errors[operation]` are raised
+    by the next calls, one each; `after[operation]` is called once, after the next call took effect and before it is
+    answered: what it raises is what the caller sees.
+    """
+
+    streams: tuple[str, ...] = ("flights",)
+    looks: int = 1
+    limit: int = 20
+    calls: list[str] = field(default_factory=list)
+    """Operations in the order of their arrival."""
+    errors: dict[str, deque[BaseException]] = field(default_factory=dict)
+    after: dict[str, Callable[[], None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._consumers: dict[tuple[str, str], _FakeConsumer] = {}
+        self._created = 0
+        self._lock = threading.RLock()
+
+    def client(self, service_name: str) -> Any:
+        """The fake itself."""
+        assert service_name == "kinesis"
+        return self
+
+    def fail(self, operation: str, *codes: str) -> None:
+        """Let the next calls of the operation fail with these codes."""
+        queue = self.errors.setdefault(operation, deque())
+        queue.extend(_error(code, operation) for code in codes)
+
+    def register_outside(self, stream_name: str, consumer_name: str) -> str:
+        """Register as somebody else, ACTIVE at once. Returns the ARN."""
+        with self._lock:
+            consumer = self._create(self._stream_arn(stream_name), consumer_name)
+            consumer.status = "ACTIVE"
+            return consumer.arn
+
+    def delete_outside(self, stream_name: str, consumer_name: str) -> None:
+        """Deregister as somebody else, gone at once."""
+        with self._lock:
+            del self._consumers[self._stream_arn(stream_name), consumer_name]
+
+    def names(self) -> set[str]:
+        """Names of all consumers that exist, in any state."""
+        with self._lock:
+            return {name for _, name in self._consumers}
+
+    def describe_stream_summary(self, *, StreamName: str) -> dict[str, Any]:  # noqa: D102
+        with self._called("describe_stream_summary"):
+            if StreamName not in self.streams:
+                raise _error("ResourceNotFoundException", "DescribeStreamSummary")
+            return {"StreamDescriptionSummary": {"StreamARN": self._stream_arn(StreamName)}}
+
+    def register_stream_consumer(self, *, StreamARN: str, ConsumerName: str) -> dict[str, Any]:  # noqa: D102
+        with self._called("register_stream_consumer"):
+            if (StreamARN, ConsumerName) in self._consumers:
+                raise _error("ResourceInUseException", "RegisterStreamConsumer")
+            if len(self._consumers) >= self.limit:
+                raise _error("LimitExceededException", "RegisterStreamConsumer")
+            return {"Consumer": self._description(ConsumerName, self._create(StreamARN, ConsumerName))}
+
+    def describe_stream_consumer(  # noqa: D102
+        self, *, StreamARN: str = "", ConsumerName: str = "", ConsumerARN: str = ""
+    ) -> dict[str, Any]:
+        with self._called("describe_stream_consumer"):
+            key, consumer = self._find(StreamARN, ConsumerName, ConsumerARN)
+            answer = {"ConsumerDescription": self._description(key[1], consumer)}
+            consumer.looks_left -= 1
+            if consumer.looks_left <= 0 and consumer.status == "CREATING":
+                consumer.status = "ACTIVE"
+            elif consumer.looks_left <= 0 and consumer.status == "DELETING":
+                del self._consumers[key]
+            return answer
+
+    def list_stream_consumers(self, *, StreamARN: str) -> dict[str, Any]:  # noqa: D102
+        with self._called("list_stream_consumers"):
+            found = [
+                self._description(name, consumer)
+                for (stream, name), consumer in self._consumers.items()
+                if stream == StreamARN
+            ]
+            return {"Consumers": found}
+
+    def deregister_stream_consumer(self, *, ConsumerARN: str) -> dict[str, Any]:  # noqa: D102
+        with self._called("deregister_stream_consumer"):
+            _, consumer = self._find("", "", ConsumerARN)
+            consumer.status, consumer.looks_left = "DELETING", self.looks
+            return {}
+
+    def _called(self, operation: str) -> _Call:
+        return _Call(self, operation, self._lock)
+
+    def _create(self, stream_arn: str, consumer_name: str) -> _FakeConsumer:
+        self._created += 1
+        arn = f"{stream_arn}/consumer/{consumer_name}:{1_700_000_000 + self._created}"
+        consumer = _FakeConsumer(arn, "CREATING", self.looks)
+        self._consumers[stream_arn, consumer_name] = consumer
+        return consumer
+
+    def _find(self, stream_arn: str, name: str, arn: str) -> tuple[tuple[str, str], _FakeConsumer]:
+        for key, consumer in self._consumers.items():
+            if consumer.arn == arn or key == (stream_arn, name):
+                return key, consumer
+        raise _error("ResourceNotFoundException", "DescribeStreamConsumer")
+
+    @staticmethod
+    def _stream_arn(stream_name: str) -> str:
+        return f"arn:aws:kinesis:eu-west-1:123456789012:stream/{stream_name}"
+
+    @staticmethod
+    def _description(name: str, consumer: _FakeConsumer) -> dict[str, Any]:
+        return {"ConsumerName": name, "ConsumerARN": consumer.arn, "ConsumerStatus": consumer.status}
+
+
+class _Call:
+    """One call: counted, failed on request, under the lock."""
+
+    def __init__(self, kinesis: FakeKinesis, operation: str, lock: threading.RLock) -> None:
+        self._kinesis = kinesis
+        self._operation = operation
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._kinesis.calls.append(self._operation)
+        errors = self._kinesis.errors.get(self._operation)
+        if errors:
+            self._lock.release()
+            raise errors.popleft()
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        self._lock.release()
+        after = self._kinesis.after.pop(self._operation, None)
+        if after is not None and error is None:
+            after()
+
+
+def _error(code: str, operation: str) -> ClientError:
+    return ClientError(
+        {"Error": {"Code": code, "Message": "as the test wants it"}, "ResponseMetadata": {"HTTPStatusCode": 400}},  # type: ignore[typeddict-item]  # the fields that matter
+        operation,
+    )

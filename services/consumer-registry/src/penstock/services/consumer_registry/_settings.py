@@ -1,0 +1,153 @@
+"""Settings of the service: flags, each with an environment variable behind it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import unquote, urlsplit
+
+from penstock.aws import AwsOptions
+from penstock.registration import LeaseSettings
+from penstock.registration.errors import RegistrationOptionError
+from penstock.rpc import ClientSecurity, RpcOptionError, ServerSettings
+
+PREFIX: Final = "PENSTOCK_REGISTRY"
+
+_AWS: Final = {
+    "region": "region of the streams; boto3's default chain decides when it is not given",
+    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
+    "profile": "profile of the shared configuration files",
+    "role_arn": "role to assume",
+    "role_session_name": "name of the role's session",
+    "role_external_id": "external id that the role asks for",
+    "sts_endpoint_url": "endpoint of STS",
+    "ca_bundle": "PEM file of the authorities to trust for AWS",
+}
+_SECONDS: Final = {
+    "time_to_live_seconds": (30.0, "seconds that a lease lives without a heartbeat, unless its request names them"),
+    "longest_time_to_live_seconds": (300.0, "most seconds that a request may name"),
+    "grace_seconds": (60.0, "seconds between the end of the last lease and the de-registration"),
+    "sweep_seconds": (15.0, "seconds between two looks for leases that ran out"),
+}
+_CLIENT_FILES: Final = {
+    "ca_file": "PEM of the authority that signed the server's certificate: turns TLS on",
+    "certificate_file": "PEM of the client's certificate, for mutual TLS",
+    "private_key_file": "PEM of that certificate's private key",
+}
+
+
+def store_path(url: str) -> Path:
+    """The file of `sqlite:///absolute/path` or `sqlite:relative/path`.
+
+    Raises:
+        RegistrationOptionError: another kind of store, or no path.
+    """
+    parts = urlsplit(url)
+    if parts.scheme != "sqlite":
+        raise RegistrationOptionError(option="store", reason=f"{url!r} is not of the form sqlite:///PATH")
+    path = unquote(parts.path)
+    if parts.netloc or not path.strip("/"):
+        raise RegistrationOptionError(option="store", reason=f"{url!r} names no file: write sqlite:///PATH")
+    # Four slashes, as some libraries want them for an absolute path, mean the same as three.
+    return Path("/" + path.lstrip("/")) if path.startswith("/") else Path(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegistrySettings:
+    """All that the service needs to know."""
+
+    server: ServerSettings
+    aws: AwsOptions
+    store: Path
+    leases: LeaseSettings
+    sweep_interval: timedelta
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add a flag per setting; each falls back to `PENSTOCK_REGISTRY_<NAME>`."""
+        ServerSettings.add_arguments(parser, PREFIX)
+        _add(parser, "store", "where leases are kept: sqlite:///PATH")
+        for name, text in _AWS.items():
+            _add(parser, name, text)
+        for name, (default, text) in _SECONDS.items():
+            _add(parser, name, f"{text}; default {default:g}")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+        """Settings from the flags of `add_arguments`.
+
+        Raises:
+            RpcOptionError, AwsOptionError, RegistrationOptionError: naming the setting that is wrong.
+        """
+        if not arguments.store:
+            raise RegistrationOptionError(option="store", reason="is missing: say where, by --store sqlite:///PATH")
+        seconds = {name: _seconds(name, getattr(arguments, name), default) for name, (default, _) in _SECONDS.items()}
+        if seconds["sweep_seconds"] <= timedelta(0):
+            raise RegistrationOptionError(option="sweep_seconds", reason="must be positive")
+        return cls(
+            server=ServerSettings.from_arguments(arguments, PREFIX, environment),
+            aws=AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS}),
+            store=store_path(arguments.store),
+            leases=LeaseSettings(
+                default_time_to_live=seconds["time_to_live_seconds"],
+                longest_time_to_live=seconds["longest_time_to_live_seconds"],
+                grace_period=seconds["grace_seconds"],
+            ),
+            sweep_interval=seconds["sweep_seconds"],
+        )
+
+
+def add_client_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how to reach a registry. A token is read from a file or the environment only."""
+    _add(parser, "endpoint", "host:port of the registry")
+    for name, text in _CLIENT_FILES.items():
+        _add(parser, name, text)
+    _add(parser, "token_file", "file that holds the bearer token")
+    parser.add_argument("--tls", action="store_true", help="use TLS with the authorities that gRPC trusts")
+
+
+def client_from_arguments(
+    arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> tuple[str, ClientSecurity]:
+    """Endpoint and security from the flags of `add_client_arguments`.
+
+    Raises:
+        RpcOptionError: the endpoint is missing, or a file cannot be read.
+    """
+    if not arguments.endpoint:
+        raise RpcOptionError("endpoint", "is missing: say which registry, by --endpoint HOST:PORT")
+    token = environment.get(f"{PREFIX}_TOKEN")
+    if arguments.token_file:
+        try:
+            token = Path(arguments.token_file).read_text().strip()
+        except OSError as error:
+            raise RpcOptionError("token_file", str(error.strerror)) from error
+
+    def file(name: str) -> Path | None:
+        return Path(value) if (value := getattr(arguments, name)) else None
+
+    security = ClientSecurity(
+        ca_file=file("ca_file"),
+        certificate_file=file("certificate_file"),
+        private_key_file=file("private_key_file"),
+        token=token,
+        tls=arguments.tls,
+    )
+    return arguments.endpoint, security
+
+
+def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    variable = f"{PREFIX}_{name.upper()}"
+    parser.add_argument("--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]")
+
+
+def _seconds(name: str, value: str | None, default: float) -> timedelta:
+    try:
+        return timedelta(seconds=default if value is None else float(value))
+    except (ValueError, OverflowError) as error:
+        raise RegistrationOptionError(option=name, reason=f"{value!r} is not a number of seconds") from error
