@@ -1,0 +1,97 @@
+import os
+import select
+import signal
+
+import pytest
+
+from penstock.demo._children import Child
+from penstock.demo._settings import DemoSettings
+from penstock.demo.errors import ChildEndedError
+from penstock.demo.producer import Pace
+
+SCRIPT = """
+import subprocess, sys
+from penstock.demo._tell import stop_event, tell
+grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("not json", flush=True)
+stop = stop_event()
+tell(ready=True, grandchild=grandchild.pid)
+stop.wait(600)
+tell(stopped=True)
+"""
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    (tmp_path / "child_script.py").write_text(SCRIPT)
+    (tmp_path / "broken_script.py").write_text("raise SystemExit(3)")
+    children = []
+
+    def run(module: str) -> Child:
+        child = Child("child", module, [], log=tmp_path / "child.log", environment={"PYTHONPATH": str(tmp_path)})
+        children.append(child)
+        return child
+
+    yield run
+    for child in children:
+        child.end(1)
+
+
+def test_a_child_tells_ends_when_asked_and_takes_its_own_children_along(start, tmp_path):
+    """SIGTERM lets it finish; what it started is gone too; what is not JSON is in its log."""
+    child = start("child_script")
+    assert child.wait_for("ready", 60) is True
+    grandchild = os.pidfd_open(child.latest["grandchild"])
+    assert child.end() == 0
+    assert child.latest["stopped"] is True
+    ended, _, _ = select.select([grandchild], [], [], 30)
+    os.close(grandchild)
+    assert ended
+    assert "not json" in (tmp_path / "child.log").read_text()
+
+
+def test_a_child_ends_when_its_parent_is_gone(start):
+    """A closed standard input means that the demo was killed."""
+    child = start("child_script")
+    child.wait_for("ready", 60)
+    child._process.stdin.close()
+    assert child._process.wait(60) == 0
+
+
+def test_a_child_that_ends_early_is_an_error_with_its_log(start):
+    """Nobody waits for what will never come."""
+    with pytest.raises(ChildEndedError) as error:
+        start("broken_script").wait_for("ready", 60)
+    assert error.value.code == 3
+
+
+def test_a_killed_child_has_its_signal_as_exit_code(start):
+    """The demo tells a kill from an end."""
+    child = start("child_script")
+    child.wait_for("ready", 60)
+    os.kill(child.pid, signal.SIGKILL)
+    assert child.end() == -signal.SIGKILL
+
+
+def test_the_pace_spreads_entries_evenly():
+    """Entry n leaves n / rate seconds after the start; without a rate nothing waits."""
+    pace = Pace(100.0, now=10.0)
+    assert pace.delay_seconds(0, 10.0) == 0
+    assert pace.delay_seconds(50, 10.2) == pytest.approx(0.3)
+    assert pace.delay_seconds(50, 11.0) == 0
+    assert Pace(None, now=0.0).delay_seconds(10**6, 0.0) == 0
+
+
+@pytest.mark.parametrize("arguments", [["--rows", "0"], ["--rate", "-1"], ["--rows", "many"], ["--unknown"]])
+def test_a_wrong_argument_ends_with_a_usage_message(arguments, capsys):
+    """The command line is checked before anything starts."""
+    with pytest.raises(SystemExit) as ended:
+        DemoSettings.parse(arguments)
+    assert ended.value.code == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_killing_the_driver_implies_starting_it_again():
+    """--kill-driver needs no --keep beside it."""
+    assert DemoSettings.parse(["--kill-driver"]).restarts_driver
+    assert not DemoSettings.parse([]).restarts_driver

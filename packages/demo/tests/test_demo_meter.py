@@ -1,0 +1,72 @@
+import datetime as dt
+
+import pyarrow as pa
+import pytest
+
+from penstock.demo import _meter
+from penstock.demo._meter import create_meter, latency_percentile, read_counts
+
+
+class Context:
+    batch_id = 0
+
+    @classmethod
+    def get(cls):
+        return cls()
+
+    def getLocalProperty(self, name):  # Spark's name
+        assert name == "streaming.sql.batchId"
+        return str(self.batch_id)
+
+
+@pytest.fixture
+def run_batch(monkeypatch, tmp_path):
+    pyspark = pytest.importorskip("pyspark")
+    monkeypatch.setattr(pyspark, "TaskContext", Context)
+    file = tmp_path / "counts.sqlite"
+
+    def run(batch_id: int, shards: list[str], millis: float = 50.0) -> None:
+        monkeypatch.setattr(Context, "batch_id", batch_id)
+        monkeypatch.setattr(_meter.time, "time", lambda: 1_000.0)
+        arrival = dt.datetime.fromtimestamp(1_000.0 - millis / 1000, tz=dt.UTC)
+        batch = pa.record_batch(
+            {
+                "shardId": pa.array(shards),
+                "approximateArrivalTimestamp": pa.array([arrival] * len(shards), pa.timestamp("us", "UTC")),
+            }
+        )
+        assert sum(part.num_rows for part in create_meter(file)([batch])) == len(shards)
+
+    run.file = file
+    return run
+
+
+def test_a_batch_that_runs_again_is_counted_once(run_batch):
+    """Keys are batch and shard, so a retry overwrites; other batches add up."""
+    run_batch(0, ["a", "a", "b"])
+    run_batch(0, ["a", "a", "b"])
+    run_batch(1, ["b"])
+    assert [(count.batch_id, count.rows) for count in read_counts(run_batch.file)] == [(0, 3), (1, 1)]
+
+
+def test_a_batch_that_gives_more_the_second_time_shows_in_the_sum(run_batch):
+    """A source that is not exact is caught: the table holds what was given last."""
+    run_batch(0, ["a", "a"])
+    run_batch(0, ["a", "a", "a"])
+    assert sum(count.rows for count in read_counts(run_batch.file)) == 3
+
+
+def test_percentiles_are_within_the_width_of_a_bucket(run_batch):
+    """Buckets are 5 % apart, so a percentile is right to 5 %."""
+    run_batch(0, ["a"] * 99, millis=50.0)
+    run_batch(1, ["a"], millis=4_000.0)
+    latencies = sum(
+        (count.latencies for count in read_counts(run_batch.file)), type(read_counts(run_batch.file)[0].latencies)()
+    )
+    assert latency_percentile(latencies, 0.5) == pytest.approx(50, rel=0.05)
+    assert latency_percentile(latencies, 1.0) == pytest.approx(4_000, rel=0.05)
+
+
+def test_no_table_is_no_counts(tmp_path):
+    """Before the first batch there is nothing to show."""
+    assert read_counts(tmp_path / "none.sqlite") == []
