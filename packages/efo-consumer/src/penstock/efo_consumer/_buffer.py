@@ -98,7 +98,13 @@ class ShardBuffer:
         return sum(segment.nbytes for segment in self._segments if segment.records is not None)
 
     def append(self, event: ShardEvent) -> None:
-        """Take the next event. Records at or before the end, if a publisher repeats some, are left out."""
+        """Take the next event. Records at or before the end, if a publisher repeats some, are left out.
+
+        An event without continuation and without children has no records either: it only tells the lag.
+        """
+        self.millis_behind_latest = event.millis_behind_latest
+        if event.continuation is None and not event.child_shards:
+            return
         records, nbytes = event.records, event.nbytes
         if self._end.sequence_number is not None and records.num_rows:
             repeated = rows_upto(records, int(self._end.sequence_number))
@@ -121,7 +127,6 @@ class ShardBuffer:
             first = _sequence_number(records, 0) if records.num_rows else int(end.sequence_number)
             self._held_after = first
         self._end = end
-        self.millis_behind_latest = event.millis_behind_latest
 
     def covers(self, position: ShardPosition) -> bool:
         """Tell whether every record after `position`, up to the end, is in the segments (evicted or not)."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
+from penstock.efo_consumer._config import RecordPublisherConfig
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 _MIB = 1024 * 1024
@@ -32,6 +33,9 @@ class ReaderConfig:
     """Wait before ListShards is asked again about a shard's parents or children. Default: 10 s (FLIP-128)."""
     fail_on_data_loss: bool = True
     """Whether a range that the stream no longer holds is an error; otherwise it is left out with a warning."""
+
+    publisher: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
+    """How shards are followed; which of the two publishers it is, the session says."""
 
     def __post_init__(self) -> None:
         if self.buffer_bytes_per_shard <= 0:

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.aws import AwsServiceError
+from penstock.aws import AwsError
 from penstock.efo_consumer._buffer import rows_upto
-from penstock.efo_consumer.errors import DataLossError, RangeDeadlineError, RecordPublisherError
+from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RangeDeadlineError, ShardFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -38,6 +38,7 @@ async def replay(
     Raises:
         DataLossError: Kinesis refuses the position or the shard, and `fail_on_data_loss`.
         RangeDeadlineError: nothing new came for `stall_seconds`.
+        ShardFailedError: the shard cannot be read.
     """
     events = backend.read_once(shard_range.stream_name, shard_range.shard_id, shard_range.after)
     loop = asyncio.get_running_loop()
@@ -54,10 +55,15 @@ async def replay(
                 yield records
             if is_last:
                 return
-    except (RecordPublisherError, AwsServiceError) as error:
-        reason = _LOST.get(error.code)
-        if reason is None:
+    except (EfoConsumerError, AwsError) as error:
+        if isinstance(error, RangeDeadlineError):
             raise
+        code = getattr(error, "code", type(error).__name__)
+        reason = _LOST.get(code)
+        if reason is None:
+            raise ShardFailedError(
+                stream=shard_range.stream_name, shard_id=shard_range.shard_id, code=code, reason=str(error)
+            ) from error
         lost = data_loss(shard_range, reason)
         if fail_on_data_loss:
             raise lost from error

@@ -102,7 +102,7 @@ class FollowedShard:
                     self._pool.append(self.buffer, event)
                     self._records += event.records.num_rows
                     self._bytes += event.nbytes
-                    if event.continuation is None:
+                    if event.child_shards:
                         self._on_end(self, event.child_shards)
                     self._on_event()
                     await self._wait_for_room()

@@ -30,7 +30,7 @@ READ_SCHEMA_WITH_ENCRYPTION = pa.schema(
 MAX_BATCH_ROWS = 10_000
 """Rows of a batch at most: Spark takes 1,000 to 10,000 rows best."""
 
-DEFAULT_MAX_BATCH_BYTES = 8 * 1024 * 1024
+DEFAULT_MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of a batch at most, about."""
 
 

@@ -16,10 +16,12 @@ EfoConsumerError
 │   ├── SubscriptionTakenOverError   another reader keeps taking the subscription
 │   └── RecordPublisherRetriesError  every attempt failed
 ├── PositionsError                   positions or a range that cannot be
+├── InitialPositionError             the start of a new query cannot be resolved
 └── ShardReaderError                 a call to a shard reader failed
     ├── SessionNotFoundError         no session of that id is open
     ├── StaleEpochError              a newer reader holds the session
     ├── FencedConsumerError          a newer lease of the stream consumer was seen
+    ├── ShardFailedError             a shard cannot be followed any more
     ├── DataLossError                the stream no longer holds a range that was promised
     ├── RangeDeadlineError           a promised range did not come in time
     └── ReaderUnavailableError       the reader cannot be reached
@@ -195,6 +197,22 @@ class RecordPublisherRetriesError(RecordPublisherError):
 
 class PositionsError(EfoConsumerError, ValueError):
     """Positions or a range that cannot be: malformed, of an unknown version, or backwards."""
+
+
+class InitialPositionError(EfoConsumerError):
+    """The start of a new query cannot be resolved to positions in shards.
+
+    Attributes:
+        stream: the stream's name.
+        code: the service's exception name, or the Python class of the cause.
+        reason: the cause's words.
+    """
+
+    def __init__(self, *, stream: str, code: str, reason: str) -> None:
+        self.stream = stream
+        self.code = code
+        self.reason = reason
+        super().__init__(f"{stream}: the initial position cannot be resolved: {reason}")
 
 
 class ShardReaderError(EfoConsumerError):

@@ -1,4 +1,4 @@
-"""Kinesis without I/O, for tests of what reads shards: a `ReaderBackend` whose streams are written and resharded by hand."""
+"""Kinesis without I/O, for tests of what reads shards: streams in memory that a test writes and reshards."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ class FakeShard:
 class FakeKinesis:
     """Streams in memory: a `ReaderBackend` for one event loop.
 
-    A record's arrival time is ten milliseconds per unit of its sequence number. Sequence numbers are drawn from one counter.
+    A record's arrival time is ten milliseconds per unit of its sequence number. Sequence numbers are drawn from one
+    counter.
 
     Args:
         event_records: records of one event at most.

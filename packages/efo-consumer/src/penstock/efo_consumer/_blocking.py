@@ -1,0 +1,192 @@
+"""A session of any shard reader for callers without an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.efo_consumer._client import CALL_SECONDS, RemoteShardReader
+from penstock.efo_consumer._publisher import RecordPublisherType
+from penstock.efo_consumer._reader_api import OpenRequest
+from penstock.efo_consumer._rendezvous import choose_endpoint
+from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+
+    from penstock.efo_consumer._positions import StreamPositions
+    from penstock.efo_consumer._reader_api import PositionsSnapshot, ShardReader, ShardStats, StreamConsumer
+    from penstock.rpc import ClientSecurity
+
+T = TypeVar("T")
+_CLOSE_SECONDS = 5.0
+
+
+class LoopThread:
+    """An event loop on a thread of its own. The thread is a daemon: it never keeps a process alive."""
+
+    def __init__(self, name: str) -> None:
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
+        """Run a coroutine on the loop and wait for its result; it is cancelled when the wait ends early.
+
+        Raises:
+            TimeoutError: it took longer than `timeout_seconds`.
+        """
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        try:
+            return future.result(timeout_seconds)
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        """End the loop and its thread. Whatever still runs on it is cancelled."""
+        if self._closed:
+            return
+        self._closed = True
+        # A task that does not end when cancelled dies with the process.
+        with suppress(TimeoutError):
+            self.call(_cancel_others(), _CLOSE_SECONDS)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+
+
+class BlockingSession:
+    """A `BlockingShardReader` over a reader that lives on a `LoopThread`.
+
+    Args:
+        thread: where the reader lives.
+        reader_for: gives the reader for a session id; called once, by `open`.
+        on_close: called by `close`, after the session was ended.
+    """
+
+    def __init__(
+        self, thread: LoopThread, reader_for: Callable[[str], ShardReader], on_close: Callable[[], None] | None = None
+    ) -> None:
+        self._thread = thread
+        self._reader_for = reader_for
+        self._on_close = on_close
+        self._reader: ShardReader | None = None
+        self._session_id = ""
+        self._epoch = 0
+
+    @property
+    def session_id(self) -> str:
+        """Of the session that was opened last; empty before."""
+        return self._session_id
+
+    @property
+    def epoch(self) -> int:
+        """Of the session that was opened last; 0 before."""
+        return self._epoch
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where a remote reader of the session is; None before `open`, and for a reader in this process."""
+        return getattr(self._reader, "endpoint", None)
+
+    def open(
+        self,
+        session_id: str,
+        positions: StreamPositions,
+        record_publisher: RecordPublisherType = RecordPublisherType.EFO,
+        consumers: Sequence[StreamConsumer] = (),
+    ) -> int:
+        """See `BlockingShardReader.open`."""
+        request = OpenRequest(
+            session_id=session_id,
+            positions=positions,
+            record_publisher=RecordPublisherType(record_publisher),
+            consumers=tuple(consumers),
+        )
+        reader = self._reader or self._reader_for(session_id)
+        self._epoch = self._thread.call(reader.open(request))
+        self._reader, self._session_id = reader, session_id
+        return self._epoch
+
+    def positions(
+        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+    ) -> PositionsSnapshot:
+        """See `BlockingShardReader.positions`."""
+        return self._thread.call(
+            self._open_reader().positions(
+                self._session_id,
+                self._epoch,
+                start,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                wait_seconds=wait_seconds,
+            )
+        )
+
+    def commit(self, positions: StreamPositions) -> None:
+        """See `BlockingShardReader.commit`."""
+        self._thread.call(self._open_reader().commit(self._session_id, self._epoch, positions))
+
+    def stats(self) -> list[ShardStats]:
+        """See `BlockingShardReader.stats`."""
+        return self._thread.call(self._open_reader().stats(self._session_id))
+
+    def close(self) -> None:
+        """End the session; a reader that cannot be reached is left alone. Can be called again."""
+        reader, self._reader = self._reader, None
+        if reader is not None and not self._thread.is_closed:
+            # Nobody waits for a session that its own reader no longer knows.
+            with suppress(EfoConsumerError, TimeoutError):
+                self._thread.call(reader.close_session(self._session_id, self._epoch), CALL_SECONDS)
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+    def _open_reader(self) -> ShardReader:
+        if self._reader is None:
+            raise SessionNotFoundError(session_id=self._session_id)
+        return self._reader
+
+
+def connect_reader(endpoint: str | Sequence[str], security: ClientSecurity | None = None) -> BlockingSession:
+    """Connect to a shard reader service: the same calls as in-process. Close it.
+
+    Of several endpoints rendezvous hashing over the session id chooses one, the same after every restart.
+
+    Raises:
+        EfoConsumerConfigError: no endpoint is given.
+        RpcOptionError: a TLS file cannot be read, or a token would cross the network in plain text (at `open`).
+    """
+    endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
+    if not endpoints or not all(endpoints):
+        raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
+    thread = LoopThread("penstock reader client")
+    made: list[RemoteShardReader] = []
+
+    def reader_for(session_id: str) -> ShardReader:
+        made.append(RemoteShardReader(choose_endpoint(endpoints, session_id), security))
+        return made[-1]
+
+    def on_close() -> None:
+        for reader in made:
+            thread.call(reader.aclose(), CALL_SECONDS)
+        thread.close()
+
+    return BlockingSession(thread, reader_for, on_close)

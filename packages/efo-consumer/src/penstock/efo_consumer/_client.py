@@ -1,0 +1,147 @@
+"""The remote home of the shard reader: the same calls over gRPC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import grpc
+
+from penstock.efo_consumer import _messages as messages
+from penstock.efo_consumer._status import reader_error
+from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
+from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
+from penstock.rpc import ClientSecurity, open_aio_channel
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats
+
+CALL_SECONDS = 30.0
+"""How long a call may take beside the time that its caller asked it to wait."""
+
+
+class RemoteShardReader:
+    """A `ShardReader` behind an endpoint, for the event loop that first uses it.
+
+    Args:
+        endpoint: `host:port`.
+        security: TLS and token.
+    """
+
+    def __init__(self, endpoint: str, security: ClientSecurity | None = None) -> None:
+        self.endpoint = endpoint
+        self._security = security
+        self._opened: grpc.aio.Channel | None = None
+
+    async def open(self, request: OpenRequest) -> int:
+        """See `ShardReader.open`."""
+        try:
+            answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return answer.epoch
+
+    async def positions(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+    ) -> PositionsSnapshot:
+        """See `ShardReader.positions`."""
+        request = pb.PositionsRequest(
+            session_id=session_id,
+            epoch=epoch,
+            start=messages.positions_to_messages(start),
+            max_records=max_records,
+            max_bytes=max_bytes,
+            wait_seconds=wait_seconds,
+        )
+        try:
+            answer = await self._stub().Positions(request, timeout=wait_seconds + CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return messages.snapshot_from_message(answer)
+
+    async def read_range(
+        self,
+        session_id: str,
+        ranges: Sequence[ShardRange],
+        *,
+        epoch: int = 0,
+        with_encryption_type: bool = False,
+        max_batch_bytes: int = 0,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `ShardReader.read_range`. Leaving the generator early ends the call."""
+        decoder = messages.BatchDecoder()
+        call = self._stub().ReadRange(
+            read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes)
+        )
+        try:
+            async for answer in call:
+                for batch in decoder.decode(answer.arrow_ipc):
+                    yield batch
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        finally:
+            call.cancel()
+
+    async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
+        """See `ShardReader.commit`."""
+        request = pb.CommitRequest(
+            session_id=session_id, epoch=epoch, positions=messages.positions_to_messages(positions)
+        )
+        try:
+            await self._stub().Commit(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+
+    async def stats(self, session_id: str) -> list[ShardStats]:
+        """See `ShardReader.stats`."""
+        try:
+            answer = await self._stub().Stats(pb.StatsRequest(session_id=session_id), timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return [messages.stats_from_message(shard) for shard in answer.shards]
+
+    async def close_session(self, session_id: str, epoch: int) -> None:
+        """See `ShardReader.close_session`."""
+        try:
+            await self._stub().Close(pb.CloseRequest(session_id=session_id, epoch=epoch), timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+
+    async def aclose(self) -> None:
+        """Close the connection; sessions stay."""
+        channel, self._opened = self._opened, None
+        if channel is not None:
+            await channel.close(None)
+
+    def _stub(self) -> pb_grpc.ShardReaderServiceAsyncStub:
+        if self._opened is None:
+            self._opened = open_aio_channel(self.endpoint, self._security)
+        return pb_grpc.ShardReaderServiceStub(self._opened)
+
+
+def read_range_request(
+    session_id: str,
+    ranges: Sequence[ShardRange],
+    epoch: int,
+    with_encryption_type: bool,
+    max_batch_bytes: int,
+) -> pb.ReadRangeRequest:
+    """Make the request for ranges."""
+    return pb.ReadRangeRequest(
+        session_id=session_id,
+        epoch=epoch,
+        ranges=messages.ranges_to_messages(ranges),
+        with_encryption_type=with_encryption_type,
+        max_batch_bytes=max_batch_bytes,
+    )

@@ -1,0 +1,102 @@
+"""Turns LATEST, TRIM_HORIZON or a time into positions in shards, once."""
+
+from __future__ import annotations
+
+import time
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from penstock.aws import AwsError
+from penstock.efo_consumer._positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._starting_position import StartingPosition, StartingPositionType
+from penstock.efo_consumer.errors import InitialPositionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from penstock.aws import AwsSession
+
+
+def resolve_initial_positions(
+    aws_session: AwsSession,
+    streams: Iterable[str],
+    starting_position: StartingPosition | str,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> StreamPositions:
+    """Give the positions at which a new query begins. Blocks on ListShards.
+
+    * LATEST: AT_TIMESTAMP of this moment, by the service's clock, in the shards that are open. Kept in the offset, it
+      skips nothing over restarts, which LATEST resolved again would.
+    * TRIM_HORIZON: in the shards whose parents are not listed any more; their children follow.
+    * AT_TIMESTAMP: in the shards that were open then (for a time before the retention: those of TRIM_HORIZON).
+
+    Raises:
+        InitialPositionError: a stream's shards cannot be listed, or it has none.
+        EfoConsumerConfigError: the starting position is none.
+    """
+    start = StartingPosition.parse(starting_position) if isinstance(starting_position, str) else starting_position
+    client = aws_session.client("kinesis")
+    return StreamPositions({stream: _resolve(client, stream, start, clock) for stream in streams})
+
+
+def _resolve(
+    client: Any, stream: str, start: StartingPosition, clock: Callable[[], float]
+) -> Mapping[str, ShardPosition]:
+    before = clock()
+    if start.type is StartingPositionType.LATEST:
+        shards, first_answer = _list(client, stream, {"Type": "AT_LATEST"})
+        position = ShardPosition.at_timestamp(_service_millis(first_answer, before, clock()))
+        ids = [shard["ShardId"] for shard in shards]
+    elif start.type is StartingPositionType.AT_TIMESTAMP:
+        millis = start.timestamp_millis or 0
+        shards, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000})
+        position = ShardPosition.at_timestamp(millis)
+        ids = [shard["ShardId"] for shard in shards]
+    else:
+        shards, _ = _list(client, stream, None)
+        listed = {shard["ShardId"] for shard in shards}
+        position = ShardPosition.trim_horizon()
+        ids = [shard["ShardId"] for shard in shards if not listed & _parents(shard)]
+    if not ids:
+        raise InitialPositionError(stream=stream, code="", reason="no shard is listed")
+    return dict.fromkeys(ids, position)
+
+
+def _list(client: Any, stream: str, shard_filter: dict[str, Any] | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    request: dict[str, Any] = {"StreamName": stream}
+    if shard_filter is not None:
+        request["ShardFilter"] = shard_filter
+    shards: list[dict[str, Any]] = []
+    first: dict[str, Any] | None = None
+    try:
+        while True:
+            answer = client.list_shards(**request)
+            first = first or answer
+            shards += answer["Shards"]
+            if not answer.get("NextToken"):
+                return shards, first
+            request = {"NextToken": answer["NextToken"]}
+    except ClientError as error:
+        code = error.response.get("Error", {}).get("Code", "")
+        raise InitialPositionError(stream=stream, code=code, reason=str(error)) from error
+    except (BotoCoreError, AwsError) as error:
+        raise InitialPositionError(stream=stream, code=type(error).__name__, reason=str(error)) from error
+
+
+def _parents(shard: dict[str, Any]) -> set[str]:
+    return {shard[key] for key in ("ParentShardId", "AdjacentParentShardId") if shard.get(key)}
+
+
+def _service_millis(answer: dict[str, Any], before: float, after: float) -> int:
+    """The service's time of the answer, in milliseconds.
+
+    Its Date header has whole seconds. While the local clock agrees with it, the local one is finer.
+    """
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if not date:
+        return int(before * 1000)
+    second = parsedate_to_datetime(date).timestamp()
+    return int(before * 1000) if before < second + 1 and second <= after else int(second * 1000)

@@ -1,0 +1,60 @@
+"""The shard reader's Kinesis: publishers of the factory, ListShards and polled replays over one client."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.aws import JsonClient
+from penstock.efo_consumer._config import RecordPublisherConfig
+from penstock.efo_consumer._list_shards import list_shards
+from penstock.efo_consumer._polling import read_once
+from penstock.efo_consumer._polling_reads import PollingTools
+from penstock.efo_consumer._publisher_factory import RecordPublisherFactory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from penstock.aws import AwsSession
+    from penstock.efo_consumer._list_shards import Shard
+    from penstock.efo_consumer._positions import ShardPosition
+    from penstock.efo_consumer._publisher import RecordPublisher, RecordPublisherType, ShardEvent
+
+
+class KinesisBackend:
+    """A `ReaderBackend` over AWS; satisfies it for the event loop that first uses it.
+
+    Args:
+        session: credentials, region and endpoint.
+        config: how shards are followed.
+    """
+
+    def __init__(self, session: AwsSession, config: RecordPublisherConfig | None = None) -> None:
+        self._session = session
+        self._config = config or RecordPublisherConfig()
+        self._client = JsonClient(session)
+        # One pace for all: polling publishers and replays share each shard's 5 reads/s.
+        self._polling_tools = PollingTools(config=self._config)
+
+    def record_publisher(
+        self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
+    ) -> RecordPublisher:
+        """See `ReaderBackend.record_publisher`."""
+        return RecordPublisherFactory().build_record_publisher(
+            replace(self._config, record_publisher=record_publisher),
+            self._session,
+            consumer_arns,
+            polling_tools=self._polling_tools,
+        )
+
+    async def list_shards(self, stream_name: str) -> Sequence[Shard]:
+        """See `ReaderBackend.list_shards`."""
+        return await list_shards(self._client, stream_name)
+
+    def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        """See `ReaderBackend.read_once`."""
+        return read_once(self._client, stream_name, shard_id, after, tools=self._polling_tools)
+
+    async def aclose(self) -> None:
+        """See `ReaderBackend.aclose`."""
+        await self._client.close()

@@ -1,0 +1,185 @@
+"""Values to messages of the gRPC contract and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from penstock.efo_consumer._positions import PositionType, ShardPosition, ShardRange, StreamPositions
+from penstock.efo_consumer._publisher import RecordPublisherType
+from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats, StreamConsumer
+from penstock.efo_consumer.errors import PositionsError
+from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_POSITION_TYPES = {
+    PositionType.TRIM_HORIZON: pb.POSITION_TYPE_TRIM_HORIZON,
+    PositionType.AT_TIMESTAMP: pb.POSITION_TYPE_AT_TIMESTAMP,
+    PositionType.AFTER_SEQUENCE_NUMBER: pb.POSITION_TYPE_AFTER_SEQUENCE_NUMBER,
+    PositionType.SHARD_END: pb.POSITION_TYPE_SHARD_END,
+}
+_PUBLISHER_TYPES = {
+    RecordPublisherType.EFO: pb.RECORD_PUBLISHER_TYPE_EFO,
+    RecordPublisherType.POLLING: pb.RECORD_PUBLISHER_TYPE_POLLING,
+}
+
+
+def position_to_message(position: ShardPosition) -> pb.ShardPosition:
+    """Position to message."""
+    return pb.ShardPosition(
+        type=_POSITION_TYPES[position.type],
+        timestamp_millis=position.timestamp_millis or 0,
+        sequence_number=position.sequence_number or "",
+    )
+
+
+def position_from_message(message: pb.ShardPosition) -> ShardPosition:
+    """Message to position.
+
+    Raises:
+        PositionsError: the type is not specified, or a field is malformed.
+    """
+    if message.type == pb.POSITION_TYPE_AT_TIMESTAMP:
+        return ShardPosition.at_timestamp(message.timestamp_millis)
+    if message.type == pb.POSITION_TYPE_AFTER_SEQUENCE_NUMBER:
+        return ShardPosition.after(message.sequence_number)
+    for kind, number in _POSITION_TYPES.items():
+        if number == message.type:
+            return ShardPosition(kind)
+    raise PositionsError("a position needs a type")
+
+
+def positions_to_messages(positions: StreamPositions) -> list[pb.StreamPositions]:
+    """Positions to one message per stream."""
+    return [
+        pb.StreamPositions(
+            stream_name=stream, shards={shard: position_to_message(position) for shard, position in shards.items()}
+        )
+        for stream, shards in positions.streams.items()
+    ]
+
+
+def positions_from_messages(messages: Iterable[pb.StreamPositions]) -> StreamPositions:
+    """Messages to positions."""
+    return StreamPositions(
+        {
+            message.stream_name: {shard: position_from_message(position) for shard, position in message.shards.items()}
+            for message in messages
+        }
+    )
+
+
+def open_to_message(request: OpenRequest) -> pb.OpenRequest:
+    """Request to message."""
+    return pb.OpenRequest(
+        session_id=request.session_id,
+        positions=positions_to_messages(request.positions),
+        record_publisher=_PUBLISHER_TYPES[request.record_publisher],
+        consumers=[
+            pb.StreamConsumer(
+                stream_name=consumer.stream_name,
+                consumer_arn=consumer.consumer_arn,
+                fencing_token=consumer.fencing_token,
+            )
+            for consumer in request.consumers
+        ],
+    )
+
+
+def open_from_message(message: pb.OpenRequest) -> OpenRequest:
+    """Message to request."""
+    polling = message.record_publisher == pb.RECORD_PUBLISHER_TYPE_POLLING
+    return OpenRequest(
+        session_id=message.session_id,
+        positions=positions_from_messages(message.positions),
+        record_publisher=RecordPublisherType.POLLING if polling else RecordPublisherType.EFO,
+        consumers=tuple(
+            StreamConsumer(item.stream_name, item.consumer_arn, item.fencing_token) for item in message.consumers
+        ),
+    )
+
+
+def snapshot_to_message(snapshot: PositionsSnapshot) -> pb.PositionsResponse:
+    """Snapshot to message."""
+    return pb.PositionsResponse(
+        positions=positions_to_messages(snapshot.positions),
+        records=snapshot.records,
+        bytes=snapshot.bytes,
+        millis_behind_latest=snapshot.millis_behind_latest,
+    )
+
+
+def snapshot_from_message(message: pb.PositionsResponse) -> PositionsSnapshot:
+    """Message to snapshot."""
+    return PositionsSnapshot(
+        positions_from_messages(message.positions), message.records, message.bytes, message.millis_behind_latest
+    )
+
+
+def ranges_to_messages(ranges: Sequence[ShardRange]) -> list[pb.ShardRange]:
+    """Ranges to messages."""
+    return [
+        pb.ShardRange(
+            stream_name=item.stream_name,
+            shard_id=item.shard_id,
+            after=position_to_message(item.after),
+            upto=position_to_message(item.upto),
+        )
+        for item in ranges
+    ]
+
+
+def ranges_from_messages(messages: Iterable[pb.ShardRange]) -> list[ShardRange]:
+    """Messages to ranges."""
+    return [
+        ShardRange(item.stream_name, item.shard_id, position_from_message(item.after), position_from_message(item.upto))
+        for item in messages
+    ]
+
+
+def stats_to_message(stats: ShardStats) -> pb.ShardStats:
+    """Stats to message."""
+    return pb.ShardStats(
+        stream_name=stats.stream_name,
+        shard_id=stats.shard_id,
+        millis_behind_latest=stats.millis_behind_latest,
+        records=stats.records,
+        bytes=stats.bytes,
+        subscriptions=stats.subscriptions,
+        buffered_records=stats.buffered_records,
+        buffered_bytes=stats.buffered_bytes,
+        replays=stats.replays,
+    )
+
+
+def stats_from_message(message: pb.ShardStats) -> ShardStats:
+    """Message to stats."""
+    return ShardStats(
+        stream_name=message.stream_name,
+        shard_id=message.shard_id,
+        millis_behind_latest=message.millis_behind_latest,
+        records=message.records,
+        bytes=message.bytes,
+        subscriptions=message.subscriptions,
+        buffered_records=message.buffered_records,
+        buffered_bytes=message.buffered_bytes,
+        replays=message.replays,
+    )
+
+
+class BatchDecoder:
+    """Turns the chunks of a ReadRange answer into batches. The batches share the chunks' memory."""
+
+    def __init__(self) -> None:
+        self._schema: pa.Schema | None = None
+
+    def decode(self, chunk: bytes) -> Iterator[pa.RecordBatch]:
+        """Give the batches of a chunk, which holds whole messages of an Arrow IPC stream."""
+        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(chunk)):
+            if self._schema is None:
+                self._schema = pa.ipc.read_schema(message)
+            else:
+                yield pa.ipc.read_record_batch(message, self._schema)

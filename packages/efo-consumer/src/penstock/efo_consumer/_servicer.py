@@ -1,0 +1,98 @@
+"""Serves a shard reader over gRPC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.efo_consumer import _messages as messages
+from penstock.efo_consumer._schema import read_schema
+from penstock.efo_consumer._status import status_table
+from penstock.efo_consumer.errors import EfoConsumerError
+from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
+from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
+from penstock.rpc import abort_with
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    import grpc
+
+    from penstock.efo_consumer._reader_api import ShardReader
+
+SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
+"""For health checks and reflection."""
+
+
+class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
+    """Answers for a reader. `add_to` is what `GrpcServer(register=…)` wants."""
+
+    def __init__(self, reader: ShardReader) -> None:
+        self._reader = reader
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Let the server answer for this servicer."""
+        pb_grpc.add_ShardReaderServiceServicer_to_server(self, server)
+
+    async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
+        """See the contract."""
+        try:
+            return pb.OpenResponse(epoch=await self._reader.open(messages.open_from_message(request)))
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:
+        """See the contract."""
+        try:
+            snapshot = await self._reader.positions(
+                request.session_id,
+                request.epoch,
+                messages.positions_from_messages(request.start),
+                max_records=request.max_records,
+                max_bytes=request.max_bytes,
+                wait_seconds=request.wait_seconds,
+            )
+            return messages.snapshot_to_message(snapshot)
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[pb.ReadRangeResponse]:
+        """See the contract."""
+        schema = read_schema(with_encryption_type=request.with_encryption_type)
+        try:
+            batches = self._reader.read_range(
+                request.session_id,
+                messages.ranges_from_messages(request.ranges),
+                epoch=request.epoch,
+                with_encryption_type=request.with_encryption_type,
+                max_batch_bytes=request.max_batch_bytes,
+            )
+            try:
+                yield pb.ReadRangeResponse(arrow_ipc=schema.serialize().to_pybytes())
+                async for batch in batches:
+                    yield pb.ReadRangeResponse(arrow_ipc=batch.serialize().to_pybytes())
+            finally:
+                await batches.aclose()
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+        """See the contract."""
+        try:
+            positions = messages.positions_from_messages(request.positions)
+            await self._reader.commit(request.session_id, request.epoch, positions)
+            return pb.CommitResponse()
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Stats(self, request: pb.StatsRequest, context: Any) -> pb.StatsResponse:
+        """See the contract."""
+        try:
+            stats = await self._reader.stats(request.session_id)
+            return pb.StatsResponse(shards=[messages.stats_to_message(shard) for shard in stats])
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Close(self, request: pb.CloseRequest, context: Any) -> pb.CloseResponse:
+        """See the contract."""
+        await self._reader.close_session(request.session_id, request.epoch)
+        return pb.CloseResponse()

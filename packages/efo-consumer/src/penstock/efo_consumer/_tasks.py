@@ -1,0 +1,76 @@
+"""Reads ranges in a Spark task: blocking, and safe in processes that were forked."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import grpc
+
+from penstock.efo_consumer._client import read_range_request
+from penstock.efo_consumer._messages import BatchDecoder
+from penstock.efo_consumer._status import reader_error
+from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
+from penstock.rpc import ClientSecurity, open_channel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._positions import ShardRange
+
+_channels: dict[tuple[int, str, ClientSecurity], grpc.Channel] = {}
+_lock = threading.Lock()
+_MAX_CHANNELS = 16
+
+
+def read_ranges(
+    address: str,
+    security: ClientSecurity | None,
+    session_id: str,
+    ranges: Sequence[ShardRange],
+    *,
+    epoch: int = 0,
+    with_encryption_type: bool = False,
+    max_batch_bytes: int = 0,
+) -> Iterator[pa.RecordBatch]:
+    """Give the records of the ranges, READ_SCHEMA, range by range, in sequence order; always the same ones.
+
+    The channel is opened at the first call of a process and kept for its later tasks. Closing the generator ends the
+    call.
+
+    Raises:
+        DataLossError: the stream no longer holds a range.
+        RangeDeadlineError: a range did not come in time.
+        ReaderUnavailableError: the reader cannot be reached.
+    """
+    channel = _channel(address, security or ClientSecurity())
+    decoder = BatchDecoder()
+    call = pb_grpc.ShardReaderServiceStub(channel).ReadRange(
+        read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes)
+    )
+    try:
+        for answer in call:
+            yield from decoder.decode(answer.arrow_ipc)
+    except grpc.RpcError as error:
+        raise reader_error(error, address) from error
+    finally:
+        # The tracing interceptor gives a generator instead of the call; dropping what it wraps cancels as well.
+        end = getattr(call, "cancel", None) or getattr(call, "close", None)
+        if end is not None:
+            end()
+
+
+def _channel(address: str, security: ClientSecurity) -> grpc.Channel:
+    # gRPC's threads do not survive a fork: a child must not use, nor close, what its parent opened.
+    key = (os.getpid(), address, security)
+    with _lock:
+        if key not in _channels:
+            own = [known for known in _channels if known[0] == key[0]]
+            if len(own) >= _MAX_CHANNELS:
+                # Workers outlive queries, each of which has an address of its own.
+                _channels.pop(own[0]).close()
+            _channels[key] = open_channel(address, security)
+        return _channels[key]
