@@ -123,6 +123,19 @@ def test_a_bounded_part_is_cut_out_of_a_region_that_never_ends() -> None:
     assert len(merged.stages) == 1
 
 
+def test_merging_reaches_everything_that_would_wait_for_a_region_without_end() -> None:
+    """Also what is behind a stage that is behind it."""
+    graph = JobGraph()
+    graph.add_source("airports", boundedness=Boundedness.BOUNDED)
+    graph.add_source("flights", boundedness=Boundedness.UNBOUNDED)
+    graph.add_operator("enrich", "flights", "airports")
+    graph.add_operator("count", "airports", attributes=FULL_DAM)
+    graph.add_operator("rank", "count", attributes=FULL_DAM)
+    graph.add_sink("table", "rank")
+    assert len(compile(graph, cyclic_regions=CyclicRegions.MERGE).stages) == 1
+    assert [stage.bounded for stage in compile(graph).stages] == [True, False, True, True]
+
+
 def test_what_is_computed_on_the_way_is_done_again_where_it_is_needed() -> None:
     """An operator between a source that is read twice and its readers is in both stages."""
     graph = shared_source(live=True)

@@ -119,6 +119,20 @@ def test_a_live_stage_leaves_slots_for_batch_stages_that_are_still_to_run() -> N
     assert names(scheduler) == ["live"]
 
 
+def test_a_live_stage_leaves_slots_for_a_wide_batch_stage_that_still_waits() -> None:
+    """A slot that is free now may be needed when the next stage's inputs are finished."""
+    graph = job(live=1)
+    graph.add_source("history", boundedness=Boundedness.BOUNDED)
+    graph.add_operator("first", "history", attributes=FULL_DAM)
+    graph.add_sink("report", "first", parallelism=2)
+    scheduler = StageScheduler(compile(graph), slots=2)
+    assert names(scheduler) == ["first"]
+    start(scheduler, "first")
+    assert names(scheduler) == []
+    finish(scheduler, "first")
+    assert names(scheduler) == ["report"]
+
+
 def test_a_live_stage_starts_beside_batch_stages_when_there_is_room_for_both() -> None:
     """It is held back no longer than necessary."""
     graph = job(live=1)

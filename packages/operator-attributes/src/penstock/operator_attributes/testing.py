@@ -34,10 +34,12 @@ def play(
 ) -> tuple[StageEvent, ...]:
     """Play a driver until nothing is left to do: deploy all that is ready, then end the oldest batch stage that runs.
 
-    Live stages are stopped when no batch stage is left. `failures` says how many times a stage fails before it
-    finishes. Every event takes `seconds`. Returns the events in their order.
+    Live stages are stopped when every batch stage has ended, and not before: a scheduler that lets them take the
+    slots that a batch stage needs is left stuck, not `ended`. `failures` says how many times a stage fails before
+    it finishes. Each end is `seconds` after the event before it. Returns the events in their order.
     """
     left = dict(failures or {})
+    bounded = {stage.id: stage.bounded for stage in scheduler.plan.stages}
     events: list[StageEvent] = []
     running: list[str] = []
     now = 0.0
@@ -53,10 +55,12 @@ def play(
         for stage in scheduler.ready(now):
             tell(StageStarted(stage_id=stage.id, at=now))
             running.append(stage.id)
-        if not running:
-            return tuple(events)
+        batch = [stage_id for stage_id in running if bounded[stage_id]]
+        live_only = all(state.ended for stage_id, state in scheduler.states.items() if bounded[stage_id])
+        if not batch and not (running and live_only):
+            break
         now += seconds
-        stage_id = next((one for one in running if scheduler.plan.stage(one).bounded), running[0])
+        stage_id = (batch or running)[0]
         running.remove(stage_id)
         if left.get(stage_id, 0) > 0:
             left[stage_id] -= 1
