@@ -10,6 +10,7 @@ from penstock.async_sink._congestion import CongestionControlRateLimitingStrateg
 from penstock.async_sink._converter import ElementConverter, WriteContext
 from penstock.async_sink._defaults import aimd_strategy
 from penstock.async_sink._entries import EntryFailure, EntryListener, RequestEntryWrapper
+from penstock.async_sink._gateway._client import RemoteSink, RemoteWriter
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry
 from penstock.async_sink._kinesis._sink import KinesisStreamsSink, kinesis_strategy
 from penstock.async_sink._kinesis._state_codec import state_from_bytes, state_to_bytes
@@ -44,6 +45,8 @@ __all__ = [
     "LoopClock",
     "NoOpScalingStrategy",
     "RateLimitingStrategy",
+    "RemoteSink",
+    "RemoteWriter",
     "RequestBuffer",
     "RequestEntryWrapper",
     "RequestInfo",

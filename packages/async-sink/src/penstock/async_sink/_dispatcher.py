@@ -211,7 +211,8 @@ class Dispatcher(Generic[R]):
                 settlement.acknowledged.append(wrapper)
                 continue
             settlement.throttled += failure.throttled
-            if not give_up and max_attempts is not None and wrapper.attempts >= max_attempts:
+            spent = failure.final or (max_attempts is not None and wrapper.attempts >= max_attempts)
+            if spent and not give_up:
                 settlement.rejected.append((wrapper, failure))
             else:
                 settlement.retried.append(wrapper)

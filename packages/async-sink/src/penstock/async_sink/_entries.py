@@ -22,6 +22,8 @@ class EntryFailure:
     """The destination's words."""
     throttled: bool = True
     """Whether it was refused because the destination is full: only that slows the writer down."""
+    final: bool = False
+    """Whether trying again would give the same: then it is not sent again."""
 
 
 class EntryListener(Protocol):

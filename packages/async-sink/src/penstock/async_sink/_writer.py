@@ -285,6 +285,17 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             # Later, so that a snapshot that is taken next sees the buffer as it was settled.
             asyncio.get_running_loop().call_soon(pump.pump)
 
+    def wake(self) -> None:
+        """Ask the rate limiting strategy again: something other than an answer or the time has changed its mind."""
+        self._dispatcher.unblock()
+        if self._pump is not None:
+            self._pump.pump()
+
+    def fail(self, error: BaseException) -> None:
+        """End the writer from outside of a request: its callers get the error, its entries stay for the snapshot."""
+        if self._pump is not None:
+            self._pump.fail(error)
+
     def snapshot_state(self) -> list[BufferedRequestState[R]]:
         """Everything that was written and not acknowledged, in the order of writing: one state, or none if empty.
 

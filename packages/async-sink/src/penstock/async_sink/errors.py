@@ -11,7 +11,10 @@ SinkError
 ├── UnansweredRequestError     a writer's submit_request_entries returned without an answer
 ├── WriterClosedError          the writer was used outside of its `async with` block
 ├── StateFormatError           bytes are no state of this sink, or of a version that is not known
-└── GatewayError               the sink gateway cannot be used, or gave up
+├── GatewayError               the sink gateway cannot be used, or gave up
+├── GatewayDrainingError       the gateway is ending: what it accepted is written, the rest goes elsewhere
+└── GatewayProtocolError       a client broke the gateway's contract
+    └── CreditExceededError    it sent more than its credits allow
 """
 
 from collections.abc import Sequence
@@ -140,3 +143,23 @@ class GatewayError(SinkError):
         self.endpoint = endpoint
         self.code = code
         self.message = message
+
+
+class GatewayDrainingError(SinkError):
+    """The gateway is ending: the batches that it accepted are written, the others go elsewhere."""
+
+    def __init__(self, destination: str) -> None:
+        super().__init__(f"the gateway is draining; send batches for {destination} again to its successor")
+        self.destination = destination
+
+
+class GatewayProtocolError(SinkError):
+    """A client broke the gateway's contract. `reason` says how."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class CreditExceededError(GatewayProtocolError):
+    """A client sent more than its credits allow."""

@@ -1,0 +1,1 @@
+"""The sink behind a gRPC gateway: servicer and client."""

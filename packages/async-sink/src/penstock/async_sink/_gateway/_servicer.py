@@ -1,0 +1,178 @@
+"""The gateway's side of the contract."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import grpc
+
+from penstock.async_sink._gateway._credits import CreditWindow
+from penstock.async_sink._gateway._destinations import KinesisWriter, SharedDestination, SharedDestinations
+from penstock.async_sink._gateway._session import ClientSession, entries_of
+from penstock.async_sink.errors import (
+    CreditExceededError,
+    DestinationError,
+    GatewayDrainingError,
+    GatewayProtocolError,
+    RecordError,
+    SinkError,
+)
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
+from penstock.rpc import abort_with
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SinkGatewayService"].full_name
+
+STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
+    RecordError: grpc.StatusCode.INVALID_ARGUMENT,
+    CreditExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    GatewayProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
+    GatewayDrainingError: grpc.StatusCode.UNAVAILABLE,
+    DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
+    SinkError: grpc.StatusCode.INTERNAL,
+}
+STATUS_OF_CODE = {
+    "ResourceNotFoundException": grpc.StatusCode.NOT_FOUND,
+    "AccessDeniedException": grpc.StatusCode.PERMISSION_DENIED,
+    "UnrecognizedClientException": grpc.StatusCode.PERMISSION_DENIED,
+    "InvalidArgumentException": grpc.StatusCode.INVALID_ARGUMENT,
+    "ValidationException": grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
+    """Writes the batches of many clients through one writer per destination."""
+
+    def __init__(self, destinations: SharedDestinations, window: CreditWindow | None = None) -> None:
+        self._destinations = destinations
+        self._window = window or CreditWindow()
+        self._draining = asyncio.Event()
+        self._sessions: set[ClientSession] = set()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve on that server."""
+        sink_gateway_pb2_grpc.add_SinkGatewayServiceServicer_to_server(self, server)
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Take no more batches; wait, for that long at most, until the accepted ones are written and acknowledged."""
+        self._draining.set()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._sessions:
+                    await next(iter(self._sessions)).ended.wait()
+        except TimeoutError:
+            pass
+
+    async def Write(  # the contract's name
+        self, request_iterator: AsyncIterator[pb.WriteRequest], context: Any
+    ) -> AsyncIterator[pb.WriteResponse]:
+        """Batches in, credits and acknowledgements out."""
+        session = ClientSession(self._window)
+        self._sessions.add(session)
+        reader = asyncio.create_task(self._read(request_iterator, session), name="gateway reader")
+        try:
+            while (answer := await session.next_answer()) is not None:
+                yield answer
+            if session.error is not None:
+                await _abort(context, session.error)
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            self._sessions.discard(session)
+            session.ended.set()
+
+    async def _read(self, requests: AsyncIterator[pb.WriteRequest], session: ClientSession) -> None:
+        try:
+            await self._accept_batches(_UntilStopped(requests, self._draining), session)
+        except SinkError as error:
+            session.fail(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            session.fail(error)
+            raise
+
+    async def _accept_batches(self, requests: "_UntilStopped", session: ClientSession) -> None:
+        first = await requests.next()
+        name = first.hello.destination if first is not None else ""
+        if first is None:
+            if requests.stopped:
+                raise GatewayDrainingError(name)
+            session.end_reading()
+            return
+        if first.WhichOneof("message") != "hello":
+            raise GatewayProtocolError("the first request must be hello")
+        shared = await self._destinations.get(first.hello.kind, name)
+        session.open_credit()
+        with shared.client(first.hello.client_id):
+            while (request := await requests.next()) is not None:
+                if request.WhichOneof("message") != "batch":
+                    raise GatewayProtocolError("only the first request may be hello")
+                await self._write(request.batch, shared.writer, session)
+            session.end_reading()
+            await session.wait_until_settled()
+        if requests.stopped:
+            raise GatewayDrainingError(name)
+
+    @staticmethod
+    async def _write(batch: pb.Batch, writer: KinesisWriter, session: ClientSession) -> None:
+        entries, size = entries_of(batch, writer.config.max_record_size_in_bytes)
+        tracker = session.accept(batch.batch_id, len(entries), size)
+        # Not cancelled by a drain: a batch is written whole, or was never accepted.
+        await writer.write_many(entries, listener=tracker)
+
+    async def Stats(  # the contract's name
+        self, request: pb.StatsRequest, context: Any
+    ) -> pb.StatsResponse:
+        """Numbers about the destinations."""
+        return pb.StatsResponse(destinations=[_stats(shared) for shared in self._destinations.all()])
+
+
+class _UntilStopped:
+    """Reads requests until the stream ends or the gateway drains."""
+
+    def __init__(self, requests: AsyncIterator[pb.WriteRequest], stop: asyncio.Event) -> None:
+        self._requests = requests
+        self._stop = stop
+        self.stopped = False
+
+    async def next(self) -> pb.WriteRequest | None:
+        """The next request; None at the end, or when the gateway drains."""
+        read = asyncio.ensure_future(anext(self._requests, None))
+        stop = asyncio.create_task(self._stop.wait(), name="gateway drain")
+        try:
+            await asyncio.wait({read, stop}, return_when=asyncio.FIRST_COMPLETED)
+            self.stopped = self._stop.is_set()
+            return None if self.stopped else read.result()
+        finally:
+            # A request that was read and not accepted has no acknowledgement: its client sends it again.
+            for task in (read, stop):
+                task.cancel()
+            await asyncio.gather(read, stop, return_exceptions=True)
+
+
+def _stats(shared: SharedDestination) -> pb.DestinationStats:
+    writer, metrics = shared.writer, shared.writer.metrics
+    return pb.DestinationStats(
+        kind=shared.kind,
+        destination=shared.name,
+        clients=shared.clients,
+        in_flight_requests=writer.in_flight_requests,
+        in_flight_messages=writer.in_flight_messages,
+        limit_messages=getattr(writer.strategy, "limit", 0),
+        buffered_entries=writer.buffered_entries,
+        records_out=metrics.records_out,
+        bytes_out=metrics.bytes_out,
+        throttled=metrics.throttled,
+    )
+
+
+async def _abort(context: Any, error: BaseException) -> NoReturn:
+    if isinstance(error, DestinationError):
+        status = STATUS_OF_CODE.get(error.code, STATUS_OF_ERROR[DestinationError])
+        # Numbers of the shared writer's records mean nothing to a client.
+        told = DestinationError(error.destination, error.code, error.message)
+        await abort_with(context, told, {DestinationError: status})
+    if not isinstance(error, Exception):
+        raise error
+    await abort_with(context, error, STATUS_OF_ERROR)

@@ -1,0 +1,154 @@
+"""One client's stream of batches."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from penstock.async_sink._entries import EntryFailure
+from penstock.async_sink._gateway._credits import CreditAccount, CreditWindow
+from penstock.async_sink._kinesis._entry import KinesisRequestEntry, check_entry, size_in_bytes
+from penstock.async_sink._signal import Signal
+from penstock.async_sink.errors import GatewayProtocolError, RecordTooLargeError
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+
+
+def entries_of(batch: pb.Batch, max_record_size_in_bytes: int) -> tuple[list[KinesisRequestEntry], int]:
+    """A batch's entries and their bytes.
+
+    Raises:
+        RecordError: an entry breaks a rule of the destination; its number is the index in the batch.
+        GatewayProtocolError: the batch is empty.
+    """
+    if not batch.entries:
+        raise GatewayProtocolError(f"batch {batch.batch_id} is empty")
+    entries = []
+    total = 0
+    for index, sent in enumerate(batch.entries):
+        entry = KinesisRequestEntry(sent.data, sent.partition_key, sent.explicit_hash_key or None)
+        check_entry(entry, index)
+        size = size_in_bytes(entry)
+        if size > max_record_size_in_bytes:
+            raise RecordTooLargeError(index, size, max_record_size_in_bytes)
+        total += size
+        entries.append(entry)
+    return entries, total
+
+
+class BatchTracker:
+    """Waits until every entry of a batch has its word; an entry listener."""
+
+    def __init__(
+        self,
+        batch_id: int,
+        entry_count: int,
+        size: int,
+        settled: "Callable[[BatchTracker], None]",
+        abandoned: Callable[[BaseException], None],
+    ) -> None:
+        self.batch_id = batch_id
+        self.entry_count = entry_count
+        self.size_in_bytes = size
+        self.retries = 0
+        self.failed: dict[int, EntryFailure] = {}
+        self._left = entry_count
+        self._settled = settled
+        self._abandoned = abandoned
+
+    def acknowledged(self, entry_index: int, attempts: int) -> None:
+        """One more entry is written."""
+        self._count(attempts)
+
+    def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
+        """One more entry is refused for good."""
+        self.failed[entry_index] = failure
+        self._count(attempts)
+
+    def _count(self, attempts: int) -> None:
+        self.retries += attempts - 1
+        self._left -= 1
+        if self._left == 0:
+            self._settled(self)
+
+    def abandoned(self, error: BaseException) -> None:
+        """The shared writer has failed."""
+        self._abandoned(error)
+
+    def answer(self) -> pb.WriteResponse:
+        """The gateway's word on the whole batch."""
+        if not self.failed:
+            acknowledgement = pb.Acknowledgement(batch_id=self.batch_id, retries=self.retries)
+            return pb.WriteResponse(acknowledgement=acknowledgement)
+        entries = [
+            pb.FailedEntry(index=index, error_code=failure.error_code, error_message=failure.error_message)
+            for index, failure in sorted(self.failed.items())
+        ]
+        return pb.WriteResponse(failure=pb.Failure(batch_id=self.batch_id, failed_entries=entries))
+
+
+class ClientSession:
+    """Credits, batches without an answer, and answers on their way out. No I/O.
+
+    The number of answers that wait is bounded by the credits.
+    """
+
+    def __init__(self, window: CreditWindow) -> None:
+        self._account = CreditAccount(window)
+        self._pending: set[BatchTracker] = set()
+        self._window = window
+        self._answers: deque[pb.WriteResponse] = deque()
+        self.changed = Signal()
+        self.ended = asyncio.Event()
+        """Set when the stream has ended."""
+        self.error: BaseException | None = None
+        """What ends the stream, once the answers so far are out."""
+        self._reading = True
+
+    def open_credit(self) -> None:
+        """Grant the whole window: the destination is there."""
+        self._say(pb.WriteResponse(credit=pb.Credit(entries=self._window.entries, bytes=self._window.bytes)))
+
+    def _say(self, answer: pb.WriteResponse) -> None:
+        self._answers.append(answer)
+        self.changed.notify()
+
+    def accept(self, batch_id: int, entry_count: int, size: int) -> BatchTracker:
+        """Take a batch on.
+
+        Raises:
+            CreditExceededError: the client's credits do not cover it.
+        """
+        self._account.spend(entry_count, size)
+        tracker = BatchTracker(batch_id, entry_count, size, self._settled, self.fail)
+        self._pending.add(tracker)
+        return tracker
+
+    def _settled(self, tracker: BatchTracker) -> None:
+        self._pending.discard(tracker)
+        self._account.restore(tracker.entry_count, tracker.size_in_bytes)
+        self._say(tracker.answer())
+        self._say(pb.WriteResponse(credit=pb.Credit(entries=tracker.entry_count, bytes=tracker.size_in_bytes)))
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream by this error; the first one counts."""
+        if self.error is None:
+            self.error = error
+            self.changed.notify()
+
+    def end_reading(self) -> None:
+        """No more batches come; the stream ends when the accepted ones have their answers."""
+        self._reading = False
+        self.changed.notify()
+
+    async def wait_until_settled(self) -> None:
+        """Wait until every accepted batch has its answer, or the stream has an error."""
+        while self._pending and self.error is None:
+            await self.changed.wait()
+
+    async def next_answer(self) -> pb.WriteResponse | None:
+        """The next message to the client; None when the stream is to end."""
+        while True:
+            if self._answers:
+                return self._answers.popleft()
+            if self.error is not None or (not self._reading and not self._pending):
+                return None
+            await self.changed.wait()

@@ -1,0 +1,7 @@
+"""The gateway's parts, for those who serve one."""
+
+from penstock.async_sink._gateway._credits import CreditWindow
+from penstock.async_sink._gateway._destinations import SharedDestinations
+from penstock.async_sink._gateway._servicer import SERVICE_NAME, SinkGatewayServicer
+
+__all__ = ["SERVICE_NAME", "CreditWindow", "SharedDestinations", "SinkGatewayServicer"]

@@ -1,0 +1,96 @@
+"""Settings of the service: flags, each with an environment variable behind it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from penstock.async_sink import AsyncSinkConfig
+from penstock.async_sink.errors import SinkOptionError
+from penstock.async_sink.gateway import CreditWindow
+from penstock.aws import AwsOptions
+from penstock.rpc import ServerSettings
+
+PREFIX: Final = "PENSTOCK_SINK"
+
+_AWS: Final = {
+    "region": "region of the streams; boto3's default chain decides when it is not given",
+    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
+    "profile": "profile of the shared configuration files",
+    "role_arn": "role to assume",
+    "role_session_name": "name of the role's session",
+    "role_external_id": "external id that the role asks for",
+    "sts_endpoint_url": "endpoint of STS",
+    "ca_bundle": "PEM file of the authorities to trust for AWS",
+}
+_SINK: Final = {
+    "max_batch_size": "entries in a request",
+    "max_in_flight_requests": "requests in flight per destination",
+    "max_buffered_requests": "entries that the gateway holds per destination",
+    "max_buffered_bytes": "bytes that the gateway holds per destination",
+    "max_attempts": "submissions of an entry before its client is told that it failed; no bound if not given",
+}
+_CREDIT: Final = {
+    "credit_entries": "entries that a client may have without an acknowledgement",
+    "credit_bytes": "bytes that a client may have without an acknowledgement",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatewaySettings:
+    """All that the service needs to know."""
+
+    server: ServerSettings
+    """Where it listens and what it demands."""
+    aws: AwsOptions
+    """How it reaches Kinesis."""
+    sink: AsyncSinkConfig = field(default_factory=AsyncSinkConfig)
+    """Limits of each destination's writer."""
+    window: CreditWindow = field(default_factory=CreditWindow)
+    """What each client may have without an acknowledgement."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add a flag per setting; each falls back to `PENSTOCK_SINK_<NAME>`."""
+        ServerSettings.add_arguments(parser, PREFIX)
+        for name, text in {**_AWS, **_SINK, **_CREDIT}.items():
+            variable = f"{PREFIX}_{name.upper()}"
+            parser.add_argument(
+                "--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]"
+            )
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+        """Settings from the flags of `add_arguments`.
+
+        Raises:
+            RpcOptionError, AwsOptionError, SinkOptionError: naming the setting that is wrong.
+        """
+        sink = AsyncSinkConfig(**_numbers(arguments, _SINK))
+        credit = {name.removeprefix("credit_"): value for name, value in _numbers(arguments, _CREDIT).items()}
+        return cls(
+            server=ServerSettings.from_arguments(arguments, PREFIX, environment),
+            aws=AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS}),
+            sink=sink,
+            window=CreditWindow(
+                largest_batch_entries=sink.max_batch_size,
+                largest_batch_bytes=sink.max_batch_size_in_bytes,
+                **credit,
+            ),
+        )
+
+
+def _numbers(arguments: argparse.Namespace, names: Mapping[str, str]) -> dict[str, Any]:
+    numbers = {}
+    for name in names:
+        value = getattr(arguments, name)
+        if value is None:
+            continue
+        try:
+            numbers[name] = int(value)
+        except ValueError as error:
+            raise SinkOptionError(name, f"{value!r} is not a whole number") from error
+    return numbers
