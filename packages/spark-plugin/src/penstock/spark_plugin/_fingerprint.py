@@ -183,7 +183,7 @@ def _class(value: type) -> str:
 
 def _pickled(value: object) -> str:
     try:
-        return digest("pickled", type(value).__qualname__, cloudpickle.dumps(value).hex())
+        return digest("pickled", type(value).__qualname__, cloudpickle.dumps(value).hex())  # type: ignore[no-untyped-call]  # has no types
     except Exception:
         # Whatever refuses to be pickled cannot be compared either.
         return unique()

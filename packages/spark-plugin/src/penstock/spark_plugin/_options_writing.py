@@ -81,7 +81,6 @@ WRITING = (
 
 
 def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maximum: str) -> tuple[OptionSpec, ...]:
-    common = {"group": "retries"}
     return (
         OptionSpec(
             name=f"{verb}MaxRetries",
@@ -90,7 +89,7 @@ def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maxim
             minimum=0,
             doc=f"Attempts of {call} after a recoverable error.",
             flink=f"{flink}.maxretries",
-            **common,
+            group="retries",
         ),
         OptionSpec(
             name=f"{verb}BackoffBase",
@@ -99,7 +98,7 @@ def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maxim
             minimum=0,
             doc=f"First delay between attempts of {call}.",
             flink=f"{flink}.backoff.base",
-            **common,
+            group="retries",
         ),
         OptionSpec(
             name=f"{verb}BackoffMax",
@@ -108,7 +107,7 @@ def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maxim
             minimum=0,
             doc=f"Longest delay between attempts of {call}.",
             flink=f"{flink}.backoff.max",
-            **common,
+            group="retries",
         ),
         OptionSpec(
             name=f"{verb}BackoffExponent",
@@ -117,7 +116,7 @@ def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maxim
             minimum=1,
             doc=f"Growth of the delay between attempts of {call}.",
             flink=f"{flink}.backoff.expconst",
-            **common,
+            group="retries",
         ),
     )
 

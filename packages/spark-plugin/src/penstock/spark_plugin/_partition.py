@@ -18,7 +18,7 @@ class KinesisPartition(InputPartition):
     def __init__(
         self,
         *,
-        addresses: tuple[str, ...],
+        address: str,
         security: ClientSecurity,
         session_id: str,
         ranges: tuple[ShardRange, ...],
@@ -26,7 +26,7 @@ class KinesisPartition(InputPartition):
         traceparent: str | None,
     ) -> None:
         super().__init__(None)
-        self.addresses = addresses
+        self.address = address
         self.security = security
         self.session_id = session_id
         self.ranges = ranges
@@ -57,7 +57,7 @@ def read_partition(partition: KinesisPartition) -> Iterator[pa.RecordBatch]:
         with use_span(span, end_on_exit=False):
             batches = iter(
                 read_ranges(
-                    partition.addresses[0] if len(partition.addresses) == 1 else partition.addresses,
+                    partition.address,
                     partition.security,
                     partition.session_id,
                     partition.ranges,

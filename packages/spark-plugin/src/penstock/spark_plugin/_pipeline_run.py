@@ -1,11 +1,13 @@
 """Runs a pipeline: bounded stages as batch jobs with committed results, live stages as streaming queries."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from opentelemetry.trace import Status, StatusCode
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -25,7 +27,7 @@ from penstock.spark_plugin._stage_builder import StageBuilder
 from penstock.spark_plugin._stage_runner import StageRunner
 from penstock.spark_plugin._stage_store import StageStore
 from penstock.spark_plugin._telemetry import tracer
-from penstock.spark_plugin.errors import StageFailedError
+from penstock.spark_plugin.errors import PipelineError, StageFailedError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._pipeline import Pipeline
@@ -71,7 +73,7 @@ class PipelineRun:
         return self.plan.mermaid(self.progress)
 
     def await_termination(self, timeout: float | None = None) -> bool:
-        """Wait until all live queries have ended, at most `timeout` seconds in all; False when some still run.
+        """Wait until all live queries have ended, about `timeout` seconds at most; False when some still run.
 
         Raises:
             pyspark.errors.StreamingQueryException: A query failed.
@@ -80,7 +82,7 @@ class PipelineRun:
         for query in self.queries.values():
             if deadline is None:
                 query.awaitTermination()
-            elif not query.awaitTermination(max(0.001, deadline - time.monotonic())):
+            elif not query.awaitTermination(max(1, math.ceil(deadline - time.monotonic()))):
                 return False
         return True
 
@@ -121,9 +123,9 @@ def run_pipeline(
     except BaseException:
         store.release()
         raise
-    _raise_if_failed(run, scheduler)
     if not run.queries:
         store.release()
+    _raise_if_failed(run, scheduler)
     return run
 
 
@@ -159,7 +161,9 @@ def _deploy(
             _log.warning("stage %s failed", stage.name, exc_info=True)
             span.record_exception(error)
             span.set_status(Status(StatusCode.ERROR, str(error)))
-            scheduler.apply(StageFailed(stage_id=stage.id, at=clock(), error=_words(error)))
+            # The same plan is refused again; anything else may have been the machine.
+            retryable = not isinstance(error, AnalysisException | PipelineError)
+            scheduler.apply(StageFailed(stage_id=stage.id, at=clock(), error=_words(error), retryable=retryable))
         span.set_attribute("penstock.stage.state", scheduler.state(stage.id).value)
 
 

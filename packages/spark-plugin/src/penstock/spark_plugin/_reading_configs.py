@@ -2,7 +2,8 @@
 
 from datetime import timedelta
 
-from penstock.efo_consumer import ReaderConfig
+from penstock.aws import BackoffPolicy
+from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig, RecordPublisherType, SubscribeTransportType
 from penstock.registration import RegistrarConfig
 from penstock.spark_plugin._options import KinesisOptions
 
@@ -30,9 +31,18 @@ def reader_config(options: KinesisOptions) -> ReaderConfig:
     return ReaderConfig(
         buffer_bytes=options.buffer_bytes,
         buffer_bytes_per_shard=options.buffer_bytes_per_shard,
-        subscribe_transport=options.subscribe_transport,
+        idle_offset_interval=timedelta(seconds=options.idle_offset_interval),
         fail_on_data_loss=options.fail_on_data_loss,
-        subscribe_max_retries=options.subscribe_to_shard_max_retries,
+        publisher=RecordPublisherConfig(
+            record_publisher=RecordPublisherType(options.record_publisher),
+            subscribe_transport=SubscribeTransportType(options.subscribe_transport),
+            subscribe_to_shard=BackoffPolicy(
+                base=_milliseconds(options.subscribe_to_shard_backoff_base),
+                maximum=_milliseconds(options.subscribe_to_shard_backoff_max),
+                exponent=options.subscribe_to_shard_backoff_exponent,
+                max_attempts=options.subscribe_to_shard_max_retries + 1,
+            ),
+        ),
     )
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import secrets
 import threading
 import uuid
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Protocol
 
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import (
+    BlockingSession,
     BlockingShardReader,
     ReaderHost,
     RecordPublisherType,
@@ -43,9 +43,9 @@ class ReadingSession(Protocol):
     """What the stream reader needs of its session. `penstock.spark_plugin.testing` has a fake."""
 
     session_id: str
-    addresses: tuple[str, ...]
+    address: str
     security: ClientSecurity
-    """How tasks prove themselves at the addresses."""
+    """How tasks prove themselves at the address."""
     reader: BlockingShardReader
 
     def check(self) -> None:
@@ -118,25 +118,22 @@ class KinesisSession:
                 self._leases = ConsumerLeases(options, aws, self.session_id)
                 undo.callback(self._leases.release)
             if options.reader_endpoint:
-                self.addresses: tuple[str, ...] = options.reader_endpoint
                 self.security = service_security(options)
-                self.reader: BlockingShardReader = connect_reader(options.reader_endpoint, self.security)
+                self.reader: BlockingSession = connect_reader(options.reader_endpoint, self.security)
                 undo.callback(self.reader.close)
             else:
-                token = secrets.token_urlsafe(32)
-                self._host = ReaderHost(config=reader_config(options), aws=aws, host=options.reader_host, token=token)
-                self._host.start()
+                self._host = ReaderHost(config=reader_config(options), aws=aws, host=options.reader_host).start()
                 undo.callback(self._host.close)
-                self.addresses = (self._host.address,)
-                # The token lives as long as the query, and reads one stream.
-                self.security = ClientSecurity(token=token, allow_plain_text_token=True)
+                self.security = self._host.security
                 self.reader = self._host.reader
-            self.epoch = self.reader.open(
+            self.reader.open(
                 self.session_id,
                 positions,
                 RecordPublisherType(options.record_publisher),
                 _consumers(self._leases.leases if self._leases else ()),
             )
+            # Of several services one is chosen, by the session's id.
+            self.address = self._host.address if self._host else self.reader.endpoint
             undo.pop_all()
 
     def check(self) -> None:

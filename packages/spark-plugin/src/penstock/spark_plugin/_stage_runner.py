@@ -1,6 +1,7 @@
 """Runs one stage: a batch job that commits, or live queries."""
 
 import contextlib
+import re
 import time
 from collections.abc import Iterator
 
@@ -15,6 +16,9 @@ from penstock.spark_plugin._stage_builder import StageBuilder
 from penstock.spark_plugin._stage_store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
 from penstock.spark_plugin.errors import PipelineDefinitionError
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+"""Some sinks make a table of the query's name."""
 
 
 class StageRunner:
@@ -77,7 +81,8 @@ class StageRunner:
         if trigger:
             writer = writer.trigger(**trigger)
         checkpoint = str(self._store.checkpoint(sink))
-        return writer.queryName(f"{self._pipeline}.{sink}").option("checkpointLocation", checkpoint).start()
+        name = _UNSAFE.sub("_", f"{self._pipeline}_{sink}")
+        return writer.queryName(name).option("checkpointLocation", checkpoint).start()
 
     def _sinks(self, stage: Stage) -> list[str]:
         return [name for name in stage.vertices if self._builder.declared(name).kind is VertexKind.SINK]

@@ -24,6 +24,9 @@ from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tra
 
 _log = logging.getLogger(__name__)
 
+_QUIET_SECONDS = 10.0
+"""After so long without a record, a query that ends at what is available has seen all of it."""
+
 SessionFactory = Callable[[KinesisOptions, StreamPositions], ReadingSession]
 
 
@@ -167,10 +170,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _available_now(self, session: ReadingSession, start: StreamPositions, bound: BatchLimit) -> StreamPositions:
         """The next offset on the way to the tip that the streams had when the reader first caught up with it."""
+        quiet_since = time.monotonic()
         while True:
             if self._target is None:
                 everything = self._snapshot(session, start, BatchLimit(), wait=True)
-                if everything.millis_behind_latest == 0:
+                # A shard that never had a record may never tell how far it is behind.
+                quiet = everything.records == 0 and time.monotonic() - quiet_since > _QUIET_SECONDS
+                if everything.millis_behind_latest == 0 or quiet:
                     self._target = everything.positions
                 elif everything.records == 0:
                     session.check()
@@ -182,7 +188,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, session: ReadingSession, ranges: tuple[ShardRange, ...], traceparent: str | None
     ) -> KinesisPartition:
         return KinesisPartition(
-            addresses=session.addresses,
+            address=session.address,
             security=session.security,
             session_id=session.session_id,
             ranges=ranges,

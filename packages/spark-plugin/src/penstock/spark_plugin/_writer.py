@@ -72,7 +72,7 @@ class _KinesisWriter:
         _log.info("wrote %s to %s: %s", what, self._options.stream_name[0], total(messages))
 
 
-class KinesisBatchWriter(_KinesisWriter, DataSourceArrowWriter):  # type: ignore[misc]  # `write` comes from the mixin
+class KinesisBatchWriter(_KinesisWriter, DataSourceArrowWriter):
     """Writes a DataFrame."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -80,7 +80,7 @@ class KinesisBatchWriter(_KinesisWriter, DataSourceArrowWriter):  # type: ignore
         self._log_commit(messages, "a DataFrame")
 
 
-class KinesisStreamWriter(_KinesisWriter, DataSourceStreamArrowWriter):  # type: ignore[misc]  # `write` comes from the mixin
+class KinesisStreamWriter(_KinesisWriter, DataSourceStreamArrowWriter):
     """Writes each micro-batch; at least once, since Spark may run a micro-batch again."""
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
