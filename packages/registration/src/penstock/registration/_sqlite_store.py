@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import sqlite3
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar
@@ -16,6 +17,7 @@ T = TypeVar("T")
 
 _SCHEMA_VERSION: Final = 1
 _BUSY_SECONDS: Final = 30.0
+_LOCKED_PAUSE_SECONDS: Final = 0.02
 _COLUMNS: Final = (
     "stream_name",
     "consumer_name",
@@ -199,17 +201,31 @@ class SqliteLeaseStore:
     def _open(self) -> sqlite3.Connection:
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            connection = sqlite3.connect(
-                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            try:
-                connection.row_factory = sqlite3.Row
-                _set_up(connection)
-            except BaseException:
-                connection.close()
-                raise
+            give_up_at = time.monotonic() + _BUSY_SECONDS
+            while (connection := self._try_to_open(last=time.monotonic() > give_up_at)) is None:
+                time.sleep(_LOCKED_PAUSE_SECONDS)
             self._connection = connection
         return self._connection
+
+    def _try_to_open(self, *, last: bool) -> sqlite3.Connection | None:
+        """A connection; None when another process is setting up the file: SQLite does not wait for that by itself."""
+        connection = sqlite3.connect(
+            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            connection.row_factory = sqlite3.Row
+            _set_up(connection)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.OperationalError) and _is_busy(error) and not last:
+                return None
+            raise
+        return connection
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    # The low byte is the error; the rest says more about it.
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
 def _set_up(connection: sqlite3.Connection) -> None:

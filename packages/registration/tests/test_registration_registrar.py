@@ -1,0 +1,245 @@
+"""Registering and deregistering with Kinesis."""
+
+from datetime import timedelta
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import running_emulator
+from penstock.registration import RegistrarConfig, StreamConsumerRegistrar
+from penstock.registration.errors import (
+    ConsumerLimitError,
+    InvalidRequestError,
+    RegistrationDeniedError,
+    RegistrationFailedError,
+    RegistrationTimeoutError,
+    RegistryUnavailableError,
+    StreamNotFoundError,
+)
+from penstock.registration.testing import FakeKinesis, ManualClock
+
+
+class World:
+    def __init__(self, config=None, **kinesis):
+        self.kinesis = FakeKinesis(**kinesis)
+        self.clock = ManualClock()
+        self.registrar = StreamConsumerRegistrar(
+            self.kinesis, config, sleep=self.clock.sleep, random=lambda: 1.0, clock=self.clock
+        )
+
+    async def register(self, **options):
+        return await self.registrar.register("flights", "delays", **options)
+
+
+async def test_registers_and_waits_until_active():
+    """The ARN comes back once the consumer can be subscribed with, and the registration was made by this call."""
+    world = World(looks=3)
+    consumer = await world.register()
+    assert consumer.made
+    assert consumer.arn.endswith("stream/flights/consumer/delays:1700000001")
+    assert world.kinesis.calls == [
+        "describe_stream_summary",
+        "describe_stream_consumer",
+        "register_stream_consumer",
+        *["describe_stream_consumer"] * 4,
+    ]
+
+
+async def test_a_staggered_start_waits_before_the_first_call():
+    """By a random part of the register back-off's base, so that many do not ask at once."""
+    world = World()
+    world.kinesis.register_outside("flights", "delays")
+    await world.register(stagger=True)
+    assert world.clock.slept == [0.2]
+
+
+async def test_without_stagger_it_asks_at_once():
+    """One that is alone has nobody to make way for."""
+    world = World()
+    world.kinesis.register_outside("flights", "delays")
+    await world.register(stagger=False)
+    assert world.clock.slept == []
+
+
+async def test_a_consumer_that_exists_is_used_and_not_ours():
+    """Nothing is registered."""
+    world = World()
+    arn = world.kinesis.register_outside("flights", "delays")
+    consumer = await world.register()
+    assert (consumer.arn, consumer.made) == (arn, False)
+    assert "register_stream_consumer" not in world.kinesis.calls
+
+
+async def test_losing_the_race_to_register_is_success_and_not_ours():
+    """ResourceInUse from RegisterStreamConsumer means that somebody registered since the look."""
+    world = World()
+
+    async def somebody_is_faster():
+        world.kinesis.register_outside("flights", "delays")
+
+    consumer = await world.register(before_register=somebody_is_faster)
+    assert not consumer.made
+
+
+async def test_a_registration_whose_answer_got_lost_is_ours():
+    """The retry finds the name in use: by the attempt before."""
+    world = World()
+
+    def lose_the_answer():
+        raise EndpointConnectionError(endpoint_url="https://kinesis")
+
+    world.kinesis.after["register_stream_consumer"] = lose_the_answer
+    assert (await world.register()).made
+
+
+async def test_a_consumer_that_is_being_deleted_is_waited_for_and_made_anew():
+    """What is going away is nobody's."""
+    world = World(looks=2)
+    old = world.kinesis.register_outside("flights", "delays")
+    world.kinesis.deregister_stream_consumer(ConsumerARN=old)
+    consumer = await world.register()
+    assert consumer.made
+    assert consumer.arn != old
+
+
+async def test_throttling_backs_off_and_tries_again():
+    """200 ms, then 300 ms: base and exponent of FLIP-128."""
+    world = World()
+    world.kinesis.fail("register_stream_consumer", "LimitExceededException", "LimitExceededException")
+    assert (await world.register(stagger=False)).made
+    assert world.clock.slept[:2] == [0.2, pytest.approx(0.3)]
+
+
+async def test_retries_end_as_configured():
+    """One more attempt than retries."""
+    world = World(RegistrarConfig(list_max_retries=2))
+    world.kinesis.fail("describe_stream_summary", *["InternalFailure"] * 9)
+    with pytest.raises(RegistryUnavailableError, match="InternalFailure"):
+        await world.register()
+    assert world.kinesis.calls == ["describe_stream_summary"] * 3
+
+
+async def test_a_full_stream_is_told_with_its_consumers():
+    """The limit's error names those who use up the places."""
+    world = World(limit=2)
+    world.kinesis.register_outside("flights", "one")
+    world.kinesis.register_outside("flights", "two")
+    with pytest.raises(ConsumerLimitError) as raised:
+        await world.register()
+    assert raised.value.existing == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        ("AccessDeniedException", RegistrationDeniedError),
+        ("UnrecognizedClientException", RegistrationDeniedError),
+        ("InvalidArgumentException", InvalidRequestError),
+        ("ResourceNotFoundException", StreamNotFoundError),
+        ("SomethingNew", RegistrationFailedError),
+    ],
+)
+async def test_fatal_errors_are_not_retried(code, kind):
+    """Each becomes the error that says what to do."""
+    world = World()
+    world.kinesis.fail("register_stream_consumer", code)
+    with pytest.raises(kind):
+        await world.register()
+    assert world.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_a_stream_that_does_not_exist_is_named():
+    """Rather than a consumer that does not."""
+    world = World(streams=())
+    with pytest.raises(StreamNotFoundError) as raised:
+        await world.register()
+    assert raised.value.stream_name == "flights"
+
+
+async def test_waiting_for_active_ends_at_its_timeout():
+    """A consumer that stays CREATING is an error that says so."""
+    world = World(RegistrarConfig(register_timeout=timedelta(seconds=10)), looks=10_000)
+    start = world.clock()
+    with pytest.raises(RegistrationTimeoutError, match="not ACTIVE after 10 s"):
+        await world.register()
+    assert 10 <= world.clock() - start <= 12
+
+
+async def test_deregistering_waits_until_the_consumer_is_gone():
+    """So that the next to register does not meet it."""
+    world = World(looks=3)
+    arn = world.kinesis.register_outside("flights", "delays")
+    await world.registrar.deregister(arn)
+    assert world.kinesis.names() == set()
+
+
+async def test_deregistering_what_is_gone_is_no_error():
+    """Somebody else was faster, or it was done before."""
+    world = World()
+    arn = world.kinesis.register_outside("flights", "delays")
+    world.kinesis.delete_outside("flights", "delays")
+    await world.registrar.deregister(arn)
+
+
+async def test_deregistering_an_old_arn_spares_the_newer_consumer():
+    """The ARN holds the creation time."""
+    world = World()
+    old = world.kinesis.register_outside("flights", "delays")
+    world.kinesis.delete_outside("flights", "delays")
+    world.kinesis.register_outside("flights", "delays")
+    await world.registrar.deregister(old)
+    assert world.kinesis.names() == {"delays"}
+
+
+async def test_deregistering_asks_again_while_the_consumer_is_in_use():
+    """A consumer that is still CREATING cannot be ended yet."""
+    world = World()
+    arn = world.kinesis.register_outside("flights", "delays")
+    world.kinesis.fail("deregister_stream_consumer", "ResourceInUseException")
+    await world.registrar.deregister(arn)
+    assert world.kinesis.calls.count("deregister_stream_consumer") == 2
+    assert world.kinesis.names() == set()
+
+
+async def test_deregistering_ends_at_its_timeout():
+    """One that never goes away is an error that names it."""
+    world = World(RegistrarConfig(deregister_timeout=timedelta(seconds=5)), looks=10_000)
+    arn = world.kinesis.register_outside("flights", "delays")
+    with pytest.raises(RegistrationTimeoutError, match="not gone after 5 s"):
+        await world.registrar.deregister(arn)
+
+
+async def test_a_registration_is_a_span(monkeypatch):
+    """With the stream, the consumer, and whether it was made."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    await World().register()
+    (span,) = exporter.get_finished_spans()
+    assert span.name == "registration.register"
+    assert span.attributes["aws.kinesis.stream_name"] == "flights"
+    assert span.attributes["penstock.registration_made"] is True
+
+
+async def test_against_the_emulator():
+    """Register, find, list and deregister over real sockets, with real delays."""
+    with running_emulator(consumer_creation_delay=timedelta(seconds=0.2)) as emulator:
+        emulator.client().create_stream(StreamName="flights", ShardCount=1)
+        registrar = StreamConsumerRegistrar(AwsSession(emulator_options(emulator.endpoint_url)))
+        consumer = await registrar.register("flights", "delays")
+        assert consumer.made
+        found = await registrar.find("flights", "delays")
+        assert (found.arn, found.status) == (consumer.arn, "ACTIVE")
+        assert await registrar.list_names(await registrar.find_stream_arn("flights")) == ["delays"]
+        assert not (await registrar.register("flights", "delays")).made
+        await registrar.deregister(consumer.arn)
+        assert await registrar.find("flights", "delays") is None
+        with pytest.raises(StreamNotFoundError):
+            await registrar.register("nowhere", "delays")
+        registrar.close()

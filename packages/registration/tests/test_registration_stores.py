@@ -1,0 +1,192 @@
+"""What every LeaseStore does, and what SQLite adds."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, SqliteLeaseStore
+from penstock.registration.errors import LeaseStoreError
+from penstock.registration.testing import InMemoryLeaseStore
+
+HOLDING = Holding(
+    job_id="job", fencing_token=7, acquired_at=1.5, renewed_at=2.25, time_to_live_seconds=30.0
+)
+
+
+def new_record(stream_name="flights", consumer_name="delays", **fields):
+    return ConsumerRecord(stream_name=stream_name, consumer_name=consumer_name, created_at=1.0, **fields)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request, tmp_path):
+    made = InMemoryLeaseStore() if request.param == "memory" else SqliteLeaseStore(tmp_path / "leases.db")
+    yield made
+    await made.close()
+
+
+async def test_what_was_never_written_is_none(store):
+    """A consumer that nobody asked for has no record."""
+    assert await store.get("flights", "delays") is None
+    assert await store.list() == []
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"holding": HOLDING, "fencing_token": 7, "phase": RegistrationPhase.REGISTERING, "registering_token": 7},
+        {
+            "phase": RegistrationPhase.REGISTERED,
+            "consumer_arn": "arn",
+            "registration_is_ours": True,
+            "idle_since": 0.0,
+        },
+    ],
+)
+async def test_every_field_comes_back_as_written(store, fields):
+    """With the version counted up."""
+    record = new_record(**fields)
+    assert await store.write([record]) == [True]
+    assert await store.get("flights", "delays") == replace(record, version=1)
+
+
+async def test_a_write_with_an_old_version_is_refused(store):
+    """Whoever read before another's write must read again."""
+    await store.write([new_record(fencing_token=1)])
+    read = await store.get("flights", "delays")
+    assert await store.write([replace(read, fencing_token=2)]) == [True]
+    assert await store.write([replace(read, fencing_token=3)]) == [False]
+    assert await store.write([new_record(fencing_token=4)]) == [False]
+    assert (await store.get("flights", "delays")).fencing_token == 2
+
+
+async def test_a_write_of_a_version_that_was_never_stored_is_refused(store):
+    """A record is not conjured up by an update."""
+    assert await store.write([new_record(version=3)]) == [False]
+    assert await store.list() == []
+
+
+async def test_records_of_one_write_stand_each_for_itself(store):
+    """A late one holds up none of the others."""
+    await store.write([new_record(consumer_name="b")])
+    answers = await store.write([new_record(consumer_name=name) for name in "abc"])
+    assert answers == [True, False, True]
+
+
+async def test_list_is_ordered_and_can_be_of_one_stream(store):
+    """By stream, then consumer name."""
+    keys = [("b", "y"), ("a", "z"), ("b", "x"), ("a", "a")]
+    await store.write([new_record(*key) for key in keys])
+    assert [record.key for record in await store.list()] == sorted(keys)
+    assert [record.key for record in await store.list("b")] == [("b", "x"), ("b", "y")]
+
+
+async def test_of_writers_at_once_one_wins(store):
+    """No update is lost: the counter ends where the sum of all increments is."""
+
+    async def increment():
+        while True:
+            read = await store.get("flights", "delays") or new_record()
+            if (await store.write([replace(read, fencing_token=read.fencing_token + 1)]))[0]:
+                return
+
+    await asyncio.gather(*(increment() for _ in range(20)))
+    assert (await store.get("flights", "delays")).fencing_token == 20
+
+
+async def test_sqlite_keeps_namespaces_apart(tmp_path):
+    """Registries of different endpoints share a file without seeing each other."""
+    one = SqliteLeaseStore(tmp_path / "leases.db", namespace="https://one")
+    other = SqliteLeaseStore(tmp_path / "leases.db", namespace="https://other")
+    await one.write([new_record(fencing_token=5)])
+    assert await other.list() == []
+    assert await other.write([new_record(fencing_token=1)]) == [True]
+    assert (await one.get("flights", "delays")).fencing_token == 5
+    await one.close()
+    await other.close()
+
+
+async def test_sqlite_says_what_it_cannot_open(tmp_path):
+    """A file that is no database is an error of this package, which names it."""
+    path = tmp_path / "leases.db"
+    path.write_bytes(b"not a database" * 100)
+    store = SqliteLeaseStore(path)
+    with pytest.raises(LeaseStoreError, match="not a database") as raised:
+        await store.list()
+    assert raised.value.store == str(path)
+    await store.close()
+
+
+async def test_sqlite_leaves_files_of_a_newer_release_alone(tmp_path):
+    """A schema that is not known is neither read nor changed."""
+    path = tmp_path / "leases.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    store = SqliteLeaseStore(path)
+    with pytest.raises(LeaseStoreError, match="schema 99"):
+        await store.list()
+    await store.close()
+
+
+_INCREMENT = """
+import asyncio, sys
+from dataclasses import replace
+from penstock.registration import ConsumerRecord, SqliteLeaseStore
+
+async def main(path, count):
+    store = SqliteLeaseStore(path)
+    done = 0
+    while done < count:
+        read = await store.get("flights", "delays")
+        read = read or ConsumerRecord(stream_name="flights", consumer_name="delays", created_at=1.0)
+        if (await store.write([replace(read, fencing_token=read.fencing_token + 1)]))[0]:
+            done += 1
+            print(read.fencing_token + 1, flush=True)
+    await store.close()
+
+asyncio.run(main(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def increments(path, count):
+    return subprocess.Popen(
+        [sys.executable, "-c", _INCREMENT, str(path), str(count)], stdout=subprocess.PIPE, text=True
+    )
+
+
+def test_no_update_is_lost_between_processes(tmp_path):
+    """Four processes on one new file: all tokens that they were given differ, and none is missing."""
+    path = tmp_path / "leases.db"
+    children = [increments(path, 25) for _ in range(4)]
+    given = [int(line) for child in children for line in child.communicate(timeout=120)[0].split()]
+    assert [child.returncode for child in children] == [0] * 4
+    assert sorted(given) == list(range(1, 101))
+
+
+async def test_what_was_answered_survives_kill_9(tmp_path):
+    """A process that is killed while it writes leaves a file that others read, with all that it was told was written."""
+    path = tmp_path / "leases.db"
+    child = increments(path, 1_000_000)
+    told = [int(child.stdout.readline()) for _ in range(50)]
+    os.kill(child.pid, signal.SIGKILL)
+    rest, _ = child.communicate()
+    told += [int(line) for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+    store = SqliteLeaseStore(path)
+    record = await store.get("flights", "delays")
+    assert told[-1] <= record.fencing_token <= told[-1] + 1
+    assert await store.write([replace(record, fencing_token=record.fencing_token + 1)]) == [True]
+    await store.close()
+
+
+async def test_sqlite_files_may_be_opened_for_the_first_time_by_many_at_once(tmp_path):
+    """Nobody is told that the file is locked while another one sets it up."""
+    for attempt in range(10):
+        stores = [SqliteLeaseStore(tmp_path / f"{attempt}.db") for _ in range(8)]
+        assert await asyncio.gather(*(store.list() for store in stores)) == [[]] * 8
+        await asyncio.gather(*(store.close() for store in stores))
