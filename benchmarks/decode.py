@@ -10,15 +10,15 @@ import zlib
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import botocore.parsers
-import botocore.session
-from botocore.eventstream import EventStreamBuffer
+from botocore.eventstream import EventStream
+from botocore.parsers import EventStreamJSONParser
+from botocore.session import get_session
 
 from penstock.efo_consumer._decode import decode_payload
 from penstock.efo_consumer._eventstream import FrameDecoder, FrameKinds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # The size of the chunks that both peers get: that in which an HTTP/2 client hands over what it read.
 CHUNK_BYTES = 8 * 1024
@@ -76,25 +76,32 @@ def penstock(payloads: Sequence[bytes]) -> int:
         for offset in range(0, len(view), CHUNK_BYTES):
             for frame in frames.feed(bytes(view[offset : offset + CHUNK_BYTES])):
                 if kinds.of(frame).event_type == "SubscribeToShardEvent":
-                    rows += decode_payload(frame.payload).records.num_rows
+                    payload = decode_payload(frame.buffer, frame.payload_start, frame.payload_end)
+                    rows += payload.records.num_rows
     return rows
 
 
 def botocore_eventstream(payloads: Sequence[bytes]) -> int:
     """Decode to dicts as botocore's EventStream does, in the same chunks; the number of rows."""
     parser, shape = _botocore_parser()
-    buffer, rows = EventStreamBuffer(), 0
-    for payload in payloads:
-        for offset in range(0, len(payload), CHUNK_BYTES):
-            buffer.add_data(payload[offset : offset + CHUNK_BYTES])
-            for message in buffer:
-                event = parser.parse(message.to_response_dict(), shape)
-                rows += len(event["SubscribeToShardEvent"]["Records"])
-    return rows
+    events = EventStream(_RawStream(payloads), shape, parser, "SubscribeToShard")
+    return sum(len(event["SubscribeToShardEvent"]["Records"]) for event in events)
+
+
+class _RawStream:
+    """What botocore reads an event stream from."""
+
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        self._payloads = payloads
+
+    def stream(self) -> Iterator[bytes]:
+        for payload in self._payloads:
+            for offset in range(0, len(payload), CHUNK_BYTES):
+                yield payload[offset : offset + CHUNK_BYTES]
 
 
 @cache
 def _botocore_parser() -> tuple[Any, Any]:
-    model = botocore.session.get_session().get_service_model("kinesis")
+    model = get_session().get_service_model("kinesis")
     output = model.operation_model("SubscribeToShard").output_shape
-    return botocore.parsers.EventStreamJSONParser(), output.members["EventStream"]
+    return EventStreamJSONParser(), output.members["EventStream"]

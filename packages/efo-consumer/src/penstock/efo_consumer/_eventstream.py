@@ -53,19 +53,28 @@ class FrameKind(NamedTuple):
 class Frame(NamedTuple):
     """One whole frame whose two checksums were right.
 
+    The payload is `buffer[payload_start:payload_end]`: it is not copied, as most of it is decoded in place.
+
     Attributes:
         headers: the undecoded header block; see `parse_headers`.
-        payload: a view that keeps its memory alive.
+        buffer: immutable bytes that hold the frame, and perhaps others.
         frame_bytes: the length of the whole frame, which is what the HTTP/2 window is charged for it.
     """
 
     headers: bytes
-    payload: memoryview
+    buffer: bytes
+    payload_start: int
+    payload_end: int
     frame_bytes: int
+
+    @property
+    def payload(self) -> memoryview:
+        """A view of the payload."""
+        return memoryview(self.buffer)[self.payload_start : self.payload_end]
 
 
 class FrameDecoder:
-    """Cuts chunks into frames, copying each byte at most once.
+    """Cuts chunks into frames; each byte is copied at most once, when a frame's chunks are put together.
 
     Raises from `feed` and `finish`:
         EventStreamFrameError: the connection cannot be trusted any more; the decoder must not be used again.
@@ -73,53 +82,28 @@ class FrameDecoder:
 
     def __init__(self, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
         self._max_payload_bytes = max_payload_bytes
-        self._prelude = b""
-        self._frame = bytearray()
-        self._filled = 0
+        self._parts: list[bytes | memoryview] = []
+        self._pending = 0
+        self._needed = PRELUDE_BYTES
 
     @property
     def pending_bytes(self) -> int:
         """Bytes taken in that belong to a frame which is not complete."""
-        return self._filled or len(self._prelude)
-
-    @property
-    def missing_bytes(self) -> int:
-        """Bytes still to come before the frame under way is complete; 0 while its length is not known."""
-        return len(self._frame) - self._filled
+        return self._pending
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
         """Take in a chunk and return the frames that it completes, in order."""
-        # A view of immutable bytes can be kept; anything else may change under us once the caller has it back.
-        view = memoryview(chunk if type(chunk) is bytes else bytes(chunk))
-        size = len(view)
-        offset = 0
-        frames: list[Frame] = []
-        while offset < size:
-            if self._filled:
-                take = min(len(self._frame) - self._filled, size - offset)
-                self._frame[self._filled : self._filled + take] = view[offset : offset + take]
-                self._filled += take
-                offset += take
-                if self._filled == len(self._frame):
-                    frames.append(_whole_frame(memoryview(self._frame)))
-                    self._frame = bytearray()
-                    self._filled = 0
-            elif self._prelude or size - offset < PRELUDE_BYTES:
-                take = min(PRELUDE_BYTES - len(self._prelude), size - offset)
-                self._prelude += bytes(view[offset : offset + take])
-                offset += take
-                if len(self._prelude) == PRELUDE_BYTES:
-                    self._begin(memoryview(self._prelude), 0)
-                    self._prelude = b""
-            else:
-                total = self._check_prelude(view, offset)
-                if size - offset >= total:
-                    frames.append(_whole_frame(view[offset : offset + total]))
-                    offset += total
-                else:
-                    self._begin(view, offset)
-                    offset += PRELUDE_BYTES
-        return frames
+        # Immutable bytes can be kept; anything else may change under us once the caller has it back.
+        data = chunk if type(chunk) is bytes else bytes(chunk)
+        self._pending += len(data)
+        if self._pending < self._needed:
+            self._parts.append(data)
+            return []
+        if self._parts:
+            self._parts.append(data)
+            data = b"".join(self._parts)
+            self._parts = []
+        return self._cut(data)
 
     def finish(self) -> None:
         """Say that no chunk follows.
@@ -127,15 +111,24 @@ class FrameDecoder:
         Raises:
             EventStreamTruncatedError: the last frame is not complete.
         """
-        if self.pending_bytes:
-            expected = len(self._frame) or PRELUDE_BYTES
-            raise EventStreamTruncatedError(expected=expected, actual=self.pending_bytes)
+        if self._pending:
+            raise EventStreamTruncatedError(expected=self._needed, actual=self._pending)
 
-    def _begin(self, view: memoryview, offset: int) -> None:
-        total = self._check_prelude(view, offset)
-        self._frame = bytearray(total)
-        self._frame[:PRELUDE_BYTES] = view[offset : offset + PRELUDE_BYTES]
-        self._filled = PRELUDE_BYTES
+    def _cut(self, data: bytes) -> list[Frame]:
+        frames: list[Frame] = []
+        view = memoryview(data)
+        offset = 0
+        while True:
+            left = len(data) - offset
+            needed = self._check_prelude(view, offset) if left >= PRELUDE_BYTES else PRELUDE_BYTES
+            if left < needed:
+                break
+            frames.append(_whole_frame(data, view, offset, offset + needed))
+            offset += needed
+        self._parts = [view[offset:]] if left else []
+        self._pending = left
+        self._needed = needed
+        return frames
 
     def _check_prelude(self, view: memoryview, offset: int) -> int:
         # Checked before the length is believed: a flipped bit must not make us wait for gigabytes.
@@ -151,15 +144,14 @@ class FrameDecoder:
         return int(total)
 
 
-def _whole_frame(frame: memoryview) -> Frame:
-    end = len(frame) - 4
-    (expected,) = _unpack_uint32(frame, end)
-    actual = _crc32(frame[:end])
+def _whole_frame(data: bytes, view: memoryview, start: int, end: int) -> Frame:
+    (expected,) = _unpack_uint32(view, end - 4)
+    actual = _crc32(view[start : end - 4])
     if actual != expected:
         raise EventStreamChecksumError(part="message", expected=expected, actual=actual)
-    (headers,) = _unpack_uint32(frame, 4)
-    payload_start = PRELUDE_BYTES + headers
-    return Frame(bytes(frame[PRELUDE_BYTES:payload_start]), frame[payload_start:end], len(frame))
+    (headers,) = _unpack_uint32(view, start + 4)
+    payload_start = start + PRELUDE_BYTES + headers
+    return Frame(data[start + PRELUDE_BYTES : payload_start], data, payload_start, end - 4, end - start)
 
 
 class FrameKinds:

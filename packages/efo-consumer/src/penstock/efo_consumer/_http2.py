@@ -19,7 +19,7 @@ from awscrt import http  # type: ignore[import-untyped]  # no stubs published
 from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
 
 from penstock.aws import AwsServiceError, service_error
-from penstock.efo_consumer._http2_pool import Http2Pool
+from penstock.efo_consumer._http2_pool import Http2Pool, StreamSlot
 from penstock.efo_consumer._http2_window import ReceiveWindow
 from penstock.efo_consumer._subscription import (
     MAX_ERROR_BODY_BYTES,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from penstock.aws import AwsSession
 
-_MAX_WINDOW_BYTES = 2**31 - 1
+_END_GRACE_SECONDS = 1.0
 
 
 class Http2Subscription:
@@ -47,8 +47,8 @@ class Http2Subscription:
     Methods with `on_` run on the connection's thread, the others on the event loop.
     """
 
-    def __init__(self, *, window_bytes: int, on_closed: Callable[[], None]) -> None:
-        self._on_closed = on_closed
+    def __init__(self, slot: StreamSlot, *, window_bytes: int) -> None:
+        self._slot = slot
         self._loop = asyncio.get_running_loop()
         self._parser = SubscriptionParser()
         self._window = ReceiveWindow(window_bytes)
@@ -64,13 +64,13 @@ class Http2Subscription:
         self._stream: http.Http2ClientStream | None = None
         self.bytes_received = 0
 
-    def start(self, connection: http.Http2ClientConnection, request: http.HttpRequest) -> None:
+    def start(self, request: http.HttpRequest) -> None:
         """Send the request.
 
         Raises:
             AwsCrtError: the connection takes no stream any more.
         """
-        stream = connection.request(request, self.on_response, self.on_body)
+        stream = self._slot.connection.request(request, self.on_response, self.on_body)
         self._stream = stream
         stream.completion_future.add_done_callback(self.on_complete)
         stream.activate()
@@ -107,11 +107,9 @@ class Http2Subscription:
     async def close(self) -> None:
         """See `Subscription.close`."""
         self._closed = True
-        if self._stream is not None and not self._stream.completion_future.done():
-            # awscrt has no call to reset a stream. Credit beyond HTTP/2's largest window does it: RST_STREAM goes out
-            # at once, and the connection's other streams go on.
-            for _ in range(2):
-                self._credit(_MAX_WINDOW_BYTES)
+        self._outcomes.clear()
+        # At the end of a shard, or after an exception, the service closes the stream itself within a moment.
+        self._loop.call_later(_END_GRACE_SECONDS, self._slot.abandon)
 
     async def _woken(self) -> None:
         self._wake.clear()
@@ -157,7 +155,7 @@ class Http2Subscription:
             self._outcomes.append((self._ending(completion), 0))
         self._failed = True
         self._signal()
-        self._call_soon(self._on_closed)
+        self._call_soon(self._slot.ended)
 
     def _ending(self, completion: Future[int]) -> EfoConsumerError | AwsServiceError | None:
         error = completion.exception()
@@ -209,14 +207,13 @@ class Http2Transport:
     async def subscribe(self, request: SubscribeRequest) -> Http2Subscription:
         """See `SubscribeTransport.subscribe`."""
         message = await self._message(request.body())
-        held = await self._pool.acquire()
-        subscription = Http2Subscription(window_bytes=self._window_bytes, on_closed=lambda: self._pool.release(held))
+        slot = await self._pool.acquire()
+        subscription = Http2Subscription(slot, window_bytes=self._window_bytes)
         try:
-            assert held.connection is not None  # acquired connections are connected
-            subscription.start(held.connection, message)
+            subscription.start(message)
         except AwsCrtError as error:
-            self._pool.retire(held)
-            self._pool.release(held)
+            slot.retire()
+            slot.ended()
             raise SubscriptionConnectionError(f"the connection takes no stream: {error}") from error
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
@@ -224,8 +221,6 @@ class Http2Transport:
         except BaseException as error:
             await subscription.close()
             if isinstance(error, TimeoutError):
-                # Perhaps the connection is dead without a word: the next attempt gets another one.
-                self._pool.retire(held)
                 raise SubscriptionConnectionError(f"no answer from {self._host} in time") from error
             raise
         return subscription

@@ -22,12 +22,19 @@ _STREAMS_UNTIL_SETTINGS = 100
 _UNSUPPORTED_PROTOCOL = "AWS_ERROR_HTTP_UNSUPPORTED_PROTOCOL"
 
 
-class PooledConnection:
-    """A connection and the number of streams that use it."""
+class _PooledConnection:
+    """A connection and how many streams use it.
+
+    Attributes:
+        streams: streams that are open, which the server's limit counts.
+        wanted: those of them whose consumer has not left.
+        retired: it gets no further streams, and is closed when none is wanted.
+    """
 
     def __init__(self) -> None:
         self.connection: http.Http2ClientConnection | None = None
         self.streams = 0
+        self.wanted = 0
         self.max_streams: float = _STREAMS_UNTIL_SETTINGS
         self.retired = False
 
@@ -44,6 +51,53 @@ class PooledConnection:
             return False
         return self.streams < self.max_streams
 
+    def close_if_unwanted(self) -> None:
+        """Close a retired connection that nobody reads from."""
+        if self.retired and not self.wanted and self.connection is not None:
+            self.connection.close()
+
+
+class StreamSlot:
+    """A stream's place on a connection. Its methods run on the event loop."""
+
+    def __init__(self, held: _PooledConnection) -> None:
+        held.streams += 1
+        held.wanted += 1
+        self._held = held
+        self._wanted = True
+        self._open = True
+
+    @property
+    def connection(self) -> http.Http2ClientConnection:
+        """Where the stream is to be opened."""
+        return self._held.connection
+
+    def ended(self) -> None:
+        """The stream has ended, or was never opened."""
+        self._open = False
+        self._held.streams -= 1
+        self._leave()
+
+    def abandon(self) -> None:
+        """The consumer leaves, perhaps while the service still sends.
+
+        awscrt has no call to reset a stream. What is not credited stops at the end of the window, and a connection with
+        such a stream is retired: it is closed when its last wanted stream has ended, after five minutes at most.
+        """
+        if self._open:
+            self.retire()
+            self._leave()
+
+    def retire(self) -> None:
+        """The connection is suspect: open no further streams on it."""
+        self._held.retired = True
+
+    def _leave(self) -> None:
+        if self._wanted:
+            self._wanted = False
+            self._held.wanted -= 1
+        self._held.close_if_unwanted()
+
 
 class Http2Pool:
     """The connections to one endpoint. Belongs to one event loop."""
@@ -58,12 +112,12 @@ class Http2Pool:
         self._connect_timeout_seconds = connect_timeout.total_seconds()
         self._ca_bundle = ca_bundle
         self._tls: io.ClientTlsContext | None = None
-        self._connections: list[PooledConnection] = []
+        self._connections: list[_PooledConnection] = []
         # One at a time: a burst of subscriptions shares the connection that the first of them opens.
         self._connecting = asyncio.Lock()
 
-    async def acquire(self) -> PooledConnection:
-        """A connection with room for a stream, which it counts; give it back with `release`.
+    async def acquire(self) -> StreamSlot:
+        """A place for one stream, on a connection that has room or on a new one.
 
         Raises:
             Http2NotNegotiatedError: the endpoint did not choose h2.
@@ -77,18 +131,7 @@ class Http2Pool:
             else:
                 held = await self._connect()
                 self._connections.append(held)
-            held.streams += 1
-            return held
-
-    def release(self, held: PooledConnection) -> None:
-        """A stream of the connection has ended."""
-        held.streams -= 1
-        if held.retired and not held.streams and held.connection is not None:
-            held.connection.close()
-
-    def retire(self, held: PooledConnection) -> None:
-        """Open no further streams on the connection; those that it has go on."""
-        held.retired = True
+            return StreamSlot(held)
 
     async def close(self) -> None:
         """Close every connection, and wait until they are closed."""
@@ -101,12 +144,12 @@ class Http2Pool:
                     async with asyncio.timeout(self._connect_timeout_seconds):
                         await asyncio.wrap_future(one.connection.close())
 
-    async def _connect(self) -> PooledConnection:
+    async def _connect(self) -> _PooledConnection:
         tls = (await self._tls_context()).new_connection_options()
         tls.set_server_name(self._host)
         socket = io.SocketOptions()
         socket.connect_timeout_ms = math.ceil(self._connect_timeout_seconds * 1000)
-        held = PooledConnection()
+        held = _PooledConnection()
         connecting = http.Http2ClientConnection.new(
             host_name=self._host,
             port=self._port,

@@ -158,7 +158,7 @@ class SubscriptionParser:
             return None
         wire_bytes = frame.frame_bytes + self._silent_bytes
         self._silent_bytes = 0
-        return SubscriptionEvent(decode_payload(frame.payload), wire_bytes)
+        return SubscriptionEvent(decode_payload(frame.buffer, frame.payload_start, frame.payload_end), wire_bytes)
 
 
 class _ExceptionPayload(msgspec.Struct):
