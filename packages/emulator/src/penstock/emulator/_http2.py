@@ -12,7 +12,6 @@ import h2.connection
 import h2.errors
 import h2.events
 import h2.exceptions
-import h2.settings
 
 from ._dispatch import MAX_BODY_BYTES, Request, Response
 from ._pump import pump
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 _READ_BYTES = 256 * 1024
-# Requests of 10 MiB should not need a round trip for every 64 KiB.
-_RECEIVE_WINDOW = 1024 * 1024
 # DATA frames are small; hand them to the transport in handfuls.
 _WRITE_BYTES = 64 * 1024
 
@@ -48,17 +45,14 @@ class Http2Connection:
         self._dispatcher = dispatcher
         self._clock = clock
         config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
+        # The receive windows stay at their defaults: awscrt does not wake a stream that waits for window when a SETTINGS
+        # frame enlarges it.
         self._h2 = h2.connection.H2Connection(config)
-        # Replaced whole: a single value set afterwards would count as acknowledged without ever being sent.
-        self._h2.local_settings = h2.settings.Settings(
-            client=False, initial_values={h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: _RECEIVE_WINDOW}
-        )
         self._streams: dict[int, _Stream] = {}
 
     async def serve(self) -> None:
         """Answer requests; returns when the connection is of no more use."""
         self._h2.initiate_connection()
-        self._h2.increment_flow_control_window(_RECEIVE_WINDOW)
         await self._flush()
         try:
             while data := await self._reader.read(_READ_BYTES):
