@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.efo_consumer._client import CALL_SECONDS, RemoteShardReader
 from penstock.efo_consumer._publisher import RecordPublisherType
-from penstock.efo_consumer._reader_api import OpenRequest
+from penstock.efo_consumer._reader_api import OpenRequest, StreamConsumer
 from penstock.efo_consumer._rendezvous import choose_endpoint
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from penstock.efo_consumer._positions import StreamPositions
-    from penstock.efo_consumer._reader_api import PositionsSnapshot, ShardReader, ShardStats, StreamConsumer
+    from penstock.efo_consumer._reader_api import PositionsSnapshot, ShardReader, ShardStats
     from penstock.rpc import ClientSecurity
 
 T = TypeVar("T")
@@ -111,14 +111,16 @@ class BlockingSession:
         session_id: str,
         positions: StreamPositions,
         record_publisher: RecordPublisherType = RecordPublisherType.EFO,
-        consumers: Sequence[StreamConsumer] = (),
+        consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
     ) -> int:
         """See `BlockingShardReader.open`."""
         request = OpenRequest(
             session_id=session_id,
             positions=positions,
             record_publisher=RecordPublisherType(record_publisher),
-            consumers=tuple(consumers),
+            consumers=tuple(
+                StreamConsumer(*consumer) if isinstance(consumer, tuple) else consumer for consumer in consumers
+            ),
         )
         reader = self._reader or self._reader_for(session_id)
         self._epoch = self._thread.call(reader.open(request))

@@ -50,19 +50,42 @@ def _resolve(
         shards, first_answer = _list(client, stream, {"Type": "AT_LATEST"})
         position = ShardPosition.at_timestamp(_service_millis(first_answer, before, clock()))
         ids = [shard["ShardId"] for shard in shards]
-    elif start.type is StartingPositionType.AT_TIMESTAMP:
-        millis = start.timestamp_millis or 0
-        shards, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000})
-        position = ShardPosition.at_timestamp(millis)
-        ids = [shard["ShardId"] for shard in shards]
     else:
         shards, _ = _list(client, stream, None)
-        listed = {shard["ShardId"] for shard in shards}
-        position = ShardPosition.trim_horizon()
-        ids = [shard["ShardId"] for shard in shards if not listed & _parents(shard)]
+        lineage = {shard["ShardId"]: _parents(shard) for shard in shards}
+        millis = start.timestamp_millis
+        if millis is None:
+            position, ids = ShardPosition.trim_horizon(), _roots(lineage)
+        else:
+            then_open, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000})
+            position = ShardPosition.at_timestamp(millis)
+            ids = shards_open_at([shard["ShardId"] for shard in then_open], lineage)
     if not ids:
         raise InitialPositionError(stream=stream, code="", reason="no shard is listed")
     return dict.fromkeys(ids, position)
+
+
+def shards_open_at(listed_as_open: Iterable[str], lineage: Mapping[str, set[str]]) -> list[str]:
+    """Give the shards at which reading from a time begins: every record since is in these or their descendants.
+
+    Those are the shards that were open then, and those whose ancestors expired before anybody could list them as open.
+
+    Args:
+        listed_as_open: what ListShards shows for the time.
+        lineage: parents by shard id, of all shards that are still listed.
+    """
+    chosen = dict.fromkeys(listed_as_open)
+    ancestors: set[str] = set()
+    pending = list(chosen)
+    while pending:
+        parents = lineage.get(pending.pop(), set()) - ancestors
+        ancestors |= parents
+        pending += parents
+    return [*chosen, *(root for root in _roots(lineage) if root not in chosen and root not in ancestors)]
+
+
+def _roots(lineage: Mapping[str, set[str]]) -> list[str]:
+    return [shard_id for shard_id, parents in lineage.items() if not parents & lineage.keys()]
 
 
 def _list(client: Any, stream: str, shard_filter: dict[str, Any] | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:

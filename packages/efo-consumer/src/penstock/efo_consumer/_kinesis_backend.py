@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.aws import JsonClient
+from penstock.aws import BackoffPolicy, JsonClient, retry
 from penstock.efo_consumer._config import RecordPublisherConfig
 from penstock.efo_consumer._list_shards import list_shards
 from penstock.efo_consumer._polling import read_once
@@ -54,6 +55,12 @@ class KinesisBackend:
     def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
         """See `ReaderBackend.read_once`."""
         return read_once(self._client, stream_name, shard_id, after, tools=self._polling_tools)
+
+    async def retention_seconds(self, stream_name: str) -> float:
+        """See `ReaderBackend.retention_seconds`."""
+        call = partial(self._client.call, "DescribeStreamSummary", {"StreamName": stream_name})
+        answer = await retry(call, BackoffPolicy())
+        return float(answer["StreamDescriptionSummary"]["RetentionPeriodHours"]) * 3600
 
     async def aclose(self) -> None:
         """See `ReaderBackend.aclose`."""

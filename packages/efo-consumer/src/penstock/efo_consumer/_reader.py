@@ -206,6 +206,7 @@ class LocalShardReader:
             shard_range,
             stall_seconds=self._config.range_deadline.total_seconds(),
             fail_on_data_loss=self._config.fail_on_data_loss,
+            wall_clock=self._wall_clock,
         )
         try:
             async for batch in records:

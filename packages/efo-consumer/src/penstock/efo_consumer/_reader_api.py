@@ -179,7 +179,7 @@ class BlockingShardReader(Protocol):
         session_id: str,
         positions: StreamPositions,
         record_publisher: RecordPublisherType = RecordPublisherType.EFO,
-        consumers: Sequence[StreamConsumer] = (),
+        consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
     ) -> int:
         """See `ShardReader.open`; the other calls are for the session that was opened last."""
         ...

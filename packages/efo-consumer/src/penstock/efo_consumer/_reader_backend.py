@@ -42,6 +42,10 @@ class ReaderBackend(Protocol):
         """Poll a shard from a position on, in order, without a bound; for ranges that are read again."""
         ...
 
+    async def retention_seconds(self, stream_name: str) -> float:
+        """Tell how long the stream keeps its records."""
+        ...
+
     async def aclose(self) -> None:
         """Close connections."""
         ...

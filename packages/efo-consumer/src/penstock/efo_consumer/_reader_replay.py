@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer import rows_upto
+from penstock.efo_consumer._sequence_time import arrival_seconds
 from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RangeDeadlineError, ShardFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
 
     import pyarrow as pa
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_SHORTEST_RETENTION_SECONDS = 24 * 3600.0
+
 _LOST = {
     "ResourceNotFoundException": "the stream or the shard is gone",
     "InvalidArgumentException": "Kinesis no longer knows the position that it begins at",
@@ -28,7 +32,12 @@ _LOST = {
 
 
 async def replay(
-    backend: ReaderBackend, shard_range: ShardRange, *, stall_seconds: float, fail_on_data_loss: bool
+    backend: ReaderBackend,
+    shard_range: ShardRange,
+    *,
+    stall_seconds: float,
+    fail_on_data_loss: bool,
+    wall_clock: Callable[[], float] = time.time,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Poll the range's records, WIRE_SCHEMA, filtered to exactly `after < sequence number <= upto`.
 
@@ -36,10 +45,12 @@ async def replay(
     so everything up to there is in the stream already, and a mere continuation has no record of its own.
 
     Raises:
-        DataLossError: Kinesis refuses the position or the shard, and `fail_on_data_loss`.
+        DataLossError: Kinesis refuses the position or the shard, or the range begins before the retention, and
+            `fail_on_data_loss`.
         RangeDeadlineError: nothing new came for `stall_seconds`.
         ShardFailedError: the shard cannot be read.
     """
+    await _check_retention(backend, shard_range, wall_clock(), fail_on_data_loss)
     events = backend.read_once(shard_range.stream_name, shard_range.shard_id, shard_range.after)
     loop = asyncio.get_running_loop()
     deadline, continuation = loop.time() + stall_seconds, None
@@ -64,23 +75,39 @@ async def replay(
             raise ShardFailedError(
                 stream=shard_range.stream_name, shard_id=shard_range.shard_id, code=code, reason=str(error)
             ) from error
-        lost = data_loss(shard_range, reason)
-        if fail_on_data_loss:
-            raise lost from error
-        _log.warning("%s", lost)
+        _lose(shard_range, reason, fail_on_data_loss, error)
     finally:
         await events.aclose()
 
 
-def data_loss(shard_range: ShardRange, reason: str) -> DataLossError:
-    """Make the error that says which range is lost."""
-    return DataLossError(
+async def _check_retention(
+    backend: ReaderBackend, shard_range: ShardRange, now: float, fail_on_data_loss: bool
+) -> None:
+    """Kinesis reads on from its oldest record when a position is older than that, without a word: say it ourselves."""
+    began = shard_range.after.sequence_number and arrival_seconds(shard_range.after.sequence_number)
+    if not began or now - began < _SHORTEST_RETENTION_SECONDS:
+        return
+    try:
+        retention = await backend.retention_seconds(shard_range.stream_name)
+    except (EfoConsumerError, AwsError) as error:
+        _log.warning("cannot tell whether %s is older than the retention: %s", shard_range, error)
+        return
+    if now - began > retention:
+        reason = f"it begins {(now - began) / 3600:.1f} h ago and records are kept for {retention / 3600:g} h"
+        _lose(shard_range, reason, fail_on_data_loss, None)
+
+
+def _lose(shard_range: ShardRange, reason: str, fail: bool, cause: Exception | None) -> None:
+    lost = DataLossError(
         stream=shard_range.stream_name,
         shard_id=shard_range.shard_id,
         after=str(shard_range.after),
         upto=str(shard_range.upto),
         reason=reason,
     )
+    if fail:
+        raise lost from cause
+    _log.warning("%s", lost)
 
 
 async def _next(

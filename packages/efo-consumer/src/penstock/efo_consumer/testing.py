@@ -174,6 +174,10 @@ class FakeKinesis:
             if event.continuation is None:
                 return
 
+    async def retention_seconds(self, stream_name: str) -> float:
+        """See `ReaderBackend.retention_seconds`: a day."""
+        return 86400.0
+
     async def aclose(self) -> None:
         """See `ReaderBackend.aclose`."""
         self.closed = True
