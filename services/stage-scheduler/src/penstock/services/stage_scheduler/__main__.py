@@ -1,6 +1,7 @@
 """`penstock-stages`: serve the stage scheduler, or explain a job without a server."""
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = ServerSettings.from_arguments(arguments, _PREFIX)
         tracing = set_up_tracing(NAME)
