@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from botocore.config import Config
+
 from penstock.emulator.testing import ManualClock, RunningEmulator, kinesis_client, running_emulator
 
 if TYPE_CHECKING:

@@ -45,8 +45,8 @@ class Http2Connection:
         self._dispatcher = dispatcher
         self._clock = clock
         config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
-        # The receive windows stay at their defaults: awscrt does not wake a stream that waits for window when a SETTINGS
-        # frame enlarges it.
+        # The receive windows stay at their defaults: awscrt does not wake a stream that waits for window when a
+        # SETTINGS frame enlarges it.
         self._h2 = h2.connection.H2Connection(config)
         self._streams: dict[int, _Stream] = {}
 

@@ -25,7 +25,7 @@ def put_record(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str
     stream = kinesis.find_stream(params)
     stream.require_readable(now)
     ordering = params.get("SequenceNumberForOrdering")
-    size = _size(stream, params, "partitionKey")
+    size = _size(stream, params, "")
     shard = stream.shard_for(_hash_key(params))
     if ordering is not None and not any(s.position_of(ordering) is not None for s in stream.shards):
         raise invalid_argument(f"ExclusiveMinimumSequenceNumber {ordering} used in PutRecord is invalid.")
@@ -41,7 +41,7 @@ def put_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     stream = kinesis.find_stream(params)
     stream.require_readable(now)
     entries = params["Records"]
-    sizes = [_size(stream, entry, f"records.{index}.member") for index, entry in enumerate(entries, 1)]
+    sizes = [_size(stream, entry, f"records.{index}.member.") for index, entry in enumerate(entries, 1)]
     if sum(sizes) > kinesis.config.max_request_bytes:
         raise invalid_argument(f"Records size exceeds the limit of {kinesis.config.max_request_bytes} bytes.")
     keys = [_hash_key(entry) for entry in entries]
@@ -126,14 +126,14 @@ def _size(stream: Stream, entry: dict[str, Any], path: str) -> int:
         # The model leaves the key out for streams with the AUTO distribution; all others must give one.
         raise KinesisError(
             "ValidationException",
-            f"1 validation error detected: Value null at '{path}' failed to satisfy constraint: "
+            f"1 validation error detected: Value null at '{path}partitionKey' failed to satisfy constraint: "
             "Member must not be null",
         )
     size = len(entry["Data"]) + len(key.encode())
     if size > stream.max_record_bytes:
         raise KinesisError(
             "ValidationException",
-            f"1 validation error detected: Value at '{path}' failed to satisfy constraint: "
+            f"1 validation error detected: Value at '{path}data' failed to satisfy constraint: "
             f"Member must have length less than or equal to {stream.max_record_bytes}",
         )
     return size

@@ -1,0 +1,107 @@
+"""The emulator as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.emulator import EmulatorConfigError, EmulatorStartError
+from penstock.emulator.__main__ import main
+from penstock.emulator.testing import running_emulator, start_emulator_process
+
+COMMAND = [sys.executable, "-m", "penstock.emulator"]
+
+
+def test_a_process_prints_its_endpoints_and_serves(tmp_path: Path) -> None:
+    """The ready line has both endpoints, the authority and the pid, on standard output and in the file."""
+    ready_file = tmp_path / "ready.json"
+    with start_emulator_process("--ready-file", str(ready_file), "--region", "eu-west-1") as emulator:
+        ready = json.loads(ready_file.read_text())
+        assert ready == {
+            "endpoint_url": emulator.endpoint_url,
+            "tls_endpoint_url": emulator.tls_endpoint_url,
+            "ca_file": str(emulator.ca_file),
+            "pid": emulator.pid,
+        }
+        assert emulator.pid == emulator.process.pid
+        client = emulator.client()
+        client.create_stream(StreamName="stream", ShardCount=1)
+        summary = client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]
+        assert summary["StreamARN"].startswith("arn:aws:kinesis:eu-west-1:")
+    assert emulator.process.returncode == 0
+    assert not emulator.ca_file.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_cleanly(number: signal.Signals) -> None:
+    """SIGTERM and SIGINT close everything, with exit code 0 and not a word on standard error."""
+    process = subprocess.Popen(COMMAND, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    ca_file = Path(json.loads(process.stdout.readline())["ca_file"])
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
+    assert not ca_file.exists()
+
+
+def test_the_process_ends_with_its_parent() -> None:
+    """With --exit-with-parent the end of standard input is the end, also when the parent had no time to say so."""
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import os, subprocess, sys\n"
+            f"child = subprocess.Popen({[*COMMAND, '--exit-with-parent']!r}, stdin=subprocess.PIPE)\n"
+            "child.wait()",
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    json.loads(parent.stdout.readline())
+    parent.kill()
+    # The child holds the other end of this pipe: it reads as ended once the child is gone.
+    assert parent.stdout.read() == ""
+    parent.wait(20)
+    parent.stdout.close()
+
+
+def test_a_process_that_cannot_start_says_so() -> None:
+    """A bad option is told on standard error, and the context manager raises with the exit code."""
+    with pytest.raises(EmulatorStartError) as caught, start_emulator_process("--account-id", "12"):
+        pytest.fail("it started")
+    assert caught.value.exit_code == 2
+
+
+def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """--help lists the options of EmulatorConfig with their defaults."""
+    with pytest.raises(SystemExit) as caught:
+        main(["--help"])
+    assert caught.value.code == 0
+    text = capsys.readouterr().out
+    for option in ("--tls-port", "--no-tls", "--no-enforce-limits", "--subscription-lifetime", "--ready-file"):
+        assert option in text
+    assert "default: 300.0" in text
+
+
+def test_a_bad_option_names_its_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors of the configuration are errors of the command line."""
+    with pytest.raises(SystemExit) as caught:
+        main(["--port", "99999"])
+    assert caught.value.code == 2
+    assert "--port: must be a port between 0 and 65535" in capsys.readouterr().err
+
+
+def test_a_running_emulator_reports_its_own_failure_to_start() -> None:
+    """Errors on the emulator's thread reach the caller: a bad option, a port that is taken."""
+    with pytest.raises(EmulatorConfigError), running_emulator(account_id="12"):
+        pytest.fail("it started")
+    with running_emulator(tls=False) as first:
+        port = int(first.endpoint_url.rpartition(":")[2])
+        with pytest.raises(OSError, match=r"(?i)in use"), running_emulator(port=port):
+            pytest.fail("it started")
