@@ -87,7 +87,9 @@ class FanOutRecordPublisher:
             takeover_delay_seconds=self._config.resubscribe_interval.total_seconds(),
             random=self._random,
         )
+        delay_seconds = 0.0
         while True:
+            await self._wait(request, delay_seconds)
             call = _Call(self, stream, request, retries)
             try:
                 async with aclosing(call.events()) as events:
@@ -98,7 +100,7 @@ class FanOutRecordPublisher:
             if call.at_shard_end:
                 return
             assert call.next is not None  # a call ends at the shard's end, or says what comes next
-            await self._wait(request, call.next)
+            delay_seconds = call.next.delay_seconds
             request = SubscribeRequest(request.consumer_arn, shard_id, call.position)
 
     async def close(self) -> None:
@@ -113,9 +115,8 @@ class FanOutRecordPublisher:
             )
         return arn
 
-    async def _wait(self, request: SubscribeRequest, after: Resubscribe) -> None:
+    async def _wait(self, request: SubscribeRequest, delay: float) -> None:
         accepted_at = self._accepted_at.get((request.consumer_arn, request.shard_id))
-        delay = after.delay_seconds
         if accepted_at is not None:
             # Within 5 s of a success the service refuses the same consumer and shard (API reference).
             allowed_at = accepted_at + self._config.resubscribe_interval.total_seconds()

@@ -1,0 +1,344 @@
+"""The life of a fan-out publisher, on a scripted transport and a clock that is moved."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from penstock.aws import AwsServiceError, BackoffPolicy
+from penstock.efo_consumer._config import RecordPublisherConfig
+from penstock.efo_consumer._decode import decode_payload
+from penstock.efo_consumer._fan_out import FanOutRecordPublisher
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
+from penstock.efo_consumer._subscription import SubscribeRequest, SubscriptionEvent
+from penstock.efo_consumer.errors import (
+    EfoConsumerConfigError,
+    EventStreamChecksumError,
+    RecordPublisherFatalError,
+    RecordPublisherRetriesError,
+    SubscriptionConnectionError,
+    SubscriptionTakenOverError,
+)
+
+ORDERS = StreamIdentity("orders")
+ARN = "arn:aws:kinesis:eu-west-1:000000000000:stream/orders/consumer/billing:1"
+CHILDREN = [
+    {
+        "ShardId": "shardId-000000000001",
+        "ParentShards": ["shardId-000000000000"],
+        "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+    }
+]
+
+END = None
+SILENCE = "silence"
+Step = SubscriptionEvent | Exception | str | None
+
+
+def event(*sequence_numbers: int, continuation: int | None = None, **rest: object) -> SubscriptionEvent:
+    records = [{"Data": "", "PartitionKey": "k", "SequenceNumber": str(number)} for number in sequence_numbers]
+    body: dict[str, object] = {"Records": records, "MillisBehindLatest": 7, **rest}
+    last = continuation if continuation is not None else (sequence_numbers or (None,))[-1]
+    if last is not None and "ChildShards" not in rest:
+        body["ContinuationSequenceNumber"] = str(last)
+    return SubscriptionEvent(decode_payload(json.dumps(body).encode()), 100)
+
+
+def shard_end() -> SubscriptionEvent:
+    return event(ChildShards=CHILDREN)
+
+
+def service_error(code: str) -> AwsServiceError:
+    return AwsServiceError(code=code, message="said so", status=400, operation="SubscribeToShard")
+
+
+class ScriptedSubscription:
+    def __init__(self, steps: list[Step]) -> None:
+        self._steps = steps
+        self.closed = False
+        self.bytes_received = 0
+
+    async def receive(self) -> SubscriptionEvent | None:
+        step = self._steps.pop(0)
+        if step == SILENCE:
+            await asyncio.Event().wait()
+        if isinstance(step, Exception):
+            raise step
+        assert not isinstance(step, str)
+        return step
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+@dataclass
+class ScriptedTransport:
+    """Answers each call with the next script: an error, or the steps of a subscription."""
+
+    scripts: list[Exception | list[Step]]
+    name: str = "http2"
+    requests: list[SubscribeRequest] = field(default_factory=list)
+    subscriptions: list[ScriptedSubscription] = field(default_factory=list)
+    accepted: asyncio.Event = field(default_factory=asyncio.Event)
+    before_answer: Callable[[], None] = lambda: None
+
+    async def subscribe(self, request: SubscribeRequest) -> ScriptedSubscription:
+        self.requests.append(request)
+        self.before_answer()
+        script = self.scripts.pop(0)
+        if isinstance(script, Exception):
+            raise script
+        self.subscriptions.append(ScriptedSubscription(script))
+        self.accepted.set()
+        return self.subscriptions[-1]
+
+    async def close(self) -> None:
+        pass
+
+    @property
+    def positions(self) -> list[str | None]:
+        return [request.position.sequence_number for request in self.requests]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.sleeps: list[float] = []
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps.append(round(seconds, 6))
+        self.now += seconds
+
+
+def config(**changes: object) -> RecordPublisherConfig:
+    backoff = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=3)
+    return RecordPublisherConfig(**{"subscribe_to_shard": backoff, **changes})  # type: ignore[arg-type]
+
+
+def publisher(
+    transport: ScriptedTransport, clock: Clock, exporter: InMemorySpanExporter | None = None, **changes: object
+) -> FanOutRecordPublisher:
+    provider = TracerProvider()
+    if exporter is not None:
+        provider.add_span_processor(SimpleSpanProcessor(exporter))
+    return FanOutRecordPublisher(
+        transport,
+        consumer_arns={"orders": ARN},
+        config=config(**changes),
+        tracer=provider.get_tracer("test"),
+        clock=clock,
+        sleep=clock.sleep,
+        random=lambda: 0.5,
+    )
+
+
+def publish(publisher: FanOutRecordPublisher) -> AsyncGenerator[ShardEvent, None]:
+    return publisher.publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
+
+
+async def read_all(publisher: FanOutRecordPublisher) -> list[int]:
+    async with aclosing(publish(publisher)) as events:
+        return [int(number) async for one in events for number in one.records.column("sequenceNumber").to_pylist()]
+
+
+async def test_renews_at_the_end_of_a_subscription_from_the_last_continuation() -> None:
+    """After five minutes the service ends the call, and the next one begins after the last event, records or not."""
+    transport = ScriptedTransport([[event(1, 2), event(continuation=5), END], [event(6), shard_end()]])
+    clock = Clock()
+
+    def five_minutes_pass() -> None:
+        clock.now += 300
+
+    transport.before_answer = five_minutes_pass
+    assert await read_all(publisher(transport, clock)) == [1, 2, 6]
+    assert transport.positions == [None, "5"]
+    assert all(one.closed for one in transport.subscriptions)
+
+
+async def test_the_last_event_has_the_children_and_no_continuation() -> None:
+    """The end of a shard is the event without continuation and with children; then the generator ends."""
+    transport = ScriptedTransport([[event(1), shard_end()]])
+    async with aclosing(publish(publisher(transport, Clock()))) as events:
+        found = [one async for one in events]
+    assert [one.continuation for one in found] == ["1", None]
+    assert [len(one.child_shards) for one in found] == [0, 1]
+    assert found[0].millis_behind_latest == 7
+
+
+async def test_waits_out_the_rest_of_five_seconds() -> None:
+    """A subscription that ends at once is renewed exactly 5 s after it was accepted, in one sleep."""
+    transport = ScriptedTransport([[event(1), END], [shard_end()]])
+    clock = Clock()
+    await read_all(publisher(transport, clock))
+    assert clock.sleeps == [5.0]
+
+
+async def test_publishing_a_shard_anew_respects_the_five_seconds() -> None:
+    """The 5-second rule holds for the consumer and shard, not for the generator."""
+    transport = ScriptedTransport([[event(1), event(2)], [shard_end()]])
+    clock = Clock()
+    one = publisher(transport, clock)
+    async with aclosing(publish(one)) as events:
+        await anext(events)
+    assert transport.subscriptions[0].closed
+    clock.now += 2
+    await read_all(one)
+    assert clock.sleeps == [3.0]
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        EventStreamChecksumError(part="message", expected=1, actual=2),
+        SubscriptionConnectionError("reset"),
+        service_error("InternalFailureException"),
+        service_error("KMSThrottlingException"),
+        event(),
+    ],
+    ids=["crc", "reset", "internal-failure", "kms-throttling", "no-continuation-no-children"],
+)
+async def test_resumes_from_the_last_continuation(failure: Exception | SubscriptionEvent) -> None:
+    """What breaks a subscription costs nothing: the next one goes on after the last whole event."""
+    transport = ScriptedTransport([[event(1, 2), failure], [event(3), shard_end()]])
+    assert await read_all(publisher(transport, Clock())) == [1, 2, 3]
+    assert transport.positions == [None, "2"]
+
+
+async def test_silence_is_a_dead_connection() -> None:
+    """A subscription that says nothing for longer than the limit is closed, and renewed."""
+    transport = ScriptedTransport([[event(1), SILENCE], [event(2), shard_end()]])
+    silence = timedelta(milliseconds=20)
+    assert await read_all(publisher(transport, Clock(), subscription_silence=silence)) == [1, 2]
+    assert transport.subscriptions[0].closed
+
+
+async def test_bytes_are_no_silence() -> None:
+    """While bytes of a long event trickle in, the subscription is alive."""
+    transport = ScriptedTransport([[SILENCE, event(1), shard_end()]])
+    one = publisher(transport, Clock(), subscription_silence=timedelta(milliseconds=50))
+    reading = asyncio.ensure_future(read_all(one))
+    await transport.accepted.wait()
+    transport.subscriptions[0].bytes_received += 1
+    assert await reading == [1]
+    assert len(transport.requests) == 1
+
+
+async def test_waits_for_a_consumer_that_is_not_active() -> None:
+    """A refusal as in use is waited out, for far longer than other failures."""
+    refused: list[Exception | list[Step]] = [service_error("ResourceInUseException") for _ in range(20)]
+    transport = ScriptedTransport([*refused, [event(1), shard_end()]])
+    clock = Clock()
+    assert await read_all(publisher(transport, clock)) == [1]
+    assert clock.sleeps == [0.5] * 20
+
+
+async def test_a_consumer_that_stays_in_use_is_an_error_in_the_end() -> None:
+    """Patience with a consumer that is in use is long, not endless."""
+    transport = ScriptedTransport([service_error("ResourceInUseException") for _ in range(1000)])
+    clock = Clock()
+    with pytest.raises(RecordPublisherRetriesError) as caught:
+        await read_all(publisher(transport, clock))
+    assert caught.value.code == "ResourceInUseException"
+    assert 60 <= clock.now - 1000 < 70
+
+
+async def test_a_take_over_is_not_fought_at_once() -> None:
+    """After another reader took the subscription, the next call comes when it can be accepted."""
+    transport = ScriptedTransport([[event(1), service_error("ResourceInUseException")], [event(2), shard_end()]])
+    clock = Clock()
+    assert await read_all(publisher(transport, clock)) == [1, 2]
+    assert clock.sleeps == [5.75]
+
+
+async def test_two_jobs_with_one_consumer_are_told_so() -> None:
+    """A subscription that is taken again and again ends in an error that names the consumer."""
+    taken: list[Exception | list[Step]] = [[event(1), service_error("ResourceInUseException")] for _ in range(3)]
+    with pytest.raises(SubscriptionTakenOverError) as caught:
+        await read_all(publisher(ScriptedTransport(taken), Clock()))
+    assert caught.value.consumer_arn == ARN
+    assert caught.value.times == 3
+
+
+@pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "KMSDisabledException"])
+@pytest.mark.parametrize("inside", [True, False])
+async def test_fatal_errors_are_not_retried(code: str, inside: bool) -> None:
+    """What trying again cannot cure is raised at once, before or inside the stream, with stream, shard and code."""
+    failure = service_error(code)
+    transport = ScriptedTransport([[event(1), failure] if inside else failure])
+    with pytest.raises(RecordPublisherFatalError) as caught:
+        await read_all(publisher(transport, Clock()))
+    assert (caught.value.stream, caught.value.shard_id, caught.value.code) == ("orders", "shardId-000000000000", code)
+    assert caught.value.__cause__ is failure
+
+
+async def test_attempts_are_counted_since_the_last_event() -> None:
+    """Failures in a row use the attempts up; an event in between gives them back."""
+    broken = SubscriptionConnectionError("refused")
+    transport = ScriptedTransport([broken, broken, [event(1), broken], broken, broken])
+    clock = Clock()
+    with pytest.raises(RecordPublisherRetriesError) as caught:
+        await read_all(publisher(transport, clock))
+    assert caught.value.attempts == 3
+    assert len(transport.requests) == 5
+    assert clock.sleeps[:2] == [0.5, 0.75]
+
+
+async def test_a_defect_is_not_hidden() -> None:
+    """An error that no service or network can cause is not retried, and not wrapped."""
+    with pytest.raises(KeyError):
+        await read_all(publisher(ScriptedTransport([KeyError("defect")]), Clock()))
+
+
+async def test_closing_ends_the_subscription() -> None:
+    """`aclose` in the middle closes the subscription."""
+    transport = ScriptedTransport([[event(1), event(2)]])
+    async with aclosing(publish(publisher(transport, Clock()))) as events:
+        await anext(events)
+        assert not transport.subscriptions[0].closed
+    assert transport.subscriptions[0].closed
+
+
+async def test_nothing_follows_the_end_of_a_shard() -> None:
+    """Publishing from SHARD_END gives nothing and asks nothing."""
+    transport = ScriptedTransport([])
+    events = publisher(transport, Clock()).publish(ORDERS, "shardId-000000000000", ShardPosition.shard_end())
+    assert [one async for one in events] == []
+
+
+async def test_a_stream_without_a_consumer_names_the_option() -> None:
+    """Without a consumer ARN the error names the option that is missing."""
+    events = publisher(ScriptedTransport([]), Clock()).publish(
+        StreamIdentity("other"), "shardId-000000000000", ShardPosition.trim_horizon()
+    )
+    with pytest.raises(EfoConsumerConfigError) as caught:
+        await anext(events)
+    assert caught.value.option == "efoConsumerArn.other"
+
+
+async def test_each_subscription_is_a_span() -> None:
+    """A span per call says stream, shard, transport, attempt and how it ended."""
+    transport = ScriptedTransport(
+        [SubscriptionConnectionError("refused"), [event(1, 2), END], [event(3), SILENCE], [shard_end()]]
+    )
+    exporter = InMemorySpanExporter()
+    await read_all(publisher(transport, Clock(), exporter, subscription_silence=timedelta(milliseconds=20)))
+    spans = exporter.get_finished_spans()
+    assert {span.name for span in spans} == {"efo_consumer.subscribe"}
+    found = [dict(span.attributes or {}) for span in spans]
+    assert [one["outcome"] for one in found] == ["connection_failed", "expired", "silent", "shard_end"]
+    assert [one["attempt"] for one in found] == [0, 1, 0, 1]
+    assert [one["records"] for one in found] == [0, 2, 1, 0]
+    assert {(one["stream"], one["shard"], one["transport"]) for one in found} == {
+        ("orders", "shardId-000000000000", "http2")
+    }
