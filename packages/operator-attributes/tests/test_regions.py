@@ -146,6 +146,20 @@ def test_what_is_computed_on_the_way_is_done_again_where_it_is_needed() -> None:
     ]
 
 
+def test_a_job_that_would_be_done_many_times_over_is_merged_instead() -> None:
+    """A long preparation that each of a hundred stages in a row reads is not done a hundred times."""
+    graph = JobGraph()
+    before = graph.add_source("source", boundedness=Boundedness.BOUNDED)
+    for number in range(100):
+        before = graph.add_operator(f"prepare{number}", before)
+    prepared = dam = before
+    for number in range(100):
+        dam = graph.add_operator(f"dam{number}", prepared, dam, attributes=FULL_DAM)
+    plan = compile(graph)
+    assert [stage.merged for stage in plan.stages] == [True]
+    assert len(plan.stages[0].vertices) == len(graph)
+
+
 def test_a_graph_without_circles_reads_nothing_twice() -> None:
     """A source with two readers that do not wait for each other is read once."""
     graph = JobGraph()

@@ -10,6 +10,10 @@ from penstock.operator_attributes._partition_types import Decisions
 from penstock.operator_attributes._topology import strongly_connected, topological_order
 from penstock.operator_attributes._union_find import UnionFind
 
+# Deep, dense graphs would need as many copies as vertices times blocking edges above each other.
+_MAX_TIMES = 8
+_MAX_SMALL = 1_000
+
 
 class CyclicRegions(StrEnum):
     """What to do with regions that would wait for each other, for themselves, or for one that never ends."""
@@ -18,7 +22,8 @@ class CyclicRegions(StrEnum):
     """Deploy them as one. A blocking edge inside of a region holds nothing back."""
     READ_TWICE = "read-twice"
     """Read a bounded source, and do again what is computed from it without blocking, in each region that needs
-    it: then no region waits for another in a circle."""
+    it: then no region waits for another in a circle. Where that would do most of a large job many times over, the
+    regions are merged all the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +70,9 @@ def find_regions(graph: CanonicalGraph, decisions: Decisions, cyclic: CyclicRegi
         }
         if circles:
             again = [sets.find(number) in circles for number in range(len(graph.vertices))]
-            placement = _read_twice(graph, decisions, sets, again)
-            sets = _join(decisions, placement)
+            apart = _read_twice(graph, decisions, sets, again)
+            if apart is not None:
+                placement, sets = apart, _join(decisions, apart)
     members: dict[int, set[int]] = defaultdict(set)
     for node, vertex in enumerate(placement.vertices):
         members[sets.find(node)].add(vertex)
@@ -113,11 +119,13 @@ def _successors(placement: _Placement, sets: UnionFind) -> list[list[int]]:
     return successors
 
 
-def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, again: list[bool]) -> _Placement:
+def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, again: list[bool]) -> _Placement | None:
     """Place the bounded vertices of circular regions once per level at which their records are needed.
 
     The level of a vertex is the number of blocking edges above it, within its region; what never ends has the last
     level. Pipelined edges join vertices of the same level, and blocking edges lead to a higher one: no circle is left.
+
+    Returns None when there would be too many of them.
     """
     last = len(graph.vertices)
     depth = [0] * last
@@ -128,6 +136,7 @@ def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, ag
         if again[edge.source] and sets.find(edge.source) == sets.find(edge.target):
             depth[edge.target] = max(depth[edge.target], depth[edge.source] + (1 if _blocks(decisions, number) else 0))
     levels: list[set[int]] = [set() for _ in graph.vertices]
+    left = _MAX_TIMES * len(graph.vertices) + _MAX_SMALL
     for vertex in reversed(range(len(graph.vertices))):
         if again[vertex] and not decisions.bounded[vertex]:
             levels[vertex].add(last)
@@ -136,6 +145,9 @@ def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, ag
         else:
             for number in outgoing[vertex]:
                 levels[vertex] |= {depth[vertex]} if _blocks(decisions, number) else levels[graph.edges[number].target]
+        left -= len(levels[vertex])
+        if left < 0:
+            return None
     places = [(vertex, level) for vertex, needed in enumerate(levels) for level in sorted(needed)]
     node = {place: number for number, place in enumerate(places)}
     edges = []
