@@ -42,11 +42,25 @@ _HELD_TIMEOUT = timedelta(minutes=5)
 class ReadingSession(Protocol):
     """What the stream reader needs of its session. `penstock.spark_plugin.testing` has a fake."""
 
-    session_id: str
-    address: str
-    security: ClientSecurity
-    """How tasks prove themselves at the address."""
-    reader: BlockingShardReader
+    @property
+    def session_id(self) -> str:
+        """Of the reader's session."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """`host:port` where tasks find the reader."""
+        ...
+
+    @property
+    def security(self) -> ClientSecurity:
+        """How tasks prove themselves there."""
+        ...
+
+    @property
+    def reader(self) -> BlockingShardReader:
+        """The reader; its session is open."""
+        ...
 
     def check(self) -> None:
         """Raise LeaseLostError if a stream consumer was lost."""
@@ -133,7 +147,7 @@ class KinesisSession:
                 _consumers(self._leases.leases if self._leases else ()),
             )
             # Of several services one is chosen, by the session's id.
-            self.address = self._host.address if self._host else self.reader.endpoint
+            self.address = self._host.address if self._host else self.reader.endpoint or ""
             undo.pop_all()
 
     def check(self) -> None:
@@ -149,6 +163,11 @@ class KinesisSession:
             if self._host is not None:
                 stack.callback(self._host.close)
             stack.callback(self.reader.close)
+
+
+def open_session(options: KinesisOptions, positions: StreamPositions) -> ReadingSession:
+    """Lease the stream consumers, if there are any, and open a reader at the positions."""
+    return KinesisSession(options, positions)
 
 
 def _request(options: KinesisOptions, stream: str, job_id: str) -> AcquireRequest:

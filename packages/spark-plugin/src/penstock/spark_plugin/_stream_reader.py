@@ -17,7 +17,7 @@ from penstock.spark_plugin._options import KinesisOptions
 from penstock.spark_plugin._partition import KinesisPartition, read_partition
 from penstock.spark_plugin._planning import default_max_partitions, group_ranges
 from penstock.spark_plugin._progress import BatchLimit, batch_limit, capped, default_limit, parse_offset
-from penstock.spark_plugin._session import KinesisSession, ReadingSession
+from penstock.spark_plugin._session import ReadingSession, open_session
 from penstock.spark_plugin._settings import warn_in_reader
 from penstock.spark_plugin._signals import exit_on_sigterm
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
@@ -37,7 +37,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     first needed. The others are pickled into tasks, where `read` needs its partition alone.
     """
 
-    def __init__(self, options: KinesisOptions, *, session_factory: SessionFactory = KinesisSession) -> None:
+    def __init__(self, options: KinesisOptions, *, session_factory: SessionFactory = open_session) -> None:
         self._options = options
         self._session_factory = session_factory
         self._reset()

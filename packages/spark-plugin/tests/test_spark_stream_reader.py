@@ -1,0 +1,201 @@
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+
+from penstock.efo_consumer import ShardPosition, ShardRange, StreamPositions
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._partition import KinesisPartition
+from penstock.spark_plugin._planning import default_max_partitions, group_ranges
+from penstock.spark_plugin._progress import BatchLimit, batch_limit, capped, default_limit
+from penstock.spark_plugin._stream_reader import KinesisStreamReader
+from penstock.spark_plugin.errors import LeaseLostError, OffsetError
+from penstock.spark_plugin.testing import FakeReadingSession
+
+
+def at(**shards: ShardPosition) -> StreamPositions:
+    return StreamPositions({"flights": shards})
+
+
+def after(number: int) -> ShardPosition:
+    return ShardPosition.after(str(number))
+
+
+def reader(session: FakeReadingSession, **options: object) -> KinesisStreamReader:
+    return KinesisStreamReader(
+        KinesisOptions(stream_name=("flights",), latest_offset_wait=0.01, **options),  # type: ignore[arg-type]  # fields
+        session_factory=session.open,
+    )
+
+
+def test_the_offset_is_what_the_buffers_hold() -> None:
+    """The next offset is the reader's reach, in versioned JSON."""
+    session = FakeReadingSession()
+    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
+    start = at(s0=after(1)).to_json()
+    assert reader(session).latestOffset(start, ReadAllAvailable()) == at(s0=after(7)).to_json()
+
+
+def test_nothing_new_gives_the_start_itself() -> None:
+    """An unchanged offset makes no micro-batch."""
+    session = FakeReadingSession()
+    start = at(s0=after(1)).to_json()
+    assert reader(session).latestOffset(start, ReadAllAvailable()) is start
+
+
+def test_after_a_crash_the_session_opens_at_the_end_of_the_logged_range() -> None:
+    """Spark asks for the partitions of a logged range first; the range itself is read again."""
+    session = FakeReadingSession()
+    partitions = reader(session).partitions(at(s0=after(1)).to_json(), at(s0=after(9)).to_json())
+    assert session.reader.opened_at == [at(s0=after(9))]
+    assert [one.ranges for one in partitions if isinstance(one, KinesisPartition)] == [
+        (ShardRange("flights", "s0", after(1), after(9)),)
+    ]
+
+
+def test_an_empty_range_has_no_partitions() -> None:
+    """Spark may plan an empty micro-batch."""
+    offset = at(s0=after(1)).to_json()
+    assert reader(FakeReadingSession()).partitions(offset, offset) == []
+
+
+def test_partitions_are_few_and_balanced_by_bytes() -> None:
+    """Many shards share few partitions, the heavy ones apart."""
+    session = FakeReadingSession()
+    names = [f"s{number}" for number in range(6)]
+    session.reader.reaches = {"flights": {name: after(9) for name in names}}
+    session.reader.buffered_bytes = {("flights", "s0"): 1000, ("flights", "s1"): 900}
+    planned = reader(session, max_partitions=2).partitions(
+        at(**{name: after(1) for name in names}).to_json(), at(**{name: after(9) for name in names}).to_json()
+    )
+    shards = [{one.shard_id for one in part.ranges} for part in planned if isinstance(part, KinesisPartition)]
+    assert sorted(name for group in shards for name in group) == names
+    assert len(shards) == 2
+    assert not any({"s0", "s1"} <= group for group in shards)
+
+
+def test_a_pickled_reader_has_no_session() -> None:
+    """Readers travel into tasks, where only their partitions count."""
+    session = FakeReadingSession()
+    original = reader(session)
+    original.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    state = original.__getstate__()
+    assert set(state) == {"options", "session_factory"}
+    pickle.dumps(state["options"])
+
+
+def test_a_partition_does_not_show_its_token() -> None:
+    """Partitions are printed in errors and logs."""
+    session = FakeReadingSession()
+    (partition,) = reader(session).partitions(at(s0=after(1)).to_json(), at(s0=after(9)).to_json())
+    assert "flights/s0" in repr(partition)
+    assert "token" not in repr(partition).lower()
+
+
+def test_a_lost_lease_fails_the_query() -> None:
+    """A query whose consumer another one holds stops, instead of reading with it."""
+    session = FakeReadingSession(lost=LeaseLostError("flights", "me"))
+    with pytest.raises(LeaseLostError, match="efoConsumerName"):
+        reader(session).latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+
+
+def test_an_offset_of_other_streams_is_refused() -> None:
+    """A checkpoint belongs to its streams."""
+    offset = StreamPositions({"other": {"s0": after(1)}}).to_json()
+    with pytest.raises(OffsetError, match="other"):
+        reader(FakeReadingSession()).latestOffset(offset, ReadAllAvailable())
+
+
+def test_an_offset_of_another_source_is_refused() -> None:
+    """A checkpoint of another format is not guessed at."""
+    with pytest.raises(OffsetError):
+        reader(FakeReadingSession()).latestOffset({"batch": 3}, ReadAllAvailable())
+
+
+def test_commit_trims_and_stop_closes() -> None:
+    """What Spark has processed is dropped; the end of the query ends the session."""
+    session = FakeReadingSession()
+    source = reader(session)
+    source.commit(at(s0=after(1)).to_json())
+    assert session.reader.committed == []  # nothing was opened yet
+    source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    source.commit(at(s0=after(1)).to_json())
+    source.stop()
+    source.stop()
+    assert session.reader.committed == [at(s0=after(1))]
+    assert session.closed
+
+
+def test_progress_reports_the_lag() -> None:
+    """`lastProgress` shows how far the reader is behind, and what it holds."""
+    session = FakeReadingSession()
+    source = reader(session)
+    assert source.reportLatestOffset() is None
+    session.reader.reaches, session.reader.millis_behind_latest = {"flights": {"s0": after(7)}}, 250
+    source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    report = source.reportLatestOffset()
+    assert report is not None
+    assert (report["millisBehindLatest"], report["shards"]) == (250, 1)
+
+
+def test_sparks_limit_joins_the_options() -> None:
+    """Records and bytes bound a micro-batch together, except where Spark asks for all there is."""
+    assert batch_limit(ReadMaxRows(10), 10, 500) == BatchLimit(10, 500)
+    assert batch_limit(ReadMaxBytes(500), None, 500) == BatchLimit(0, 500)
+    assert batch_limit(ReadAllAvailable(), 10, 500) == BatchLimit()
+    assert default_limit(10, 500) == ReadMaxRows(10)
+    assert default_limit(None, 500) == ReadMaxBytes(500)
+    assert default_limit(None, None) == ReadAllAvailable()
+
+
+def test_available_now_ends_at_the_tip_that_it_caught_up_with() -> None:
+    """What arrives after the query has caught up is left for the next run."""
+    session = FakeReadingSession()
+    source = reader(session)
+    source.prepareForTriggerAvailableNow()
+    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
+    first = source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    assert first == at(s0=after(7)).to_json()
+    session.reader.reaches = {"flights": {"s0": after(9), "s1": after(2)}}
+    assert source.latestOffset(first, ReadAllAvailable()) == first
+
+
+def test_available_now_goes_on_while_it_is_behind() -> None:
+    """A query that is behind the tip takes batch after batch."""
+    session = FakeReadingSession()
+    source = reader(session)
+    source.prepareForTriggerAvailableNow()
+    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
+    session.reader.millis_behind_latest = 5000
+    first = source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    session.reader.reaches, session.reader.millis_behind_latest = {"flights": {"s0": after(9)}}, 0
+    assert source.latestOffset(first, ReadAllAvailable()) == at(s0=after(9)).to_json()
+
+
+def test_positions_are_capped_shard_by_shard() -> None:
+    """A target bounds each of its shards and leaves out those that came later."""
+    target = at(s0=after(5), s1=ShardPosition.shard_end())
+    assert capped(at(s0=after(9), s1=after(3), s2=after(1)), target) == at(s0=after(5), s1=after(3))
+
+
+@given(
+    st.lists(st.integers(min_value=0, max_value=10_000), min_size=1, max_size=40), st.integers(min_value=1, max_value=9)
+)
+def test_grouping_keeps_every_range_and_balances(weights: list[int], count: int) -> None:
+    """No range is lost or doubled, and the heaviest partition is near the best that can be."""
+    ranges = [ShardRange("s", f"shard-{number:03}", after(1), after(2)) for number in range(len(weights))]
+    known = {("s", one.shard_id): weight for one, weight in zip(ranges, weights, strict=True)}
+    groups = group_ranges(ranges, known, count)
+    assert sorted(one.shard_id for group in groups for one in group) == [one.shard_id for one in ranges]
+    assert len(groups) == min(count, len(ranges))
+    loads = [sum(max(1, known[one.stream_name, one.shard_id]) for one in group) for group in groups]
+    floor = max(sum(loads) / len(groups), max(max(1, weight) for weight in weights))
+    assert max(loads) <= floor * 2
+    assert groups == group_ranges(list(reversed(ranges)), known, count)
+
+
+def test_default_partitions_leave_cores_to_the_query() -> None:
+    """Half of the cores, at least one, at most eight."""
+    assert [default_max_partitions(cores) for cores in (1, 2, 4, 64)] == [1, 1, 2, 8]
