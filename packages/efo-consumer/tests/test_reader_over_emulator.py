@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
@@ -63,7 +64,9 @@ async def reader_at(home: str, session: AwsSession, config: ReaderConfig | None 
             yield local
             return
         register = [ShardReaderServicer(local).add_to]
-        async with GrpcServer(ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]) as server:
+        async with GrpcServer(
+            ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]
+        ) as server:
             remote = RemoteShardReader(server.address)
             try:
                 yield remote

@@ -139,6 +139,7 @@ class ReaderHost:
                 self._settings, register=[ShardReaderServicer(reader).add_to], service_names=[SERVICE_NAME]
             )
             await exits.enter_async_context(server)
+            exits.callback(reader.drain)
             self._exits = exits.pop_all()
         address = server.address
         if self._advertised_host is not None:

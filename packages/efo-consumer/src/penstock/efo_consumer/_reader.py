@@ -173,6 +173,11 @@ class LocalShardReader:
             del self._sessions[session_id]
             await session.aclose()
 
+    def drain(self) -> None:
+        """Answer long polls at once, now and later: nobody should wait for news of a reader that is about to close."""
+        for session in self._sessions.values():
+            session.drain()
+
     async def aclose(self) -> None:
         """End every session, then the backend's connections."""
         sessions, self._sessions = self._sessions, {}

@@ -62,6 +62,7 @@ class ReaderSession:
         self._discoveries: dict[str, asyncio.Task[None]] = {}
         self._told_idle_at = clock()
         self._turn = 0
+        self._draining = False
 
     async def adopt(self, request: OpenRequest, epoch: int) -> None:
         """Serve a new epoch: shards whose buffers hold all that it may ask for go on, the others begin anew."""
@@ -106,7 +107,7 @@ class ReaderSession:
             if found.rows or found.jumped or (moved and now >= idle_at):
                 return self._tell(found, now)
             self._raise_failure()
-            if now >= deadline:
+            if now >= deadline or self._draining:
                 return PositionsSnapshot(start, 0, 0, self._millis_behind_latest())
             await self._news.wait(min(deadline, idle_at if moved else deadline) - now)
 
@@ -155,6 +156,11 @@ class ReaderSession:
         """
         if epoch != self.epoch:
             raise StaleEpochError(session_id=self.session_id, epoch=epoch, current_epoch=self.epoch)
+
+    def drain(self) -> None:
+        """Answer long polls at once from now on."""
+        self._draining = True
+        self._news.ring()
 
     async def aclose(self) -> None:
         """End all subscriptions."""

@@ -1,0 +1,29 @@
+"""The shard reader as a server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from penstock.aws import AwsSession
+from penstock.efo_consumer import SERVICE_NAME, KinesisBackend, LocalShardReader, ShardReaderServicer
+from penstock.rpc import GrpcServer
+from penstock.services.shard_reader._settings import ReaderSettings
+
+
+@asynccontextmanager
+async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
+    """Serve a reader between enter and exit; at exit, calls in progress end before the subscriptions do.
+
+    Raises:
+        AwsOptionError: no region is to be found.
+        ServerStartError: the address cannot be bound.
+    """
+    backend = KinesisBackend(AwsSession(settings.aws), settings.reader.publisher)
+    async with LocalShardReader(backend, settings.reader) as reader:
+        register = [ShardReaderServicer(reader).add_to]
+        async with GrpcServer(settings.server, register=register, service_names=[SERVICE_NAME]) as server:
+            try:
+                yield server
+            finally:
+                reader.drain()

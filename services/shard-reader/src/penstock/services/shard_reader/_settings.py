@@ -1,0 +1,104 @@
+"""Settings of the service: flags, each with an environment variable behind it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final, Self, TypeVar
+
+from penstock.aws import AwsOptions
+from penstock.efo_consumer import EfoConsumerConfigError, ReaderConfig, RecordPublisherConfig
+from penstock.rpc import ServerSettings
+
+T = TypeVar("T")
+PREFIX: Final = "PENSTOCK_READER"
+
+_AWS: Final = {
+    "region": "region of the streams; boto3's default chain decides when it is not given",
+    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
+    "profile": "profile of the shared configuration files",
+    "role_arn": "role to assume",
+    "role_session_name": "name of the role's session",
+    "role_external_id": "external id that the role asks for",
+    "sts_endpoint_url": "endpoint of STS",
+    "ca_bundle": "PEM file of the authorities to trust for AWS",
+}
+_DEFAULTS: Final = ReaderConfig()
+_BYTES: Final = {
+    "buffer_bytes_per_shard": "bytes that one shard's buffer holds before its socket is left unread",
+    "buffer_bytes": "bytes that all buffers hold",
+}
+_SECONDS: Final = {
+    "idle_offset_interval": "seconds between two positions that moved without a record",
+    "promise_grace": "seconds that promised records wait in memory for their reader when room is short",
+    "range_deadline": "seconds that reading a range again may stand still",
+}
+_SUBSCRIBE_TRANSPORT: Final = "subscribe_transport"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderSettings:
+    """All that the service needs to know."""
+
+    server: ServerSettings
+    aws: AwsOptions
+    reader: ReaderConfig
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add a flag per setting; each falls back to `PENSTOCK_READER_<NAME>`."""
+        ServerSettings.add_arguments(parser, PREFIX)
+        for name, text in _AWS.items():
+            _add(parser, name, text)
+        for name, text in _BYTES.items():
+            _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name)}")
+        for name, text in _SECONDS.items():
+            _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name).total_seconds():g}")
+        _add(parser, _SUBSCRIBE_TRANSPORT, "what carries SubscribeToShard: auto, http2 or http1; default auto")
+        _add(parser, "fail_on_data_loss", "whether a range that the stream no longer holds is an error; default true")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+        """Settings from the flags of `add_arguments`.
+
+        Raises:
+            RpcOptionError, AwsOptionError, EfoConsumerConfigError: naming the setting that is wrong.
+        """
+        given = {name: value for name, value in vars(arguments).items() if value}
+        numbers = {name: _number(name, given[name], int) for name in _BYTES if name in given}
+        times = {name: timedelta(seconds=_number(name, given[name], float)) for name in _SECONDS if name in given}
+        transport = {"subscribeTransport": given[_SUBSCRIBE_TRANSPORT]} if _SUBSCRIBE_TRANSPORT in given else {}
+        return cls(
+            server=ServerSettings.from_arguments(arguments, PREFIX, environment),
+            aws=AwsOptions(**{name: given.get(name) for name in _AWS}),
+            reader=ReaderConfig(
+                buffer_bytes_per_shard=numbers.get("buffer_bytes_per_shard", _DEFAULTS.buffer_bytes_per_shard),
+                buffer_bytes=numbers.get("buffer_bytes", _DEFAULTS.buffer_bytes),
+                idle_offset_interval=times.get("idle_offset_interval", _DEFAULTS.idle_offset_interval),
+                promise_grace=times.get("promise_grace", _DEFAULTS.promise_grace),
+                range_deadline=times.get("range_deadline", _DEFAULTS.range_deadline),
+                fail_on_data_loss=_boolean("fail_on_data_loss", given.get("fail_on_data_loss", "true")),
+                publisher=RecordPublisherConfig.from_mapping(transport),
+            ),
+        )
+
+
+def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:
+    variable = f"{PREFIX}_{name.upper()}"
+    parser.add_argument("--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]")
+
+
+def _number(name: str, value: str, kind: Callable[[str], T]) -> T:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise EfoConsumerConfigError(option=name, reason=f"{value!r} is not a number") from error
+
+
+def _boolean(name: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise EfoConsumerConfigError(option=name, reason=f"{value!r} is neither true nor false")
+    return value.lower() == "true"

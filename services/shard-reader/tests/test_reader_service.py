@@ -1,0 +1,134 @@
+"""The service as a process, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    SERVICE_NAME,
+    OpenRequest,
+    ReaderUnavailableError,
+    RecordPublisherType,
+    RemoteShardReader,
+    ShardPosition,
+    StreamPositions,
+    connect_reader,
+    ranges_between,
+    read_ranges,
+    resolve_initial_positions,
+)
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc import ClientSecurity
+from penstock.rpc.testing import ServiceProcess, service_process
+
+MODULE = "penstock.services.shard_reader"
+TOKEN = "a-token-of-this-test"
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator() as running:
+        running.client().create_stream(StreamName="orders", ShardCount=2)
+        yield running
+
+
+@pytest.fixture
+def service(emulator: RunningEmulator) -> Iterator[ServiceProcess]:
+    environment = os.environ | {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "PENSTOCK_READER_TOKEN": TOKEN,
+        "PENSTOCK_READER_REGION": "us-east-1",
+        "PENSTOCK_READER_CA_BUNDLE": str(emulator.ca_file),
+    }
+    with service_process(MODULE, ["serve", "--endpoint-url", emulator.tls_endpoint_url], environment) as process:
+        yield process
+
+
+def test_a_session_over_the_service_reads_what_was_written_and_stops_on_sigterm(
+    emulator: RunningEmulator, service: ServiceProcess
+) -> None:
+    """Positions and ranges work against the process; SIGTERM answers a long poll and ends it with code 0."""
+    client = emulator.client()
+    for number in range(20):
+        client.put_record(StreamName="orders", Data=f"row-{number}".encode(), PartitionKey=str(number))
+    session = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
+    start = resolve_initial_positions(session, ["orders"], "TRIM_HORIZON")
+    security = ClientSecurity(token=TOKEN)
+    reader = connect_reader(service.address, security)
+    reader.open("query", start, RecordPublisherType.POLLING)
+    position, rows = start, []
+    deadline = time.monotonic() + 20
+    while len(rows) < 20:
+        assert time.monotonic() < deadline
+        snapshot = reader.positions(position, wait_seconds=1)
+        for batch in read_ranges(service.address, security, "query", ranges_between(position, snapshot.positions)):
+            rows += batch.column("data").to_pylist()
+        position = snapshot.positions
+    assert sorted(rows) == sorted(f"row-{number}".encode() for number in range(20))
+    assert sum(shard.records for shard in reader.stats()) == 20
+
+    assert asyncio.run(poll_until_terminated(service, start)) == 0
+    with pytest.raises(ReaderUnavailableError):
+        reader.positions(position)
+    reader.close()
+
+
+async def poll_until_terminated(service: ServiceProcess, start: StreamPositions) -> int:
+    """Let SIGTERM come in the middle of a long poll; the poll must end with an answer."""
+    reader = RemoteShardReader(service.address, ClientSecurity(token=TOKEN))
+    now = ShardPosition.at_timestamp(int(time.time() * 1000))
+    positions = StreamPositions({"orders": dict.fromkeys(start.streams["orders"], now)})
+    request = OpenRequest(session_id="poll", positions=positions, record_publisher=RecordPublisherType.POLLING)
+    epoch = await reader.open(request)
+    polling = asyncio.create_task(reader.positions("poll", epoch, positions, wait_seconds=60))
+    # Answered after the poll began: both go over one connection.
+    await reader.stats("poll")
+    code = await asyncio.to_thread(service.terminate)
+    assert (await polling).positions == positions
+    await reader.aclose()
+    return code
+
+
+def test_health_and_reflection_name_the_service_and_calls_need_the_token(service: ServiceProcess) -> None:
+    """Health answers without a token, reflection lists the contract with it, and calls without it are refused."""
+    with grpc.insecure_channel(service.address) as channel:
+        request = health_pb2.HealthCheckRequest(service=SERVICE_NAME)
+        assert health_pb2_grpc.HealthStub(channel).Check(request).status == health_pb2.HealthCheckResponse.SERVING
+        with pytest.raises(grpc.RpcError):
+            ProtoReflectionDescriptorDatabase(channel).get_services()
+    with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
+        list(read_ranges(service.address, None, "query", []))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["--buffer-bytes", "lots", "--region", "us-east-1"], "buffer_bytes"),
+        (["--host", "0.0.0.0", "--region", "us-east-1"], "host"),
+        (["--fail-on-data-loss", "maybe", "--region", "us-east-1"], "fail_on_data_loss"),
+        (["--endpoint-url", "nonsense", "--region", "us-east-1"], "endpointUrl"),
+    ],
+)
+def test_a_wrong_setting_ends_the_service_with_code_2_and_its_name(
+    arguments: list[str], option: str, tmp_path: Path
+) -> None:
+    """A setting that cannot be is told by name before anything is served."""
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, "serve", *arguments], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert option in done.stderr
