@@ -1,0 +1,172 @@
+"""Clients that stall, and clients that give up: neither costs the emulator more than an event."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+MIB = 1024 * 1024
+
+
+def eventually(condition: Callable[[], bool], *, seconds: float = 20) -> None:
+    """Wait until a condition about another thread holds, or fail."""
+    deadline = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        pause.wait(0.01)
+
+
+@pytest.fixture
+def backlog(world: Any) -> Any:
+    """A shard with 40 MiB in it, and no limits."""
+    world.start(enforce_limits=False).stream()
+    for _ in range(8):
+        world.put(*"abcde", data=b"x" * (MIB - 1))
+    return world
+
+
+def subscribe_body(world: Any) -> bytes:
+    request = {
+        "ConsumerARN": world.register(),
+        "ShardId": world.first,
+        "StartingPosition": {"Type": "TRIM_HORIZON"},
+    }
+    return json.dumps(request).encode()
+
+
+def stands_still(world: Any) -> int:
+    """The number of records that were sent, once it does not change any more."""
+    (subscription,) = world.core._subscriptions.values()
+    seen: list[int] = []
+
+    def settled() -> bool:
+        seen.append(world.emulator.call(lambda: subscription.position))
+        return len(seen) > 20 and len(set(seen[-20:])) == 1
+
+    eventually(settled)
+    return seen[-1]
+
+
+def test_a_stalled_http1_client_stops_its_subscription(backlog: Any) -> None:
+    """A client that does not read holds what the sockets hold, however much the shard has; then it goes on."""
+    host, port = backlog.emulator.endpoint_url.removeprefix("http://").split(":")
+    body = subscribe_body(backlog)
+    with socket.socket() as raw:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        raw.settimeout(20)
+        raw.connect((host, int(port)))
+        raw.sendall(
+            b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
+            b"Content-Length: %d\r\n\r\n" % len(body) + body
+        )
+        eventually(lambda: bool(backlog.core._subscriptions))
+        assert stands_still(backlog) < 20
+        received = 0
+        while received < 40 * MIB * 4 // 3:
+            received += len(raw.recv(MIB))
+        # The starting sequence number takes the first position.
+        assert stands_still(backlog) == 41
+
+
+class RawHttp2:
+    """An HTTP/2 client of which a test decides every frame."""
+
+    def __init__(self, world: Any) -> None:
+        context = ssl.create_default_context(cafile=str(world.emulator.ca_file))
+        context.set_alpn_protocols(["h2"])
+        port = int(world.emulator.tls_endpoint_url.rpartition(":")[2])
+        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = context.wrap_socket(plain, server_hostname="localhost")
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        self._events: deque[Any] = deque()
+
+    def call(self, operation: str, body: bytes) -> int:
+        stream_id = self.h2.get_next_available_stream_id()
+        headers = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", "localhost"),
+            (":path", "/"),
+            ("x-amz-target", f"Kinesis_20131202.{operation}"),
+        ]
+        self.h2.send_headers(stream_id, headers)
+        self.h2.send_data(stream_id, body, end_stream=True)
+        self.flush()
+        return stream_id
+
+    def flush(self) -> None:
+        self.socket.sendall(self.h2.data_to_send())
+
+    def until(self, stream_id: int, kind: type[Any]) -> Any:
+        """Receive until an event of this kind for this stream; no window is given back."""
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                if isinstance(event, kind) and event.stream_id == stream_id:
+                    return event
+            self._events += self.h2.receive_data(self.socket.recv(65536))
+            self.flush()
+
+
+@pytest.fixture
+def raw_http2(backlog: Any) -> Iterator[RawHttp2]:
+    client = RawHttp2(backlog)
+    yield client
+    client.socket.close()
+
+
+def test_a_stream_that_the_client_resets_is_forgotten(backlog: Any, raw_http2: RawHttp2) -> None:
+    """RST_STREAM in the middle of an event ends the subscription; the connection stays usable."""
+    stream_id = raw_http2.call("SubscribeToShard", subscribe_body(backlog))
+    raw_http2.until(stream_id, h2.events.DataReceived)
+    shard = backlog.core.streams["stream"].shards[0]
+    assert len(shard.listeners) == 1
+    raw_http2.h2.reset_stream(stream_id)
+    raw_http2.flush()
+    eventually(lambda: not shard.listeners)
+    # The lost stream had taken the connection's window.
+    raw_http2.h2.increment_flow_control_window(65_535)
+    raw_http2.flush()
+    other = raw_http2.call("ListStreams", b"{}")
+    assert json.loads(raw_http2.until(other, h2.events.DataReceived).data)["StreamNames"] == ["stream"]
+
+
+def test_a_client_without_window_gets_its_headers_and_no_more(backlog: Any, raw_http2: RawHttp2) -> None:
+    """65,535 bytes are sent and not one more, until the client credits the connection and the stream."""
+    stream_id = raw_http2.call("SubscribeToShard", subscribe_body(backlog))
+    received = 0
+    while received < 65_535:
+        received += len(raw_http2.until(stream_id, h2.events.DataReceived).data)
+    assert received == 65_535
+    assert stands_still(backlog) == 2
+    raw_http2.h2.increment_flow_control_window(100, stream_id)
+    raw_http2.h2.increment_flow_control_window(70, None)
+    raw_http2.flush()
+    assert len(raw_http2.until(stream_id, h2.events.DataReceived).data) == 70
+
+
+def test_frames_that_are_no_http2_end_the_connection(raw_http2: RawHttp2) -> None:
+    """A violation of the protocol is answered with GOAWAY and the end of the connection."""
+    stream_id = raw_http2.call("ListStreams", b"{}")
+    raw_http2.until(stream_id, h2.events.StreamEnded)
+    # A DATA frame on stream 0 is against RFC 9113, 6.1.
+    raw_http2.socket.sendall(b"\x00\x00\x00" + b"\x00" + b"\x00" + b"\x00\x00\x00\x00")
+    ended = []
+    while data := raw_http2.socket.recv(65536):
+        ended += [type(event) for event in raw_http2.h2.receive_data(data)]
+    assert h2.events.ConnectionTerminated in ended
