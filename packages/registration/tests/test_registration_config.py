@@ -4,6 +4,7 @@ from dataclasses import fields
 from datetime import timedelta
 
 import pytest
+
 from penstock.registration import (
     FLIP_128_KEYS,
     AcquireRequest,

@@ -9,13 +9,12 @@ import sys
 from dataclasses import replace
 
 import pytest
+
 from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, SqliteLeaseStore
 from penstock.registration.errors import LeaseStoreError
 from penstock.registration.testing import InMemoryLeaseStore
 
-HOLDING = Holding(
-    job_id="job", fencing_token=7, acquired_at=1.5, renewed_at=2.25, time_to_live_seconds=30.0
-)
+HOLDING = Holding(job_id="job", fencing_token=7, acquired_at=1.5, renewed_at=2.25, time_to_live_seconds=30.0)
 
 
 def new_record(stream_name="flights", consumer_name="delays", **fields):

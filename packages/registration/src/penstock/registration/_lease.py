@@ -68,7 +68,8 @@ def remaining_seconds(record: ConsumerRecord, now: float) -> float:
     holding = settled(record, now).holding
     if holding is None:
         return 0.0
-    return max(0.0, holding.renewed_at + holding.time_to_live_seconds - now)
+    # The minimum is for rounding: far from zero, adding and taking away again is not exact.
+    return min(holding.time_to_live_seconds, max(0.0, holding.renewed_at + holding.time_to_live_seconds - now))
 
 
 def is_live(record: ConsumerRecord, now: float) -> bool:

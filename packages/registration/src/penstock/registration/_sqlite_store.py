@@ -209,9 +209,7 @@ class SqliteLeaseStore:
 
     def _try_to_open(self, *, last: bool) -> sqlite3.Connection | None:
         """A connection; None when another process is setting up the file: SQLite does not wait for that by itself."""
-        connection = sqlite3.connect(
-            self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
+        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             connection.row_factory = sqlite3.Row
             _set_up(connection)

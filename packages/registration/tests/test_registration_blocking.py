@@ -1,0 +1,248 @@
+"""The registry for callers without a loop, with a Kinesis over real sockets."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import running_emulator
+from penstock.registration import AcquireRequest, ConflictPolicy, open_registry
+from penstock.registration.errors import ConsumerHeldError, RegistryClosedError, WrongProcessError
+
+
+@pytest.fixture(scope="module")
+def emulator():
+    delay = timedelta(milliseconds=50)
+    with running_emulator(consumer_creation_delay=delay, consumer_deletion_delay=delay) as running:
+        running.client().create_stream(StreamName="flights", ShardCount=1)
+        yield running
+
+
+@pytest.fixture
+def open_one(emulator, tmp_path):
+    @contextmanager
+    def open_it(**options):
+        aws = emulator_options(emulator.endpoint_url)
+        with open_registry(aws=aws, store_path=tmp_path / "registry.db", **options) as registry:
+            yield registry
+
+    return open_it
+
+
+def request(job_id="job", consumer_name="delays", **options):
+    return AcquireRequest(stream_name="flights", consumer_name=consumer_name, job_id=job_id, **options)
+
+
+def consumers(emulator):
+    client = emulator.client()
+    arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
+    found = client.list_stream_consumers(StreamARN=arn)["Consumers"]
+    return {each["ConsumerName"]: each["ConsumerStatus"] for each in found}
+
+
+def eventually(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.02)
+
+
+def test_acquire_and_release(open_one, emulator):
+    """An ACTIVE consumer in between, none after."""
+    with open_one() as registry:
+        lease = registry.acquire(request())
+        assert consumers(emulator) == {"delays": "ACTIVE"}
+        assert registry.release(lease) is True
+        assert consumers(emulator) == {}
+
+
+def test_a_kept_lease_outlives_its_time_to_live(open_one):
+    """The deadline moves on by itself, three times here."""
+    with open_one() as registry:
+        lease = registry.acquire(request(time_to_live=timedelta(seconds=0.6)))
+        registry.keep(lease, lambda error: pytest.fail(str(error)))
+        ends_at = []
+
+        def renewed():
+            (consumer,) = registry.list_consumers()
+            end = time.monotonic() + consumer.lease.time_to_live_seconds
+            if not ends_at or end > ends_at[-1] + 0.1:
+                ends_at.append(end)
+            return len(ends_at) == 4
+
+        eventually(renewed)
+        registry.release(lease)
+
+
+def test_whoever_is_taken_over_is_told(open_one):
+    """By `on_lost`, at its next heartbeat, on a thread that may use the registry."""
+    told = threading.Event()
+    errors = []
+    with open_one() as first, open_one() as second:
+        lease = first.acquire(request("first", time_to_live=timedelta(seconds=0.6)))
+
+        def on_lost(error):
+            errors.append(error)
+            assert first.list_consumers()[0].lease.job_id == "second"
+            told.set()
+
+        first.keep(lease, on_lost)
+        with pytest.raises(ConsumerHeldError, match="'first'"):
+            second.acquire(request("second"))
+        taken = second.acquire(request("second", conflict_policy=ConflictPolicy.TAKE_OVER))
+        assert told.wait(10)
+        assert errors[0].fencing_token == lease.fencing_token < taken.fencing_token
+        assert first.release(lease) is False
+        assert second.release(taken) is True
+
+
+def test_after_a_fork_it_says_so(open_one):
+    """Threads do not survive a fork: the child gets an error instead of a call that never returns."""
+    with open_one() as registry:
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                registry.list_consumers()
+                answer = b"no error"
+            except WrongProcessError as error:
+                answer = type(error).__name__.encode()
+            except BaseException as error:
+                answer = repr(error).encode()
+            registry.close()
+            os.write(writing, answer)
+            os._exit(0)
+        os.close(writing)
+        os.waitpid(child, 0)
+        with os.fdopen(reading, "rb") as pipe:
+            assert pipe.read() == b"WrongProcessError"
+        assert registry.list_consumers() == []
+
+
+def test_after_close_it_says_so(open_one):
+    """And closing twice is no error."""
+    with open_one() as registry:
+        registry.close()
+        registry.close()
+        with pytest.raises(RegistryClosedError):
+            registry.list_consumers()
+
+
+def test_closing_interrupts_a_call_of_another_thread(open_one):
+    """Nobody waits for ever for a registry that is gone."""
+    with open_one() as registry:
+        lease = registry.acquire(request("first"))
+        outcome = []
+        started = threading.Event()
+
+        def wait_in_vain():
+            started.set()
+            try:
+                registry.acquire(request("second", conflict_policy=ConflictPolicy.WAIT))
+            except BaseException as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=wait_in_vain)
+        thread.start()
+        started.wait()
+        registry.close()
+        thread.join(10)
+        assert isinstance(outcome[0], RegistryClosedError)
+    with open_one() as registry:
+        registry.release(lease)
+
+
+def test_registration_is_a_child_of_the_callers_span(open_one, monkeypatch):
+    """The trace crosses into the registry's thread."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)
+    with open_one() as registry:
+        with provider.get_tracer("test").start_as_current_span("query") as query:
+            lease = registry.acquire(request())
+        registry.release(lease)
+    (span,) = [span for span in exporter.get_finished_spans() if span.name == "registration.register"]
+    assert span.parent.span_id == query.get_span_context().span_id
+
+
+_JOB = """
+import sys
+from datetime import timedelta
+from pathlib import Path
+from penstock.aws.testing import emulator_options
+from penstock.registration import AcquireRequest, open_registry
+
+endpoint_url, path, job_id, consumer_name = sys.argv[1:5]
+registry = open_registry(aws=emulator_options(endpoint_url), store_path=Path(path))
+lease = registry.acquire(AcquireRequest(
+    stream_name="flights", consumer_name=consumer_name, job_id=job_id, time_to_live=timedelta(seconds=1)))
+registry.keep(lease, print)
+print(lease.consumer_arn, lease.fencing_token, flush=True)
+"""
+
+
+def job(emulator, path, code, *arguments):
+    return subprocess.Popen(
+        [sys.executable, "-c", code, emulator.endpoint_url, str(path), *arguments],
+        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_it_never_keeps_a_process_alive(emulator, tmp_path):
+    """A program that forgets to release and to close ends with its last line, without a traceback."""
+    child = subprocess.run(
+        [sys.executable, "-c", _JOB, emulator.endpoint_url, str(tmp_path / "r.db"), "job", "forgetful"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (child.returncode, child.stderr) == (0, "")
+    assert child.stdout
+
+
+def test_a_killed_job_is_handed_over_to_its_restart(emulator, open_one, tmp_path):
+    """`kill -9`, and the same job again: the same ARN, a greater token."""
+    child = job(emulator, tmp_path / "registry.db", _JOB + "sys.stdin.read()", "job", "delays")
+    arn, token = child.stdout.readline().split()
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    with open_one() as registry:
+        lease = registry.acquire(request("job"))
+        assert lease.consumer_arn == arn
+        assert lease.fencing_token > int(token)
+        assert lease.registration_is_ours
+        registry.release(lease)
+
+
+def test_what_a_killed_job_left_is_ended_by_the_next_one(emulator, open_one, tmp_path):
+    """Once its lease ran out, whoever acquires something else sweeps it up."""
+    child = job(emulator, tmp_path / "registry.db", _JOB + "sys.stdin.read()", "job", "orphan")
+    child.stdout.readline()
+    os.kill(child.pid, signal.SIGKILL)
+    child.communicate()
+    assert "orphan" in consumers(emulator)
+    with open_one() as registry:
+
+        def orphan_is_gone():
+            lease = registry.acquire(request("other", "delays"))
+            gone = "orphan" not in consumers(emulator)
+            if gone:
+                registry.release(lease)
+            return gone
+
+        eventually(orphan_is_gone)

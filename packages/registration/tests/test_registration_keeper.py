@@ -1,0 +1,119 @@
+"""Heartbeats in the background."""
+
+import asyncio
+
+import pytest
+
+from penstock.registration import Heartbeat, Lease, LeaseKeeper
+from penstock.registration.errors import RegistryUnavailableError
+from penstock.registration.testing import ManualClock
+
+LEASE = Lease(
+    stream_name="flights",
+    consumer_name="delays",
+    job_id="job",
+    consumer_arn="arn",
+    fencing_token=3,
+    time_to_live_seconds=30.0,
+    registration_is_ours=True,
+)
+
+
+class ScriptedRegistry:
+    """Answers heartbeats from a list; then it is away for good."""
+
+    def __init__(self, clock, *answers):
+        self.clock = clock
+        self.answers = list(answers)
+        self.asked_at = []
+
+    async def heartbeat(self, lease):
+        self.asked_at.append(self.clock() - 1000)
+        answer = self.answers.pop(0) if self.answers else RegistryUnavailableError(where="it", reason="away")
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+HELD = Heartbeat(held=True, time_to_live_seconds=30.0)
+LOST = Heartbeat(held=False, time_to_live_seconds=0.0)
+AWAY = RegistryUnavailableError(where="it", reason="away")
+
+
+async def run_until_lost(*answers):
+    clock = ManualClock(1000.0)
+    registry = ScriptedRegistry(clock, *answers)
+    lost = asyncio.get_running_loop().create_future()
+    async with LeaseKeeper(registry, clock=clock, sleep=clock.sleep) as keeper:
+        keeper.keep(LEASE, lost.set_result)
+        error = await asyncio.wait_for(lost, 10)
+    return registry, error, clock() - 1000
+
+
+async def test_heartbeats_come_three_times_in_a_life():
+    """Every ten seconds of thirty, until the registry says no."""
+    registry, error, _ = await run_until_lost(HELD, HELD, HELD, LOST)
+    assert registry.asked_at == [10, 20, 30, 40]
+    assert (error.stream_name, error.consumer_name, error.fencing_token) == ("flights", "delays", 3)
+    assert "another job" in error.reason
+
+
+async def test_a_registry_that_is_away_for_a_while_costs_nothing():
+    """Heartbeats without an answer are sent again soon, and the first answer sets everything right."""
+    registry, _, _ = await run_until_lost(AWAY, AWAY, HELD, LOST)
+    assert registry.asked_at == [10, 12.5, 15, 25]
+
+
+async def test_a_registry_that_stays_away_ends_the_lease_on_time():
+    """Thirty seconds after the last answer was asked for, not later: then somebody else may have it."""
+    registry, error, ended_after = await run_until_lost(HELD)
+    assert ended_after == 40
+    assert registry.asked_at[-1] == 40
+    assert "no heartbeat was answered for 30 s" in error.reason
+
+
+async def test_a_bug_in_the_registry_ends_in_on_lost_too():
+    """Whatever goes wrong, nobody reads on without a lease and without a word."""
+    _, error, ended_after = await run_until_lost(*[ValueError("bug")] * 20)
+    assert ended_after == 30
+    assert "bug" in error.reason
+
+
+async def test_time_counts_from_before_the_acquire_was_sent():
+    """The registry counts from later: it does not give away what the holder still believes in."""
+    clock = ManualClock(1000.0)
+    registry = ScriptedRegistry(clock)
+    lost = asyncio.get_running_loop().create_future()
+    async with LeaseKeeper(registry, clock=clock, sleep=clock.sleep) as keeper:
+        keeper.keep(LEASE, lost.set_result, acquired_at=clock() - 8)
+        await asyncio.wait_for(lost, 10)
+    assert clock() - 1000 == 22
+
+
+async def test_a_dropped_lease_is_not_lost():
+    """`on_lost` is for those who did not give it back."""
+    registry = ScriptedRegistry(ManualClock())
+    never = asyncio.Event()
+    async with LeaseKeeper(registry, sleep=lambda _seconds: never.wait()) as keeper:
+        keeper.keep(LEASE, lambda error: pytest.fail(str(error)))
+        await asyncio.sleep(0)
+        keeper.drop(LEASE)
+        keeper.drop(LEASE)
+    assert registry.asked_at == []
+
+
+async def test_an_on_lost_that_fails_is_logged_and_harms_no_other_lease(caplog):
+    """The keeper goes on with the rest."""
+    clock = ManualClock(1000.0)
+    registry = ScriptedRegistry(clock, LOST)
+    told = asyncio.Event()
+
+    def fail(_error):
+        told.set()
+        raise ValueError("not my day")
+
+    async with LeaseKeeper(registry, clock=clock, sleep=clock.sleep) as keeper:
+        keeper.keep(LEASE, fail)
+        await asyncio.wait_for(told.wait(), 10)
+        await asyncio.sleep(0)
+    assert "not my day" in caplog.text

@@ -1,0 +1,538 @@
+"""The registry in-process and over gRPC: the same calls, the same answers, the same errors."""
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
+from penstock.registration import (
+    SERVICE_NAME,
+    AcquireRequest,
+    ConflictPolicy,
+    ConsumerRegistryServicer,
+    LeaseSettings,
+    LocalConsumerRegistry,
+    RegistrarConfig,
+    RegistrationStrategy,
+    RemoteConsumerRegistry,
+    SqliteLeaseStore,
+    StreamConsumerRegistrar,
+    _messages,
+)
+from penstock.registration.errors import (
+    AcquireTimeoutError,
+    ConsumerHeldError,
+    ConsumerLimitError,
+    InvalidRequestError,
+    RegistrationDeniedError,
+    RegistrationTimeoutError,
+    RegistryAccessError,
+    RegistryUnavailableError,
+    StaleFencingTokenError,
+    StreamNotFoundError,
+)
+from penstock.registration.testing import FakeKinesis, ManualClock
+from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:1500000000"
+
+
+class Home:
+    """A registry of one home, and what is behind it."""
+
+    def __init__(self, registry, local, kinesis, clock, store):
+        self.registry = registry
+        self.local = local
+        self.kinesis = kinesis
+        self.clock = clock
+        self.store = store
+
+    async def acquire(self, job_id="job", **options):
+        options = {"stream_name": "flights", "consumer_name": "delays", **options}
+        return await self.registry.acquire(AcquireRequest(job_id=job_id, **options))
+
+
+def make_local(path, kinesis, clock, grace=timedelta(0), **settings):
+    async def sleep(seconds):
+        # Time moves by what is slept, and others get their turn.
+        clock.advance(seconds)
+        await asyncio.sleep(0)
+
+    registrar = StreamConsumerRegistrar(kinesis, RegistrarConfig(), sleep=sleep, clock=clock)
+    store = SqliteLeaseStore(path)
+    lease_settings = LeaseSettings(grace_period=grace, **settings)
+    return LocalConsumerRegistry(registrar, store, settings=lease_settings, clock=clock, sleep=sleep), store
+
+
+@asynccontextmanager
+async def serving(registry, security=None, **settings):
+    servicer = ConsumerRegistryServicer(registry)
+    settings = ServerSettings(security=security or ServerSecurity(), **settings)
+    async with GrpcServer(settings, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
+        try:
+            yield server
+        finally:
+            servicer.drain()
+
+
+@pytest.fixture(params=["local", "remote"])
+def open_home(request, tmp_path):
+    """Opens a registry of the home; several calls open several registries over one store."""
+
+    @asynccontextmanager
+    async def open_it(kinesis=None, clock=None, **settings):
+        kinesis, clock = kinesis or FakeKinesis(), clock or ManualClock()
+        local, store = make_local(tmp_path / "leases.db", kinesis, clock, **settings)
+        if request.param == "local":
+            yield Home(local, local, kinesis, clock, store)
+        else:
+            async with serving(local) as server, RemoteConsumerRegistry(server.address) as remote:
+                yield Home(remote, local, kinesis, clock, store)
+        await local.close()
+
+    return open_it
+
+
+@pytest.fixture
+async def home(open_home):
+    async with open_home() as opened:
+        yield opened
+
+
+async def test_acquire_registers_and_leases(home):
+    """The lease has the ARN of an ACTIVE consumer, which is ours."""
+    lease = await home.acquire()
+    assert lease.consumer_arn.endswith("/consumer/delays:1700000001")
+    assert (lease.stream_name, lease.consumer_name, lease.job_id) == ("flights", "delays", "job")
+    assert (lease.fencing_token, lease.time_to_live_seconds, lease.registration_is_ours) == (1, 30.0, True)
+
+
+async def test_the_last_lease_released_ends_a_registration_of_ours(home):
+    """Nothing is left that costs money."""
+    lease = await home.acquire()
+    assert await home.registry.release(lease) is True
+    assert home.kinesis.names() == set()
+    assert await home.registry.list_consumers() == []
+
+
+async def test_a_consumer_that_was_there_is_left_alone(home):
+    """It is remembered as not ours, and survives the release."""
+    home.kinesis.register_outside("flights", "delays")
+    lease = await home.acquire()
+    assert not lease.registration_is_ours
+    assert await home.registry.release(lease) is False
+    assert home.kinesis.names() == {"delays"}
+
+
+async def test_none_uses_the_arn_without_asking_kinesis(home):
+    """Neither to register nor to deregister."""
+    lease = await home.acquire(consumer_name="", consumer_arn=ARN, strategy=RegistrationStrategy.NONE)
+    assert (lease.consumer_name, lease.consumer_arn, lease.registration_is_ours) == ("delays", ARN, False)
+    await home.registry.release(lease)
+    assert home.kinesis.calls == []
+
+
+async def test_another_job_is_refused_with_the_holder(home):
+    """Who holds it, since when, and for how long still."""
+    await home.acquire("first")
+    home.clock.advance(12)
+    with pytest.raises(ConsumerHeldError) as raised:
+        await home.acquire("second")
+    assert raised.value.holder_job_id == "first"
+    assert raised.value.held_seconds == pytest.approx(12, abs=2)
+    assert raised.value.remaining_seconds == pytest.approx(18, abs=2)
+
+
+async def test_another_job_may_wait_for_the_lease_to_end(home):
+    """It gets the consumer, with the registration, once the holder is silent for its time to live."""
+    first = await home.acquire("first")
+    second = await home.acquire("second", conflict_policy=ConflictPolicy.WAIT)
+    assert second.consumer_arn == first.consumer_arn
+    assert second.fencing_token > first.fencing_token
+    assert second.registration_is_ours
+    assert home.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_waiting_ends_with_the_timeout(open_home):
+    """With an error that says for how long was waited."""
+    async with open_home(default_time_to_live=timedelta(days=2), longest_time_to_live=timedelta(days=2)) as home:
+        await home.acquire("first")
+        with pytest.raises(AcquireTimeoutError) as raised:
+            await home.acquire("second", conflict_policy=ConflictPolicy.WAIT, timeout=timedelta(seconds=0.3))
+        assert raised.value.timeout_seconds == 0.3
+
+
+async def test_another_job_may_take_the_consumer_over(home):
+    """The former holder's next heartbeat says so, and its release takes nothing away."""
+    first = await home.acquire("first")
+    second = await home.acquire("second", conflict_policy=ConflictPolicy.TAKE_OVER)
+    assert second.fencing_token > first.fencing_token
+    outcome = await home.registry.heartbeat(first)
+    assert (outcome.held, outcome.time_to_live_seconds) == (False, 0.0)
+    assert await home.registry.release(first) is False
+    assert (await home.registry.heartbeat(second)).held
+
+
+async def test_heartbeats_keep_the_lease(home):
+    """Ten times twenty seconds of a lease that lives thirty."""
+    lease = await home.acquire()
+    for _ in range(10):
+        home.clock.advance(20)
+        outcome = await home.registry.heartbeat(lease)
+        assert (outcome.held, outcome.time_to_live_seconds) == (True, 30.0)
+
+
+async def test_a_heartbeat_for_a_lease_that_never_was_is_not_held(home):
+    """The answer to a stranger is no, not an error."""
+    lease = await home.acquire()
+    await home.registry.release(lease)
+    assert not (await home.registry.heartbeat(lease)).held
+
+
+async def test_the_same_job_after_a_crash_gets_its_consumer_without_registering(home):
+    """A greater token, the same ARN, whether the old lease has run out or not."""
+    first = await home.acquire()
+    again = await home.acquire()
+    home.clock.advance(1000)
+    once_more = await home.acquire()
+    assert first.consumer_arn == again.consumer_arn == once_more.consumer_arn
+    assert first.fencing_token < again.fencing_token < once_more.fencing_token
+    assert once_more.registration_is_ours
+    assert home.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_releasing_twice_is_no_error(home):
+    """The second time nothing is given back."""
+    lease = await home.acquire()
+    await home.registry.release(lease)
+    assert await home.registry.release(lease) is False
+
+
+async def test_time_to_live_is_as_asked_up_to_the_cap(home):
+    """The registry's longest is what a request gets at most."""
+    assert (await home.acquire(time_to_live=timedelta(seconds=7))).time_to_live_seconds == 7
+    assert (await home.acquire(time_to_live=timedelta(days=1))).time_to_live_seconds == 300
+
+
+async def test_consumers_are_listed_with_their_holders(home):
+    """Ordered, of one stream on request; nobody's lease is absent."""
+    home.kinesis.streams = ("flights", "weather")
+    lease = await home.acquire()
+    await home.acquire(stream_name="weather", time_to_live=timedelta(seconds=5))
+    home.clock.advance(10)
+    flights, weather = await home.registry.list_consumers()
+    assert (flights.stream_name, flights.lease.job_id, flights.lease.fencing_token) == ("flights", "job", 1)
+    assert flights.consumer_arn == lease.consumer_arn
+    assert flights.age_seconds >= 10
+    assert (weather.stream_name, weather.lease) == ("weather", None)
+    assert [each.stream_name for each in await home.registry.list_consumers("weather")] == ["weather"]
+
+
+async def test_a_grace_period_leaves_time_for_the_next_lease(open_home):
+    """Within it the registration is handed on; after it the sweep ends it."""
+    async with open_home(grace=timedelta(seconds=60)) as home:
+        first = await home.acquire()
+        assert await home.registry.release(first) is True
+        home.clock.advance(50)
+        assert await home.local.sweep() == []
+        second = await home.acquire("other")
+        assert second.consumer_arn == first.consumer_arn
+        assert second.registration_is_ours
+        await home.registry.release(second)
+        home.clock.advance(61)
+        assert await home.local.sweep() == [("flights", "delays")]
+        assert home.kinesis.names() == set()
+
+
+async def test_the_sweep_ends_what_a_dead_job_left(home):
+    """Once its lease ran out, not before; and it can be had again, with a greater token."""
+    lease = await home.acquire()
+    assert await home.local.sweep() == []
+    home.clock.advance(31)
+    assert await home.local.sweep() == [("flights", "delays")]
+    assert home.kinesis.names() == set()
+    again = await home.acquire()
+    assert again.fencing_token > lease.fencing_token
+    assert again.consumer_arn != lease.consumer_arn
+
+
+async def test_a_sweep_that_kinesis_refuses_is_tried_again(home):
+    """The consumer is not forgotten."""
+    await home.acquire()
+    home.clock.advance(31)
+    home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
+    assert await home.local.sweep() == []
+    assert home.kinesis.names() == {"delays"}
+    assert await home.local.sweep() == [("flights", "delays")]
+
+
+async def test_a_release_that_kinesis_refuses_can_be_repeated(home):
+    """The caller learns of it, and the second release ends the registration."""
+    lease = await home.acquire()
+    home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
+    with pytest.raises(RegistrationDeniedError):
+        await home.registry.release(lease)
+    assert await home.registry.release(lease) is True
+    assert home.kinesis.names() == set()
+
+
+async def test_many_tasks_at_once_register_once(home):
+    """200 acquires of one job: one registration, 200 leases with different tokens, and hardly a look more than one."""
+    leases = await asyncio.gather(*(home.acquire() for _ in range(200)))
+    assert home.kinesis.calls.count("register_stream_consumer") == 1
+    assert len({lease.fencing_token for lease in leases}) == 200
+    assert len({lease.consumer_arn for lease in leases}) == 1
+    assert home.kinesis.calls.count("describe_stream_consumer") <= 10
+
+
+async def test_many_jobs_at_once_get_one_lease(home):
+    """One holds the consumer, the others are refused."""
+    outcomes = await asyncio.gather(*(home.acquire(f"job-{number}") for number in range(50)), return_exceptions=True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, ConsumerHeldError)]
+    assert len(refused) == 49
+
+
+async def test_a_consumer_deleted_outside_is_registered_again(home):
+    """The next acquire looks before it believes its own notes."""
+    first = await home.acquire()
+    home.kinesis.delete_outside("flights", "delays")
+    second = await home.acquire()
+    assert second.consumer_arn != first.consumer_arn
+    assert second.registration_is_ours
+
+
+async def test_a_consumer_made_anew_outside_is_not_ours(home):
+    """Another ARN is another registration."""
+    await home.acquire()
+    home.kinesis.delete_outside("flights", "delays")
+    arn = home.kinesis.register_outside("flights", "delays")
+    lease = await home.acquire()
+    assert (lease.consumer_arn, lease.registration_is_ours) == (arn, False)
+
+
+async def test_a_failed_registration_gives_the_lease_back(home):
+    """The next job is not refused for the sake of one that holds nothing."""
+    home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
+    with pytest.raises(RegistrationDeniedError):
+        await home.acquire("first")
+    assert (await home.acquire("second")).job_id == "second"
+
+
+async def test_being_overtaken_while_registering_is_told(home):
+    """Another job took the consumer over before Kinesis had answered: this one has no lease."""
+    held = asyncio.Event()
+    go_on = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold_up():
+        loop.call_soon_threadsafe(held.set)
+        asyncio.run_coroutine_threadsafe(go_on.wait(), loop).result(10)
+
+    home.kinesis.after["register_stream_consumer"] = hold_up
+    first = asyncio.create_task(home.acquire("first"))
+    await held.wait()
+    # Another process: this one would wait for its turn.
+    other, _ = make_local(home.store._path, home.kinesis, home.clock)
+    second = await other.acquire(
+        AcquireRequest(
+            stream_name="flights",
+            consumer_name="delays",
+            job_id="second",
+            conflict_policy=ConflictPolicy.TAKE_OVER,
+        )
+    )
+    go_on.set()
+    with pytest.raises(StaleFencingTokenError) as raised:
+        await first
+    assert raised.value.newest_token == second.fencing_token
+    # It was the first that registered; between them the store knows whose it is.
+    assert await other.release(second) is True
+    assert home.kinesis.names() == set()
+    await other.close()
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "kind"),
+    [
+        ("describe_stream_summary", "ResourceNotFoundException", StreamNotFoundError),
+        ("describe_stream_summary", "AccessDeniedException", RegistrationDeniedError),
+        ("register_stream_consumer", "InvalidArgumentException", InvalidRequestError),
+    ],
+)
+async def test_errors_of_kinesis_come_through(home, operation, code, kind):
+    """As the same type from both homes."""
+    home.kinesis.fail(operation, code)
+    with pytest.raises(kind):
+        await home.acquire()
+
+
+async def test_a_full_stream_comes_through_with_its_fields(home):
+    """Fields cross gRPC as well as the message."""
+    home.kinesis.limit = 1
+    home.kinesis.register_outside("flights", "other")
+    with pytest.raises(ConsumerLimitError) as raised:
+        await home.acquire()
+    assert raised.value.existing == ["other"]
+    assert "consumers of the stream: other" in str(raised.value)
+
+
+async def test_kinesis_that_is_slow_comes_through(open_home):
+    """The registry's own timeout is not the caller's."""
+    async with open_home(kinesis=FakeKinesis(looks=10**6)) as home:
+        with pytest.raises(RegistrationTimeoutError) as raised:
+            await home.acquire()
+        assert raised.value.state == "ACTIVE"
+
+
+async def test_cancelling_an_acquire_gives_the_lease_back(home):
+    """A caller that gave up does not hold up the next."""
+    home.kinesis.looks = 10**9
+    waiting = asyncio.create_task(home.acquire("first", time_to_live=timedelta(seconds=300)))
+    async with asyncio.timeout(10):
+        while "register_stream_consumer" not in home.kinesis.calls:
+            await asyncio.sleep(0.01)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    async with asyncio.timeout(10):
+        while (await home.store.get("flights", "delays")).holding is not None:
+            await asyncio.sleep(0.01)
+
+
+# What one home only can show.
+
+
+@pytest.fixture
+async def parts(tmp_path):
+    kinesis, clock = FakeKinesis(), ManualClock()
+    registries = []
+
+    def make(**settings):
+        registry, store = make_local(tmp_path / "leases.db", kinesis, clock, **settings)
+        registries.append(registry)
+        return Home(registry, registry, kinesis, clock, store)
+
+    yield make
+    for registry in registries:
+        await registry.close()
+
+
+class Killed(BaseException):
+    """What a process does when it is killed: nothing more."""
+
+
+@pytest.mark.parametrize("operation", ["register_stream_consumer", "deregister_stream_consumer"])
+async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(parts, operation, monkeypatch):
+    """The successor finds what had been begun, and ends it."""
+    home = parts()
+
+    def die():
+        # Nothing is written any more.
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    home.kinesis.after[operation] = die
+    with pytest.raises((Killed, TypeError)):
+        await home.registry.release(await home.acquire())
+    successor = parts()
+    home.clock.advance(1000)
+    await successor.local.sweep()
+    await successor.local.sweep()
+    assert home.kinesis.names() == set()
+    assert await successor.registry.list_consumers() == []
+
+
+async def test_killed_while_registering_the_same_job_goes_on(parts, monkeypatch):
+    """The consumer that its predecessor registered is ours, and it is not registered twice."""
+    home = parts()
+
+    def die():
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    home.kinesis.after["register_stream_consumer"] = die
+    with pytest.raises((Killed, TypeError)):
+        await home.acquire()
+    lease = await parts().acquire()
+    assert lease.registration_is_ours
+    assert home.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(parts, monkeypatch):
+    """A de-registration that was begun is finished first: its consumer may go at any moment."""
+    home = parts()
+    lease = await home.acquire()
+
+    async def die(_arn):
+        raise Killed
+
+    monkeypatch.setattr(home.local._registrar, "deregister", die)
+    with pytest.raises(Killed):
+        await home.registry.release(lease)
+    again = await parts().acquire()
+    assert again.consumer_arn != lease.consumer_arn
+    assert again.registration_is_ours
+    assert home.kinesis.names() == {"delays"}
+
+
+async def test_two_registries_on_one_store_give_one_lease(parts):
+    """Replicas refuse each other's jobs, too."""
+    one, other = parts(), parts()
+    outcomes = await asyncio.gather(one.acquire("a"), other.acquire("b"), return_exceptions=True)
+    kinds = sorted(type(outcome).__name__ for outcome in outcomes)
+    assert kinds in (["ConsumerHeldError", "Lease"], ["Lease", "StaleFencingTokenError"])
+    assert one.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_a_registry_that_is_away_is_unavailable():
+    """After its attempts to reconnect, with the endpoint in the error."""
+    async with serving(None) as server:
+        address = server.address
+    async with RemoteConsumerRegistry(address) as registry:
+        with pytest.raises(RegistryUnavailableError, match=address):
+            await registry.list_consumers()
+
+
+async def test_a_wrong_token_is_refused(parts):
+    """As an access error that no retry helps."""
+    async with serving(parts().registry, ServerSecurity(token="right")) as server:
+        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong")) as registry:
+            with pytest.raises(RegistryAccessError):
+                await registry.list_consumers()
+        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="right")) as registry:
+            assert await registry.list_consumers() == []
+
+
+async def test_a_request_of_a_newer_client_is_taken_as_the_default(parts):
+    """Values of enumerations that the registry does not know are those that are unspecified."""
+    message = pb.AcquireRequest(
+        stream_name="flights", consumer_name="delays", job_id="job", strategy=99, conflict_policy=99
+    )
+    request = _messages.acquire_request(message)
+    assert (request.strategy, request.conflict_policy) == (RegistrationStrategy.LAZY, ConflictPolicy.REFUSE)
+
+
+async def test_a_drain_ends_heartbeat_streams_and_the_client_opens_another(parts):
+    """The server does not wait for streams that never end, and its successor hears the next heartbeat."""
+    home = parts()
+    async with AsyncExitStack() as stack:
+        async with asyncio.timeout(10):
+            async with serving(home.registry, drain_seconds=30) as server:
+                remote = await stack.enter_async_context(RemoteConsumerRegistry(server.address))
+                lease = await remote.acquire(
+                    AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
+                )
+                assert (await remote.heartbeat(lease)).held
+        with pytest.raises(RegistryUnavailableError):
+            await remote.heartbeat(lease)
+        async with serving(home.registry, port=server.port), asyncio.timeout(20):
+            while True:
+                try:
+                    outcome = await remote.heartbeat(lease)
+                except RegistryUnavailableError:
+                    await asyncio.sleep(0.1)
+                else:
+                    break
+        assert outcome.held
