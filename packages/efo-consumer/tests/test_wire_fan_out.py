@@ -64,6 +64,7 @@ class ScriptedSubscription:
     def __init__(self, steps: list[Step]) -> None:
         self._steps = steps
         self.closed = False
+        self.suspect = False
         self.bytes_received = 0
 
     async def receive(self) -> SubscriptionEvent | None:
@@ -75,8 +76,9 @@ class ScriptedSubscription:
         assert not isinstance(step, str)
         return step
 
-    async def close(self) -> None:
+    async def close(self, *, suspect: bool = False) -> None:
         self.closed = True
+        self.suspect = suspect
 
 
 @dataclass
@@ -220,7 +222,7 @@ async def test_silence_is_a_dead_connection() -> None:
     transport = ScriptedTransport([[event(1), SILENCE], [event(2), shard_end()]])
     silence = timedelta(milliseconds=20)
     assert await read_all(publisher(transport, Clock(), subscription_silence=silence)) == [1, 2]
-    assert transport.subscriptions[0].closed
+    assert [(one.closed, one.suspect) for one in transport.subscriptions] == [(True, True), (True, False)]
 
 
 async def test_bytes_are_no_silence() -> None:

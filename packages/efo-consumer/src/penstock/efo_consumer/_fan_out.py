@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
-from penstock.efo_consumer._fan_out_retries import SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
+from penstock.efo_consumer._fan_out_retries import RETRYABLE, SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
 from penstock.efo_consumer._publisher_metrics import INSTRUMENTATION, PublisherMetrics
@@ -140,6 +140,7 @@ class _Call:
         self._request = request
         self._retries = retries
         self._subscription: Subscription | None = None
+        self._suspect = False
         self._outcome = "closed"
         self._records = 0
         self._span = publisher._tracer.start_span(
@@ -171,6 +172,7 @@ class _Call:
                     return
             self.next = self._retries.ended()
         except SUBSCRIPTION_ERRORS as error:
+            self._suspect = isinstance(error, RETRYABLE)
             self._span.record_exception(error)
             try:
                 self.next = self._retries.failed(
@@ -223,7 +225,7 @@ class _Call:
         subscription, self._subscription = self._subscription, None
         try:
             if subscription is not None:
-                await subscription.close()
+                await subscription.close(suspect=self._suspect)
         finally:
             if self._span.is_recording():
                 self._span.set_attributes({"outcome": self._outcome, "records": self._records})

@@ -66,8 +66,8 @@ class Http1Subscription:
             self._ended = True
             raise SubscriptionConnectionError(f"the connection failed: {error or type(error).__name__}") from error
 
-    async def close(self) -> None:
-        """See `Subscription.close`."""
+    async def close(self, *, suspect: bool = False) -> None:
+        """See `Subscription.close`; the connection ends with its subscription anyway."""
         self._ended = True
         self._outcomes.clear()
         self._response.close()

@@ -104,8 +104,10 @@ class Http2Subscription:
         self._credit(credit)
         return outcome
 
-    async def close(self) -> None:
+    async def close(self, *, suspect: bool = False) -> None:
         """See `Subscription.close`."""
+        if suspect:
+            self._slot.retire()
         self._closed = True
         self._outcomes.clear()
         # At the end of a shard, or after an exception, the service closes the stream itself within a moment.
@@ -219,7 +221,7 @@ class Http2Transport:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 await subscription.started()
         except BaseException as error:
-            await subscription.close()
+            await subscription.close(suspect=isinstance(error, TimeoutError))
             if isinstance(error, TimeoutError):
                 raise SubscriptionConnectionError(f"no answer from {self._host} in time") from error
             raise

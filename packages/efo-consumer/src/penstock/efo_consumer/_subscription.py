@@ -88,8 +88,12 @@ class Subscription(Protocol):
         """
         ...
 
-    async def close(self) -> None:
-        """Stop the service from sending, whatever state the answer is in. Harmless when called again."""
+    async def close(self, *, suspect: bool = False) -> None:
+        """Stop the service from sending, whatever state the answer is in. Harmless when called again.
+
+        Args:
+            suspect: the connection fell silent or brought wrong bytes: nothing else should be asked on it.
+        """
         ...
 
 
