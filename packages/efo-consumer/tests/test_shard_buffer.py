@@ -1,0 +1,229 @@
+"""A shard's buffer: what it covers, where it cuts, and what it lets go."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.efo_consumer._buffer import ShardBuffer
+from penstock.efo_consumer._buffer_pool import BufferPool
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer._publisher import ChildShard
+from penstock.efo_consumer.testing import shard_event, wire_records
+
+TRIM_HORIZON = ShardPosition.trim_horizon()
+END = ShardPosition.shard_end()
+CHILDREN = (ChildShard("child", ("parent",), "0", "1"),)
+
+
+def at(number: int) -> ShardPosition:
+    return ShardPosition.after(str(number))
+
+
+def buffer(*events: tuple[list[int], int], origin: ShardPosition = TRIM_HORIZON) -> ShardBuffer:
+    """A buffer with events, each of sequence numbers and a continuation."""
+    made = ShardBuffer(origin)
+    for numbers, continuation in events:
+        made.append(shard_event(wire_records(numbers), continuation))
+    return made
+
+
+def numbers(batches: list[pa.RecordBatch] | None) -> list[int] | None:
+    if batches is None:
+        return None
+    return [int(number) for batch in batches for number in batch.column("sequenceNumber").to_pylist()]
+
+
+def test_the_end_is_the_last_continuation_also_of_idle_events() -> None:
+    """Events without records move the end and cost no memory."""
+    idle = buffer(([5, 7], 8), ([], 12), ([], 20))
+    held = idle.held_bytes
+    idle.append(shard_event(wire_records([]), 30))
+    assert idle.end == at(30)
+    assert idle.held_bytes == held
+    assert idle.reach(TRIM_HORIZON, None, None).end == at(30)
+    assert numbers(idle.read(at(7), at(25))) == []
+
+
+def test_a_limit_cuts_an_event_at_a_record() -> None:
+    """The cut is the sequence number of the last record that fits; the rest follows from there."""
+    cut = buffer(([5, 7, 9, 11], 20))
+    step = cut.reach(TRIM_HORIZON, 3, None)
+    assert (step.end, step.rows) == (at(9), 3)
+    assert numbers(cut.read(TRIM_HORIZON, at(9))) == [5, 7, 9]
+    assert cut.reach(at(9), 3, None).end == at(20)
+    assert numbers(cut.read(at(9), at(20))) == [11]
+
+
+def test_bytes_let_whole_events_through_and_at_least_one_on_request() -> None:
+    """An event larger than the limit comes through alone when asked for, else not at all."""
+    two = buffer(([5, 6], 6), ([7, 8], 8))
+    size = two.nbytes // 2
+    assert two.reach(TRIM_HORIZON, None, size - 1).rows == 0
+    assert two.reach(TRIM_HORIZON, None, size - 1, at_least_one=True).rows == 2
+    assert two.reach(TRIM_HORIZON, None, size + 1).end == at(6)
+
+
+def test_what_lies_outside_the_interval_is_not_read() -> None:
+    """Ranges that begin before the buffer, or end behind it, are for others to answer."""
+    some = buffer(([15, 17], 18), origin=at(10))
+    assert some.read(at(9), at(17)) is None
+    assert some.read(TRIM_HORIZON, at(17)) is None
+    assert some.read(at(10), at(19)) is None
+    assert some.read(at(10), END) is None
+    assert numbers(some.read(at(10), at(18))) == [15, 17]
+
+
+def test_a_buffer_from_trim_horizon_covers_its_origin_and_its_own_records() -> None:
+    """Before its first record it covers TRIM_HORIZON only: what a lower number means there is not known."""
+    some = buffer(([15, 17], 18))
+    assert numbers(some.read(TRIM_HORIZON, at(15))) == [15]
+    assert numbers(some.read(at(15), at(18))) == [17]
+    assert some.read(at(14), at(18)) is None
+    assert some.read(ShardPosition.at_timestamp(5), at(18)) is None
+
+
+def test_the_end_of_a_shard_is_a_position() -> None:
+    """SHARD_END is reached by the last event, whose records belong to it."""
+    closing = buffer(([5], 6))
+    closing.append(shard_event(wire_records([7]), None, child_shards=CHILDREN))
+    assert closing.end == END
+    assert closing.reach(at(5), None, None).end == END
+    assert numbers(closing.read(at(5), END)) == [7]
+
+
+def test_repeated_records_are_left_out() -> None:
+    """A publisher that resumed too early cannot make a record appear twice."""
+    resumed = buffer(([5, 7], 7), ([5, 7, 9], 9), ([], 8))
+    assert numbers(resumed.read(TRIM_HORIZON, at(9))) == [5, 7, 9]
+    assert resumed.end == at(9)
+
+
+def test_trimming_forgets_what_was_committed() -> None:
+    """Committed records are gone, later ones stay, and the memory is given back."""
+    some = buffer(([5, 7], 8), ([9, 11], 12))
+    some.trim(at(9))
+    assert some.read(TRIM_HORIZON, at(12)) is None
+    assert numbers(some.read(at(8), at(12))) == [9, 11]
+    some.trim(at(12))
+    assert some.held_bytes == 0
+    assert numbers(some.read(at(11), at(12))) == []
+    assert some.reach(at(12), None, None).end == at(12)
+
+
+def test_only_promised_segments_are_evicted_and_delivered_ones_first() -> None:
+    """A segment goes when it was told and fetched, or told long ago; never when nobody knows of it."""
+    some = buffer(([5], 5), ([7], 7), ([9], 9))
+    assert some.evict(promised_before=100) == 0
+    some.promise(at(7), now=50)
+    assert some.evict(promised_before=40) == 0
+    some.deliver(TRIM_HORIZON, at(5))
+    assert some.evict(promised_before=40) > 0
+    assert some.evict(promised_before=40) == 0
+    assert some.evict(promised_before=50) > 0
+    assert some.evict(promised_before=1000) == 0
+    assert some.read(TRIM_HORIZON, at(9)) is None
+    assert numbers(some.read(at(7), at(9))) == [9]
+
+
+def test_evicted_segments_are_still_counted() -> None:
+    """Limits hold over what is gone from memory too: its numbers are remembered."""
+    some = buffer(([5, 6], 6), ([7, 8], 8), ([9], 9))
+    some.promise(at(9), now=0)
+    while some.evict(promised_before=0):
+        pass
+    assert some.held_bytes == 0
+    assert some.reach(TRIM_HORIZON, 4, None) == some.reach(TRIM_HORIZON, 4, None)
+    assert some.reach(TRIM_HORIZON, 4, None).end == at(8)
+    assert some.reach(TRIM_HORIZON, 5, None).rows == 5
+    assert some.reach(TRIM_HORIZON, 1, None, at_least_one=True).end == at(6)
+
+
+def test_the_pool_makes_room_from_its_own_shard_before_others() -> None:
+    """A full shard gives up its own promised segments; a full reader those of any shard; unpromised ones stay."""
+    pool = BufferPool(shard_bytes=11_000, total_bytes=20_000, promise_grace_seconds=10)
+    one, two = ShardBuffer(TRIM_HORIZON), ShardBuffer(TRIM_HORIZON)
+    for shard in (one, two):
+        for number in (1, 2):
+            pool.append(shard, shard_event(wire_records([number], [b"x" * 1000]), number))
+    pool.append(one, shard_event(wire_records([3], [b"x" * 1000]), 3))
+    assert not pool.make_room(one, now=0)
+    assert not pool.make_room(two, now=0)
+    one.promise(at(2), now=0)
+    assert not pool.make_room(one, now=9)
+    assert pool.make_room(two, now=10)
+    assert pool.make_room(one, now=10)
+    assert pool.held_bytes == one.held_bytes + two.held_bytes
+    assert numbers(one.read(at(2), at(3))) == [3]
+    assert numbers(two.read(TRIM_HORIZON, at(2))) == [1, 2]
+
+
+EVENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12)
+
+
+@given(
+    EVENTS,
+    st.lists(st.tuples(st.integers(1, 7), st.booleans(), st.booleans()), min_size=40, max_size=40),
+    st.sampled_from([TRIM_HORIZON, at(10), ShardPosition.at_timestamp(3)]),
+)
+def test_no_record_is_given_twice_or_lost(
+    events: list[tuple[int, int]], steps: list[tuple[int, bool, bool]], origin: ShardPosition
+) -> None:
+    """Any chain of limited reads, commits and evictions gives all records once, in order; what is evicted is said."""
+    made, number, written = ShardBuffer(origin), 10, []
+    position, got = origin, []
+    pending = iter(steps)
+    for rows, gap in [*events, (0, 0)] * 2:
+        fresh = [number + 2 * index + 1 for index in range(rows)]
+        number = (fresh[-1] if fresh else number) + gap + 1
+        written += fresh
+        made.append(shard_event(wire_records(fresh), number))
+        limit, commit, evict = next(pending, (5, False, False))
+        step = made.reach(position, limit, None, at_least_one=True)
+        made.promise(step.end, now=0)
+        read = numbers(made.read(position, step.end))
+        expected = [one for one in written if position.rank < (1, one) <= step.end.rank]
+        assert step.rows == len(expected)
+        assert read is None or read == expected
+        got += expected
+        if commit:
+            made.trim(position)
+        if evict:
+            made.evict(promised_before=0)
+        position = step.end
+    rest = made.reach(position, None, None)
+    assert rest.end == made.end
+    got += [one for one in written if position.rank < (1, one)]
+    assert got == written
+    assert made.held_bytes >= 0
+
+
+@settings(max_examples=3, deadline=None)
+@given(st.lists(st.integers(1, 9), min_size=40, max_size=40))
+def test_evicted_segments_do_not_pile_up(sizes: list[int]) -> None:
+    """A caller that never commits costs a bounded number of remembered segments."""
+    made, number = ShardBuffer(TRIM_HORIZON), 0
+    for size in sizes * 16:
+        fresh = list(range(number + 1, number + size + 1))
+        number += size
+        made.append(shard_event(wire_records(fresh), number))
+        made.promise(at(number), now=0)
+        made.evict(promised_before=0)
+    assert len(made._segments) < 300
+    assert made.reach(TRIM_HORIZON, None, None).rows == number
+
+
+def test_an_event_that_only_tells_the_lag_moves_nothing() -> None:
+    """A polled shard without records has no continuation yet, but its lag is known."""
+    quiet = ShardBuffer(TRIM_HORIZON)
+    assert quiet.millis_behind_latest is None
+    quiet.append(shard_event(wire_records([]), None, millis_behind_latest=0))
+    assert (quiet.end, quiet.millis_behind_latest) == (TRIM_HORIZON, 0)
+
+
+@pytest.mark.parametrize("position", [at(99), END])
+def test_a_start_beyond_the_end_stays_where_it_is(position: ShardPosition) -> None:
+    """A caller that is ahead of the buffer waits for it."""
+    assert buffer(([5], 6)).reach(position, None, None).end == position

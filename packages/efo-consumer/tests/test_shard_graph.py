@@ -1,0 +1,62 @@
+"""Parents and children: who may enter the positions, and who may leave them."""
+
+from __future__ import annotations
+
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer._shard_graph import ShardGraph
+
+AT = ShardPosition.after("5")
+END = ShardPosition.shard_end()
+
+
+def graph(**parents: str) -> ShardGraph:
+    """Shards by name, each with its parents' names as letters."""
+    made = ShardGraph()
+    for shard, names in parents.items():
+        made.add(shard, tuple(names))
+    return made
+
+
+def test_children_of_a_split_enter_together_at_their_parents_end() -> None:
+    """Neither child enters before, both do at the end."""
+    split = graph(p="", a="p", b="p")
+    assert split.entrants({"p": AT}) == []
+    assert split.entrants({"p": END}) == ["a", "b"]
+    assert split.entrants({"p": END, "a": AT}) == ["b"]
+
+
+def test_the_child_of_a_merge_waits_for_both_parents() -> None:
+    """One parent at its end is not enough."""
+    merge = graph(p="", q="", c="pq")
+    assert merge.entrants({"p": END, "q": AT}) == []
+    assert merge.entrants({"p": END, "q": END}) == ["c"]
+
+
+def test_a_merge_waits_for_a_parent_that_has_yet_to_enter() -> None:
+    """A parent without a position counts as unfinished while one of its ancestors is still read."""
+    family = graph(p="", q="", a="q", b="q", c="pa")
+    assert family.entrants({"p": END, "q": AT}) == []
+    assert family.entrants({"p": END, "q": END}) == ["a", "b"]
+    assert family.entrants({"p": END, "q": END, "a": END, "b": AT}) == ["c"]
+
+
+def test_an_expired_parent_does_not_hold_up_its_child() -> None:
+    """A parent that nothing can bring any more counts as finished; one that was never learnt does not."""
+    family = graph(p="", c="px")
+    assert family.unknown_parents() == {"x"}
+    assert family.entrants({"p": END}) == []
+    family.add("x", ())
+    assert family.entrants({"p": END}) == ["c"]
+
+
+def test_a_parent_leaves_when_all_its_children_have_positions() -> None:
+    """With one child missing it stays: its end is what lets that child in later."""
+    split = graph(p="", a="p", b="p")
+    assert split.leavers({"p": END, "a": AT}) == []
+    assert split.leavers({"p": END, "a": AT, "b": AT}) == ["p"]
+    assert split.leavers({"p": AT, "a": AT, "b": AT}) == []
+
+
+def test_a_shard_without_known_children_stays() -> None:
+    """An end whose children nobody listed yet may not be forgotten."""
+    assert graph(p="").leavers({"p": END}) == []
