@@ -1,12 +1,17 @@
 import os
-from collections.abc import Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import configure, ensure_java
+from penstock.spark_plugin.testing import endpoint_options
 
 SPANS = "PENSTOCK_TEST_SPANS"
 _PROVIDER = """\
@@ -82,3 +87,128 @@ def kinesis() -> Iterator[RunningEmulator]:
     """One embedded Kinesis for all tests; each makes streams of its own."""
     with running_emulator() as emulator:
         yield emulator
+
+
+class Stream:
+    """A stream of the embedded Kinesis, and what was put into it."""
+
+    def __init__(self, emulator: RunningEmulator, name: str) -> None:
+        self.emulator = emulator
+        self.client: Any = emulator.client()
+        self.name = name
+        self.put_keys: dict[tuple[str, str], bytes] = {}
+        """Data by shard id and sequence number."""
+
+    def options(self, *, tls: bool = False, **options: str) -> dict[str, str]:
+        """Options of the data source."""
+        url = self.emulator.tls_endpoint_url if tls else self.emulator.endpoint_url
+        if tls:
+            options["caBundle"] = str(self.emulator.ca_file)
+        return endpoint_options(url, self.name, **options)
+
+    def put(self, count: int) -> None:
+        """Put records, each with its own data, over all shards."""
+        first = len(self.put_keys)
+        pending = [str(number).encode() for number in range(first, first + count)]
+        while pending:
+            records = [{"Data": data, "PartitionKey": data.decode()} for data in pending[:500]]
+            answers = self.client.put_records(StreamName=self.name, Records=records)["Records"]
+            refused = []
+            for data, answer in zip(pending[:500], answers, strict=True):
+                if "SequenceNumber" in answer:
+                    self.put_keys[answer["ShardId"], answer["SequenceNumber"]] = data
+                else:
+                    refused.append(data)
+            pending = refused + pending[500:]
+
+    def split(self, shard_id: str) -> None:
+        """Split a shard in the middle of its hash keys."""
+        shards = self.client.list_shards(StreamName=self.name)["Shards"]
+        keys = next(one["HashKeyRange"] for one in shards if one["ShardId"] == shard_id)
+        middle = (int(keys["StartingHashKey"]) + int(keys["EndingHashKey"])) // 2
+        self.client.split_shard(StreamName=self.name, ShardToSplit=shard_id, NewStartingHashKey=str(middle))
+
+    def held(self) -> list[bytes]:
+        """The data of all records in the stream, read by plain boto3."""
+        found = []
+        for shard in self.client.list_shards(StreamName=self.name)["Shards"]:
+            iterator = self.client.get_shard_iterator(
+                StreamName=self.name, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            )["ShardIterator"]
+            while iterator:
+                answer = self.client.get_records(ShardIterator=iterator)
+                found += [record["Data"] for record in answer["Records"]]
+                iterator = answer.get("NextShardIterator") if answer["Records"] else None
+        return found
+
+    def consumers(self) -> list[str]:
+        """Names of the stream's consumers."""
+        arn = self.client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]["StreamARN"]
+        return [one["ConsumerName"] for one in self.client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+
+
+@pytest.fixture
+def make_stream(kinesis: RunningEmulator) -> Callable[[int], Stream]:
+    """Makes a stream with a number of shards."""
+
+    def make(shards: int) -> Stream:
+        stream = Stream(kinesis, f"stream-{uuid.uuid4().hex[:8]}")
+        stream.client.create_stream(StreamName=stream.name, ShardCount=shards)
+        wait_until(lambda: _status(stream) == "ACTIVE", "the stream is not ACTIVE")
+        return stream
+
+    return make
+
+
+def _status(stream: Stream) -> str:
+    summary = stream.client.describe_stream_summary(StreamName=stream.name)["StreamDescriptionSummary"]
+    return str(summary["StreamStatus"])
+
+
+class Collected:
+    """Rows of a query by micro-batch: a micro-batch that runs again replaces itself, as in an idempotent table."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[Row]] = {}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = frame.collect()
+
+    @property
+    def keys(self) -> list[tuple[str, str]]:
+        """Shard id and sequence number of each row."""
+        return [(row["shardId"], row["sequenceNumber"]) for rows in self.batches.values() for row in rows]
+
+    @property
+    def data(self) -> dict[tuple[str, str], bytes]:
+        """Data by shard id and sequence number."""
+        return {
+            (row["shardId"], row["sequenceNumber"]): bytes(row["data"])
+            for rows in self.batches.values()
+            for row in rows
+        }
+
+
+@pytest.fixture
+def collected() -> Collected:
+    """An idempotent table for `foreachBatch`."""
+    return Collected()
+
+
+@pytest.fixture
+def until() -> Callable[..., None]:
+    """Waits for a condition; fails a query's test with the query's own error."""
+    return wait_until
+
+
+def wait_until(
+    condition: Callable[[], bool], what: str, *, seconds: float = 60, query: StreamingQuery | None = None
+) -> None:
+    """Poll a condition until a deadline."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if query is not None and query.exception() is not None:
+            pytest.fail(f"the query failed: {query.exception()}")
+        if time.monotonic() > deadline:
+            pytest.fail(what)
+        time.sleep(0.05)

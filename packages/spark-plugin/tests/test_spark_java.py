@@ -13,22 +13,6 @@ from penstock.spark_plugin.errors import JavaNotFoundError
 
 SHELL_TOOLS = ("bash", "chmod", "cat", "dirname", "env", "hostname", "id", "ls", "mkdir", "ps")
 SHELL_TOOLS += ("readlink", "rm", "sed", "sh", "uname")
-    "bash",
-    "chmod",
-    "cat",
-    "dirname",
-    "env",
-    "hostname",
-    "id",
-    "ls",
-    "mkdir",
-    "ps",
-    "readlink",
-    "rm",
-    "sed",
-    "sh",
-    "uname",
-]
 
 
 def fake_java(folder: Path, version: str) -> Path:

@@ -1,0 +1,141 @@
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+
+TRANSPORTS = {
+    "polling": {"recordPublisher": "polling"},
+    "efo": {"recordPublisher": "efo", "efoConsumerName": "tests"},
+}
+
+
+def read_stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
+    return spark.readStream.format("kinesis").options(**options).load()
+
+
+def start(frame: DataFrame, sink: Any, checkpoint: Path, **trigger: Any) -> Any:
+    writer = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+    return (writer.trigger(**trigger) if trigger else writer).start()
+
+
+@pytest.mark.parametrize(("publisher", "tls"), [("polling", False), ("efo", False), ("efo", True)])
+def test_every_record_passes_through_exactly_once(
+    spark: SparkSession,
+    make_stream: Callable[[int], Any],
+    collected: Any,
+    until: Callable[..., None],
+    tmp_path: Path,
+    publisher: str,
+    tls: bool,
+) -> None:
+    """Read, with a shard split in mid-stream, and write on: each record once, with its bytes, in its shard's order."""
+    source, target = make_stream(3), make_stream(2)
+    source.put(300)
+    options = source.options(tls=tls, **TRANSPORTS[publisher]) | {
+        "initialPosition": "TRIM_HORIZON",
+        "registryStore": str(tmp_path / "registry.db"),
+    }
+    frame = read_stream(spark, options)
+    reading = start(frame, collected, tmp_path / "read")
+    until(lambda: len(collected.keys) >= 300, "the first records do not arrive", query=reading)
+    source.split("shardId-000000000001")
+    source.put(300)
+    until(lambda: len(collected.keys) >= 600, "the records after the split do not arrive", query=reading)
+    reading.stop()
+    assert len(collected.keys) == 600
+    assert collected.data == source.put_keys
+    assert {shard for shard, _ in source.put_keys} == {shard for shard, _ in collected.keys}
+    for name in {shard for shard, _ in collected.keys}:
+        numbers = [int(number) for shard, number in collected.keys if shard == name]
+        assert numbers == sorted(numbers)
+    if publisher == "efo":
+        until(lambda: source.consumers() == [], "the consumer is not deregistered")
+
+    bounded = spark.read.format("kinesis").options(**source.options()).load()
+    bounded.select("data", "partitionKey").write.format("kinesis").options(**target.options()).mode("append").save()
+    assert sorted(target.held()) == sorted(source.put_keys.values())
+
+
+def test_a_query_writes_every_record_of_its_stream(
+    spark: SparkSession, make_stream: Callable[[int], Any], until: Callable[..., None], tmp_path: Path
+) -> None:
+    """`readStream` to `writeStream`, both of this source; progress shows the lag."""
+    source, target = make_stream(2), make_stream(2)
+    source.put(200)
+    frame = read_stream(spark, source.options(initialPosition="TRIM_HORIZON"))
+    rows = frame.select(F.upper(F.concat(F.lit("x"), F.col("data").cast("string"))).alias("data"), "partitionKey")
+    writer = rows.writeStream.format("kinesis").options(**target.options())
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    until(lambda: len(target.held()) >= 200, "the records are not written", query=query)
+    until(lambda: query.lastProgress is not None and query.lastProgress.numInputRows > 0, "no progress")
+    progress = query.lastProgress
+    query.stop()
+    assert sorted(target.held()) == sorted(b"X" + data for data in source.put_keys.values())
+    assert "millisBehindLatest" in progress.sources[0].latestOffset
+
+
+def test_a_restarted_query_goes_on_from_its_checkpoint(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """Stopped and started again, with the other publisher: nothing is lost, nothing read twice."""
+    source = make_stream(2)
+    common = source.options(initialPosition="TRIM_HORIZON", registryStore=str(tmp_path / "registry.db"))
+    for run, publisher in enumerate(("polling", "efo", "polling")):
+        source.put(100)
+        query = start(read_stream(spark, common | TRANSPORTS[publisher]), collected, tmp_path / "checkpoint")
+        until(lambda run=run: len(collected.keys) >= 100 * (run + 1), "records do not arrive", query=query)  # type: ignore[misc]  # a lambda
+        query.stop()
+    assert len(collected.keys) == 300
+    assert collected.data == source.put_keys
+
+
+def test_available_now_ends_at_what_there_is_in_bounded_micro_batches(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, tmp_path: Path
+) -> None:
+    """The trigger ends by itself; no micro-batch is larger than the limit."""
+    source = make_stream(2)
+    source.put(250)
+    options = source.options(initialPosition="TRIM_HORIZON", maxRecordsPerBatch="100")
+    query = start(read_stream(spark, options), collected, tmp_path / "checkpoint", availableNow=True)
+    assert query.awaitTermination(90)
+    assert collected.data == source.put_keys
+    assert [len(rows) for rows in collected.batches.values()] == [100, 100, 50]
+
+
+def test_a_bounded_read_ends_now(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """`read` gives what was put before it, with all columns; a later read gives more."""
+    source = make_stream(2)
+    source.put(50)
+    frame = spark.read.format("kinesis").options(**source.options()).load()
+    rows = frame.collect()
+    assert {(row["shardId"], row["sequenceNumber"]): bytes(row["data"]) for row in rows} == source.put_keys
+    assert {row["streamName"] for row in rows} == {source.name}
+    assert all(row["partitionKey"] == bytes(row["data"]).decode() for row in rows)
+    source.put(10)
+    assert spark.read.format("kinesis").options(**source.options()).load().count() == 60
+
+
+def test_sql_finds_the_source_by_its_name(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """Nothing is registered: the name is enough, in SQL too."""
+    source = make_stream(1)
+    source.put(5)
+    listed = ", ".join(f"{name} '{value}'" for name, value in source.options().items())
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW records USING kinesis OPTIONS ({listed})")
+    assert spark.sql("SELECT count(*) AS n FROM records").first()["n"] == 5  # type: ignore[index]  # one row
+
+
+def test_what_cannot_be_written_fails_when_planned(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """A missing key column is an error that names it, before any task runs."""
+    frame = spark.range(3).select(F.col("id").cast("string").alias("data"))
+    with pytest.raises(AnalysisException, match="partitionKeyColumn"):
+        frame.write.format("kinesis").options(**make_stream(1).options()).mode("append").save()
+
+
+def test_a_misspelt_option_names_the_right_one(spark: SparkSession) -> None:
+    """The user sees the nearest option, in Spark's own error."""
+    with pytest.raises(AnalysisException, match="did you mean 'streamName'"):
+        spark.read.format("kinesis").option("streamNme", "flights").load()
