@@ -8,10 +8,12 @@ import ssl
 import threading
 import time
 from collections import deque
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import h2.config
 import h2.connection
+import h2.errors
 import h2.events
 import pytest
 
@@ -61,18 +63,23 @@ def stands_still(world: Any) -> int:
     return seen[-1]
 
 
+def raw_http1(world: Any, body: bytes) -> socket.socket:
+    """Subscribe over a socket that holds little."""
+    host, port = world.emulator.endpoint_url.removeprefix("http://").split(":")
+    raw = socket.socket()
+    raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    raw.settimeout(20)
+    raw.connect((host, int(port)))
+    raw.sendall(
+        b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
+        b"Content-Length: %d\r\n\r\n" % len(body) + body
+    )
+    return raw
+
+
 def test_a_stalled_http1_client_stops_its_subscription(backlog: Any) -> None:
     """A client that does not read holds what the sockets hold, however much the shard has; then it goes on."""
-    host, port = backlog.emulator.endpoint_url.removeprefix("http://").split(":")
-    body = subscribe_body(backlog)
-    with socket.socket() as raw:
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-        raw.settimeout(20)
-        raw.connect((host, int(port)))
-        raw.sendall(
-            b"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: Kinesis_20131202.SubscribeToShard\r\n"
-            b"Content-Length: %d\r\n\r\n" % len(body) + body
-        )
+    with raw_http1(backlog, subscribe_body(backlog)) as raw:
         eventually(lambda: bool(backlog.core._subscriptions))
         assert stands_still(backlog) < 20
         received = 0
@@ -158,6 +165,34 @@ def test_a_client_without_window_gets_its_headers_and_no_more(backlog: Any, raw_
     raw_http2.h2.increment_flow_control_window(70, None)
     raw_http2.flush()
     assert len(raw_http2.until(stream_id, h2.events.DataReceived).data) == 70
+
+
+@pytest.mark.parametrize("end", ["expiry", "takeover", "deregistration"])
+def test_a_stalled_client_cannot_keep_a_subscription_that_is_over(backlog: Any, raw_http2: RawHttp2, end: str) -> None:
+    """When the life is over, or another call takes over, a stream whose client does not read is cut."""
+    body = subscribe_body(backlog)
+    stream_id = raw_http2.call("SubscribeToShard", body)
+    raw_http2.until(stream_id, h2.events.DataReceived)
+    if end == "expiry":
+        backlog.clock.advance(timedelta(minutes=5))
+    elif end == "takeover":
+        backlog.clock.advance(5)
+        # Without a window its events cannot come, but it has the subscription.
+        raw_http2.call("SubscribeToShard", body)
+    else:
+        backlog.client.deregister_stream_consumer(ConsumerARN=json.loads(body)["ConsumerARN"])
+    assert raw_http2.until(stream_id, h2.events.StreamReset).error_code == h2.errors.ErrorCodes.CANCEL
+
+
+def test_a_stalled_http1_client_cannot_keep_a_subscription_that_is_over(backlog: Any) -> None:
+    """Over HTTP/1.1 the connection is cut when the life is over."""
+    body = subscribe_body(backlog)
+    shard = backlog.core.streams["stream"].shards[0]
+    with raw_http1(backlog, body):
+        eventually(lambda: bool(backlog.core._subscriptions))
+        stands_still(backlog)
+        backlog.clock.advance(timedelta(minutes=5))
+        eventually(lambda: not shard.listeners)
 
 
 def test_frames_that_are_no_http2_end_the_connection(raw_http2: RawHttp2) -> None:

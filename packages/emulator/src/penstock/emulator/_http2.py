@@ -115,6 +115,9 @@ class Http2Connection:
         response = self._dispatcher.handle(request)
         try:
             await self._send(stream_id, response)
+        except TimeoutError:
+            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
+            self._write()
         except (ConnectionError, h2.exceptions.ProtocolError):
             # The client went, or reset the stream between two frames.
             pass

@@ -46,7 +46,7 @@ class Subscription:
         self.on_change: Callable[[], None] | None = None
         self.ended = False
         self._failure: KinesisError | None = None
-        self._expires = now + config.subscription_lifetime.total_seconds()
+        self.expires = now + config.subscription_lifetime.total_seconds()
         self._idle_interval = config.idle_event_interval.total_seconds()
         self._idle_at = now + self._idle_interval
         self._pace = TokenBucket(config.subscription_bytes_per_second, now=now) if config.enforce_limits else None
@@ -57,6 +57,10 @@ class Subscription:
         if not self.ended and self._failure is None:
             self._failure = error
             self._changed()
+
+    def is_over(self, now: float) -> bool:
+        """Whether nothing but the end is left to be sent."""
+        return self.ended or self._failure is not None or now >= self.expires
 
     def close(self) -> None:
         """Let go of the shard; harmless when called again."""
@@ -70,7 +74,7 @@ class Subscription:
         if self._failure is not None:
             self.close()
             return self._failure
-        if now >= self._expires:
+        if now >= self.expires:
             self.close()
             return None
         if self.shard.has_records(self.position):
@@ -90,8 +94,8 @@ class Subscription:
     def deadline(self, now: float) -> float:
         """When `poll` has something even if nothing changes."""
         if self._pace is not None and self.shard.has_records(self.position):
-            return min(self._expires, self._pace.ready_at(_PACE_BYTES, now))
-        return min(self._expires, self._idle_at)
+            return min(self.expires, self._pace.ready_at(_PACE_BYTES, now))
+        return min(self.expires, self._idle_at)
 
     def _records_event(self, now: float) -> RecordsEvent:
         records = self.shard.read(self.position, max_records=_MAX_EVENT_RECORDS, max_bytes=_MAX_EVENT_BYTES)
