@@ -125,8 +125,6 @@ async def list_shards(
             return shards
         # The token stands for the stream and the filter, and must come without them.
         request = {"NextToken": page.next_token, "MaxResults": page_shards}
-        if identity.arn is not None:
-            request["StreamARN"] = identity.arn
 
 
 def _to_shard(shard: _Shard) -> Shard:

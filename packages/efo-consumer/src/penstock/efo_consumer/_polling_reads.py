@@ -96,6 +96,7 @@ class ShardPoll:
             try:
                 if self._iterator is None or self._now() - self._iterator_at > _ITERATOR_SECONDS:
                     self._iterator = await self._get_shard_iterator()
+                    self._iterator_at = self._now()
                 payload = await self._get_records(self._iterator)
             except _RETRYABLE as error:
                 await self._sleep(self._after(error))

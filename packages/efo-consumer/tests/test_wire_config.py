@@ -1,0 +1,153 @@
+"""The options of record publishers."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer._config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._publisher import RecordPublisherType
+from penstock.efo_consumer._subscription import SubscribeRequest, Subscription
+from penstock.efo_consumer._transport import FallbackTransport, open_transport
+from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError, SubscriptionConnectionError
+
+
+def test_the_defaults_are_those_of_flip_128() -> None:
+    """Without options: polling, and the retries and back-offs of the FLIP."""
+    config = RecordPublisherConfig.from_mapping({})
+    assert config == RecordPublisherConfig()
+    assert config.record_publisher is RecordPublisherType.POLLING
+    backoff = config.subscribe_to_shard
+    assert (backoff.max_attempts, backoff.exponent) == (6, 1.5)
+    assert (backoff.base, backoff.maximum) == (timedelta(seconds=1), timedelta(seconds=2))
+
+
+@pytest.mark.parametrize("prefix", ["flink.", "", "FLINK."])
+def test_every_key_is_read(prefix: str) -> None:
+    """FLIP-128's and Flink's keys are read with and without `flink.`, in any letter case."""
+    config = RecordPublisherConfig.from_mapping(
+        {
+            f"{prefix}stream.recordpublisher": "efo",
+            f"{prefix}shard.subscribetoshard.maxretries": "7",
+            f"{prefix}shard.subscribetoshard.backoff.base": "10",
+            f"{prefix}shard.subscribetoshard.backoff.max": "20",
+            f"{prefix}shard.subscribetoshard.backoff.expconst": "2.5",
+            f"{prefix}shard.getrecords.maxretries": "1",
+            f"{prefix}shard.getrecords.maxrecordcount": "500",
+            f"{prefix}shard.getrecords.intervalmillis": "1000",
+            f"{prefix}shard.getiterator.backoff.max": "5000",
+            "subscribeTransport": "http1",
+            "unrelated": "x",
+        }
+    )
+    assert config.record_publisher is RecordPublisherType.EFO
+    assert config.subscribe_transport is SubscribeTransportType.HTTP1
+    assert config.subscribe_to_shard.max_attempts == 8
+    assert config.subscribe_to_shard.base == timedelta(milliseconds=10)
+    assert config.subscribe_to_shard.maximum == timedelta(milliseconds=20)
+    assert config.subscribe_to_shard.exponent == 2.5
+    assert config.get_records.max_attempts == 2
+    assert config.get_records_max_records == 500
+    assert config.get_records_interval == timedelta(seconds=1)
+    assert config.get_shard_iterator.maximum == timedelta(seconds=5)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("flink.stream.recordpublisher", "carrier pigeon"),
+        ("subscribeTransport", "http3"),
+        ("shard.subscribetoshard.maxretries", "many"),
+        ("shard.getrecords.intervalmillis", ""),
+    ],
+)
+def test_a_value_that_cannot_be_read_names_its_key(key: str, value: str) -> None:
+    """The error names the option as the user wrote it."""
+    with pytest.raises(EfoConsumerConfigError) as caught:
+        RecordPublisherConfig.from_mapping({key: value})
+    assert caught.value.option == key
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"get_records_interval": timedelta(milliseconds=100)},
+        {"get_records_max_records": 10_001},
+        {"get_records_max_records": 0},
+        {"subscription_window_bytes": 1000},
+        {"subscription_window_bytes": 2**31},
+        {"subscription_silence": timedelta(0)},
+        {"resubscribe_interval": timedelta(seconds=-1)},
+    ],
+    ids=str,
+)
+def test_values_out_of_range_are_refused(changes: dict[str, Any]) -> None:
+    """Each range is checked on construction, and the error names the field."""
+    with pytest.raises(EfoConsumerConfigError) as caught:
+        RecordPublisherConfig(**changes)
+    assert caught.value.option in changes
+
+
+def test_backoff_that_shrinks_is_refused() -> None:
+    """A largest back-off below the base is an error that names the group of keys."""
+    with pytest.raises(EfoConsumerConfigError) as caught:
+        RecordPublisherConfig.from_mapping({"shard.subscribetoshard.backoff.max": "1"})
+    assert caught.value.option == "shard.subscribetoshard"
+
+
+def session(url: str) -> AwsSession:
+    return AwsSession(emulator_options(url))
+
+
+@pytest.mark.parametrize(
+    ("url", "kind", "name"),
+    [
+        ("http://127.0.0.1:1", SubscribeTransportType.AUTO, "http1"),
+        ("https://127.0.0.1:1", SubscribeTransportType.AUTO, "http2"),
+        ("https://127.0.0.1:1", SubscribeTransportType.HTTP1, "http1"),
+        ("https://127.0.0.1:1", SubscribeTransportType.HTTP2, "http2"),
+    ],
+)
+async def test_the_transport_follows_endpoint_and_option(url: str, kind: SubscribeTransportType, name: str) -> None:
+    """Auto is HTTP/2 over https and HTTP/1.1 over plain http."""
+    transport = open_transport(session(url), RecordPublisherConfig(subscribe_transport=kind))
+    assert transport.name == name
+    await transport.close()
+
+
+def test_http2_over_plain_http_is_a_contradiction() -> None:
+    """HTTP/2 is spoken over TLS only: the error says what to change."""
+    config = RecordPublisherConfig(subscribe_transport=SubscribeTransportType.HTTP2)
+    with pytest.raises(EfoConsumerConfigError, match="https") as caught:
+        open_transport(session("http://127.0.0.1:1"), config)
+    assert caught.value.option == "subscribeTransport"
+
+
+class RefusingTransport:
+    def __init__(self, name: str, error: Exception) -> None:
+        self.name = name
+        self.error = error
+        self.calls = 0
+
+    async def subscribe(self, request: SubscribeRequest) -> Subscription:
+        self.calls += 1
+        raise self.error
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("negotiates", [True, False])
+async def test_only_a_missing_h2_makes_it_fall_back(negotiates: bool) -> None:
+    """A connection that fails is no reason to fall back; an endpoint without h2 is, from then on."""
+    failure = SubscriptionConnectionError("reset")
+    first = RefusingTransport("http2", failure if negotiates else Http2NotNegotiatedError(endpoint="there:443"))
+    second = RefusingTransport("http1", failure)
+    transport = FallbackTransport(first, second)
+    for _ in range(2):
+        with pytest.raises(SubscriptionConnectionError):
+            await transport.subscribe(None)  # type: ignore[arg-type]  # not looked at
+    assert (first.calls, second.calls) == ((2, 0) if negotiates else (1, 2))
+    assert transport.name == ("http2" if negotiates else "http1")

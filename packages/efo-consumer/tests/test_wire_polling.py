@@ -1,0 +1,278 @@
+"""Polling: the pace, the iterators and the end, on a scripted client and a clock that is moved."""
+
+import json
+from contextlib import aclosing
+from datetime import timedelta
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.aws import AwsConnectionError, AwsServiceError, BackoffPolicy, JsonClient
+from penstock.efo_consumer._config import RecordPublisherConfig
+from penstock.efo_consumer._polling import PollingRecordPublisher, read_once
+from penstock.efo_consumer._polling_pace import ReadPace
+from penstock.efo_consumer._polling_reads import PollingTools
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
+from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError
+
+SHARD = "shardId-000000000000"
+CHILDREN = [
+    {
+        "ShardId": "shardId-000000000001",
+        "ParentShards": [SHARD],
+        "HashKeyRange": {"StartingHashKey": "0", "EndingHashKey": "9"},
+    }
+]
+
+
+def answer(*numbers: int, behind: int = 0, end: bool = False, **rest: Any) -> dict[str, Any]:
+    records = [{"Data": "", "PartitionKey": "k", "SequenceNumber": str(number)} for number in numbers]
+    body: dict[str, Any] = {"Records": records, "MillisBehindLatest": behind}
+    return body | ({"ChildShards": CHILDREN} if end else {"NextShardIterator": f"after-{numbers}"}) | rest
+
+
+def failure(code: str) -> AwsServiceError:
+    return AwsServiceError(code=code, message="said so", status=400, operation="GetRecords")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class ScriptedClient:
+    """Answers GetRecords by the script, and GetShardIterator with an iterator that is not seen elsewhere."""
+
+    def __init__(self, clock: Clock, *script: dict[str, Any] | Exception) -> None:
+        self.clock = clock
+        self.script = list(script)
+        self.calls: list[tuple[str, dict[str, Any], float]] = []
+        self.iterator_failures: list[Exception] = []
+        self.closed = False
+
+    async def call_raw(self, operation: str, body: bytes) -> bytes:
+        self.calls.append((operation, json.loads(body), round(self.clock.now, 3)))
+        if operation == "GetShardIterator":
+            if self.iterator_failures:
+                raise self.iterator_failures.pop(0)
+            return b'{"ShardIterator":"fresh"}'
+        step = self.script.pop(0)
+        if isinstance(step, Exception):
+            raise step
+        return json.dumps(step).encode()
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def named(self, operation: str) -> list[dict[str, Any]]:
+        return [body for name, body, _ in self.calls if name == operation]
+
+    def times(self, operation: str) -> list[float]:
+        return [at for name, _, at in self.calls if name == operation]
+
+
+def tools(clock: Clock, **changes: Any) -> PollingTools:
+    few = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=3)
+    config = RecordPublisherConfig(**{"get_records": few, "get_shard_iterator": few, **changes})
+    return PollingTools(config=config, clock=clock, sleep=clock.sleep, random=lambda: 0.5)
+
+
+async def publish(
+    client: ScriptedClient, shared: PollingTools, *, stream: StreamIdentity | None = None, events: int | None = None
+) -> list[ShardEvent]:
+    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=shared)
+    found: list[ShardEvent] = []
+    one = publisher.publish(stream or StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon())
+    async with aclosing(one) as published:
+        async for event in published:
+            found.append(event)
+            if len(found) == events:
+                break
+    return found
+
+
+def numbers(events: list[ShardEvent]) -> list[int]:
+    return [int(number) for event in events for number in event.records.column("sequenceNumber").to_pylist()]
+
+
+async def test_reads_on_by_the_next_iterator_at_five_reads_a_second() -> None:
+    """One iterator is enough, each answer brings the next one, and reads are 200 ms apart."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1, 2), answer(3), answer(end=True))
+    assert numbers(await publish(client, tools(clock))) == [1, 2, 3]
+    assert len(client.named("GetShardIterator")) == 1
+    assert [body["ShardIterator"] for body in client.named("GetRecords")] == ["fresh", "after-(1, 2)", "after-(3,)"]
+    assert client.times("GetRecords") == [1000.0, 1000.2, 1000.4]
+
+
+async def test_the_end_of_a_shard_names_the_children() -> None:
+    """The last event has no continuation and names the children, also where it has no records."""
+    clock = Clock()
+    events = await publish(ScriptedClient(clock, answer(1), answer(end=True)), tools(clock))
+    assert [event.continuation for event in events] == ["1", None]
+    assert [child.shard_id for child in events[-1].child_shards] == ["shardId-000000000001"]
+
+
+async def test_an_idle_shard_keeps_its_continuation() -> None:
+    """Empty answers are published with the last record's sequence number; before the first record there is nothing."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(), answer(5, behind=10), answer(), answer(end=True))
+    events = await publish(client, tools(clock))
+    assert [(event.records.num_rows, event.continuation) for event in events] == [(1, "5"), (0, "5"), (0, None)]
+    assert events[0].millis_behind_latest == 10
+
+
+async def test_an_expired_iterator_is_replaced() -> None:
+    """A fresh iterator begins after the last record that was published."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(7), failure("ExpiredIteratorException"), answer(8, end=True))
+    assert numbers(await publish(client, tools(clock))) == [7, 8]
+    iterators = client.named("GetShardIterator")
+    assert iterators[0]["ShardIteratorType"] == "TRIM_HORIZON"
+    assert iterators[1]["ShardIteratorType"] == "AFTER_SEQUENCE_NUMBER"
+    assert iterators[1]["StartingSequenceNumber"] == "7"
+
+
+async def test_an_iterator_that_waited_too_long_is_not_tried() -> None:
+    """A consumer that comes back after five minutes costs one GetShardIterator, no failed read."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1), answer(2, end=True))
+    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(clock))
+    one = publisher.publish(StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon())
+    async with aclosing(one) as published:
+        await anext(published)
+        clock.now += 299
+        assert numbers([event async for event in published]) == [2]
+    assert len(client.named("GetShardIterator")) == 2
+
+
+async def test_throttling_is_waited_out_by_all_readers_of_the_shard() -> None:
+    """A throttled read is no failed attempt; the whole process leaves the shard alone meanwhile."""
+    clock = Clock()
+    throttled = [failure("ProvisionedThroughputExceededException") for _ in range(20)]
+    client = ScriptedClient(clock, *throttled, answer(1, end=True))
+    shared = tools(clock)
+    assert numbers(await publish(client, shared)) == [1]
+    gaps = [
+        later - earlier
+        for earlier, later in zip(client.times("GetRecords"), client.times("GetRecords")[1:], strict=False)
+    ]
+    assert min(gaps) >= 0.5
+    assert shared.pace.reserve("orders", SHARD, clock.now) > 0
+
+
+@pytest.mark.parametrize("code", ["InternalFailure", "ServiceUnavailableException"])
+async def test_failures_in_a_row_use_the_attempts_up(code: str) -> None:
+    """Failures are retried with back-off as often as configured, counted anew after each success."""
+    clock = Clock()
+    client = ScriptedClient(clock, failure(code), failure(code), answer(1), *[failure(code) for _ in range(3)])
+    with pytest.raises(RecordPublisherRetriesError) as caught:
+        await publish(client, tools(clock))
+    assert (caught.value.code, caught.value.attempts) == (code, 3)
+    assert len(client.named("GetRecords")) == 6
+
+
+async def test_a_broken_connection_is_retried() -> None:
+    """No answer is a failure like others: the same iterator is used again."""
+    clock = Clock()
+    broken = AwsConnectionError(operation="GetRecords", endpoint="there", reason="reset")
+    client = ScriptedClient(clock, broken, answer(1, end=True))
+    client.iterator_failures = [failure("InternalFailure")]
+    assert numbers(await publish(client, tools(clock))) == [1]
+    assert len(client.named("GetShardIterator")) == 2
+
+
+async def test_no_iterator_and_no_children_is_not_the_end() -> None:
+    """An answer without a next iterator and without children is asked again."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1, NextShardIterator=None), answer(1, end=True))
+    assert numbers(await publish(client, tools(clock))) == [1]
+
+
+async def test_a_fatal_error_is_not_retried() -> None:
+    """A shard that is gone is an error with advice, at the first answer."""
+    clock = Clock()
+    client = ScriptedClient(clock)
+    client.iterator_failures = [failure("ResourceNotFoundException")]
+    with pytest.raises(RecordPublisherFatalError, match="retention") as caught:
+        await publish(client, tools(clock))
+    assert (caught.value.stream, caught.value.shard_id) == ("orders", SHARD)
+
+
+async def test_a_stream_of_another_account_is_named_by_its_arn() -> None:
+    """Where the ARN is known, it goes into every call, and the name into none."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1, end=True))
+    await publish(client, tools(clock), stream=StreamIdentity("orders", "arn:aws:kinesis:x:1:stream/orders"))
+    assert {body["StreamARN"] for _, body, _ in client.calls} == {"arn:aws:kinesis:x:1:stream/orders"}
+    assert not any("StreamName" in body for _, body, _ in client.calls)
+
+
+async def test_closing_closes_the_client() -> None:
+    """The publisher owns its client."""
+    client = ScriptedClient(Clock())
+    await PollingRecordPublisher(cast(JsonClient, client)).close()
+    assert client.closed
+
+
+async def replay(client: ScriptedClient, clock: Clock) -> list[ShardEvent]:
+    after = ShardPosition.after("3")
+    events = read_once(cast(JsonClient, client), "orders", SHARD, after, tools=tools(clock))
+    async with aclosing(events) as found:
+        return [event async for event in found]
+
+
+async def test_a_replay_reads_over_gaps_and_ends_at_the_tip() -> None:
+    """Empty answers behind the tip are read over without being told; at the tip the replay ends."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(behind=500), answer(4, behind=300), answer(behind=100), answer(behind=0))
+    events = await replay(client, clock)
+    assert numbers(events) == [4]
+    assert client.named("GetShardIterator")[0]["StartingSequenceNumber"] == "3"
+    assert client.script == []
+
+
+async def test_a_replay_ends_with_the_shard() -> None:
+    """The end of the shard ends the replay, and says so."""
+    clock = Clock()
+    events = await replay(ScriptedClient(clock, answer(4, behind=9), answer(5, behind=1, end=True)), clock)
+    assert numbers(events) == [4, 5]
+    assert [event.continuation for event in events] == ["4", None]
+
+
+async def test_nothing_is_replayed_after_the_end() -> None:
+    """A range that begins at SHARD_END is empty, and asks nothing."""
+    client = ScriptedClient(Clock())
+    events = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.shard_end())
+    assert [event async for event in events] == []
+    assert client.calls == []
+
+
+@given(st.lists(st.tuples(st.floats(0, 2), st.sampled_from("ab")), min_size=2, max_size=40))
+def test_reads_of_a_shard_are_never_closer_than_the_interval(steps: list[tuple[float, str]]) -> None:
+    """Whoever reserves, and whenever: two reads of one shard are an interval apart, other shards do not matter."""
+    pace = ReadPace(0.2)
+    now = 0.0
+    reads: dict[str, list[float]] = {"a": [], "b": []}
+    for passed, shard in steps:
+        now += passed
+        reads[shard].append(now + pace.reserve("orders", shard, now))
+    for times in reads.values():
+        assert all(later - earlier >= 0.2 - 1e-9 for earlier, later in zip(times, times[1:], strict=False))
+
+
+def test_the_pace_forgets_shards_that_are_not_read() -> None:
+    """The memory of a process that reads many shards in turn does not grow."""
+    pace = ReadPace(0.2)
+    for index in range(1000):
+        pace.reserve("orders", f"shard-{index}", now=index * 10.0)
+    assert len(pace._next_at) < 20
