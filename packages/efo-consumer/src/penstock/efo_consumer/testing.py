@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 _MILLIS_PER_RECORD = 10
 
 
+def arrival_micros(sequence_number: int) -> int:
+    """When a fake record arrives, in microseconds since the epoch: ten milliseconds per unit of its number."""
+    return sequence_number % (1 << 40) * _MILLIS_PER_RECORD * 1000
+
+
 def wire_records(sequence_numbers: Sequence[int], data: Sequence[bytes] | None = None) -> pa.RecordBatch:
     """Make wire records; without `data` each holds its sequence number's digits."""
     payload = [str(number).encode() for number in sequence_numbers] if data is None else list(data)
@@ -31,7 +36,7 @@ def wire_records(sequence_numbers: Sequence[int], data: Sequence[bytes] | None =
             pa.array(payload, pa.binary()),
             pa.array([f"key-{number}" for number in sequence_numbers], pa.string()),
             pa.array([str(number) for number in sequence_numbers], pa.string()),
-            pa.array([number * _MILLIS_PER_RECORD * 1000 for number in sequence_numbers], pa.timestamp("us", tz="UTC")),
+            pa.array([arrival_micros(number) for number in sequence_numbers], pa.timestamp("us", tz="UTC")),
             pa.nulls(rows, pa.string()),
         ],
         schema=WIRE_SCHEMA,

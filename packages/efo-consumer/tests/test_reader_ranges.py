@@ -1,0 +1,275 @@
+"""Ranges are facts: whoever asks, whenever, gets the same records."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.efo_consumer import (
+    READ_SCHEMA_WITH_ENCRYPTION,
+    DataLossError,
+    LocalShardReader,
+    OpenRequest,
+    RangeDeadlineError,
+    ReaderConfig,
+    ShardEvent,
+    ShardFailedError,
+    ShardPosition,
+    ShardRange,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.efo_consumer._sequence_time import arrival_seconds
+from penstock.efo_consumer.errors import RecordPublisherRetriesError
+from penstock.efo_consumer.testing import FakeKinesis
+
+NOW = 1_790_000_000
+
+
+async def read(reader: LocalShardReader, ranges: list[ShardRange], **options: Any) -> list[int]:
+    rows: list[int] = []
+    async for batch in reader.read_range("q", ranges, **options):
+        rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+    return rows
+
+
+def written(kinesis: FakeKinesis) -> list[int]:
+    return sorted(number for shard in kinesis.shards.values() for number in shard.sequence_numbers)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), st.integers(0, 9), st.integers(1, 9)),
+        st.tuples(st.just("split"), st.integers(0, 9), st.just(0)),
+        st.tuples(st.just("merge"), st.integers(0, 9), st.integers(0, 9)),
+        st.tuples(st.just("batch"), st.integers(0, 12), st.integers(0, 200)),
+        st.tuples(st.just("restart"), st.just(0), st.just(0)),
+        st.tuples(st.just("idle"), st.just(0), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from([1, 20_000, 10_000_000]), st.booleans())
+def test_any_chain_of_positions_partitions_the_streams(
+    steps: list[tuple[str, int, int]], buffer_bytes: int, commits: bool
+) -> None:
+    """Writes, reshards, limits, tiny buffers and new processes in any order: each record is in one range, for ever."""
+
+    async def run() -> None:
+        kinesis = FakeKinesis(event_records=3)
+        live = kinesis.create_stream("s", 2)
+        start = kinesis.trim_horizon("s")
+        config = ReaderConfig(
+            buffer_bytes_per_shard=buffer_bytes,
+            buffer_bytes=buffer_bytes,
+            idle_offset_interval=timedelta(0),
+            promise_grace=timedelta(0),
+        )
+        reader = LocalShardReader(kinesis, config)
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        position, batches = start, []
+
+        async def batch(max_records: int, max_bytes: int, wait_seconds: float = 0.0) -> bool:
+            nonlocal position
+            for _ in range(10):
+                await asyncio.sleep(0)
+            snapshot = await reader.positions(
+                "q", epoch, position, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds
+            )
+            if commits:
+                await reader.commit("q", epoch, position)
+            ranges = ranges_between(position, StreamPositions.from_json(snapshot.positions.to_json()))
+            rows = await read(reader, ranges)
+            assert len(rows) == len(set(rows))
+            assert len(rows) == snapshot.records
+            batches.append((ranges, rows))
+            moved = snapshot.positions != position
+            position = snapshot.positions
+            return moved
+
+        try:
+            for kind, one, two in steps:
+                if kind == "put":
+                    kinesis.put("s", live[one % len(live)], two)
+                elif kind == "split" and len(live) < 6:
+                    live += kinesis.reshard("s", [live.pop(one % len(live))], 2)
+                elif kind == "merge" and len(live) > 1:
+                    parents = [live.pop(one % len(live)), live.pop(two % len(live))]
+                    live += kinesis.reshard("s", parents, 1)
+                elif kind == "idle":
+                    kinesis.idle()
+                elif kind == "batch":
+                    await batch(one, two)
+                elif kind == "restart":
+                    await reader.aclose()
+                    reader = LocalShardReader(kinesis, config)
+                    epoch = await reader.open(OpenRequest(session_id="q", positions=position))
+            while sum(len(rows) for _, rows in batches) < len(written(kinesis)):
+                assert await batch(0, 0, wait_seconds=5)
+            assert sorted(row for _, rows in batches for row in rows) == written(kinesis)
+            for ranges, rows in batches:
+                assert await read(reader, ranges) == rows
+        finally:
+            await reader.aclose()
+
+    asyncio.run(run())
+
+
+async def test_a_new_process_answers_ranges_before_it_opened_anything() -> None:
+    """After a crash the range comes first: it is read from Kinesis again, cut exactly."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 20)
+    bounds = [
+        (ShardPosition.trim_horizon(), ShardPosition.after(str(numbers[4])), numbers[:5]),
+        (ShardPosition.after(str(numbers[4])), ShardPosition.after(str(numbers[11] + 1)), numbers[5:12]),
+        (ShardPosition.at_timestamp(numbers[7] * 10), ShardPosition.after(str(numbers[-1] + 1)), numbers[7:]),
+        (ShardPosition.after(str(numbers[3])), ShardPosition.after(str(numbers[4] - 1)), []),
+    ]
+    async with LocalShardReader(kinesis) as reader:
+        for after, upto, expected in bounds:
+            assert await read(reader, [ShardRange("s", shard, after, upto)]) == expected
+        kinesis.reshard("s", [shard], 2)
+        last = ShardRange("s", shard, ShardPosition.after(str(numbers[-2])), ShardPosition.shard_end())
+        assert await read(reader, [last]) == numbers[-1:]
+
+
+async def test_a_mere_continuation_ends_a_range_at_the_tip() -> None:
+    """A promised position without a record of its own is not waited for."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 2)
+    beyond = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(numbers[-1] + 500)))
+    async with LocalShardReader(kinesis) as reader:
+        assert await asyncio.wait_for(read(reader, [beyond]), 5) == numbers
+
+
+async def test_reads_of_one_range_at_the_same_time_give_the_same_records() -> None:
+    """Speculative tasks agree, wherever their records come from."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    numbers = kinesis.put("s", shard, 40)
+    async with LocalShardReader(kinesis) as reader, LocalShardReader(kinesis) as other:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        position = start
+        while (snapshot := await reader.positions("q", epoch, position, wait_seconds=1)).records:
+            position = snapshot.positions
+            if snapshot.positions.get("s", shard).rank >= (1, numbers[-1]):  # type: ignore[union-attr]  # it is there
+                break
+        ranges = ranges_between(start, position)
+        reads = await asyncio.gather(*(read(one, ranges) for one in (reader, reader, other, other)))
+        assert all(rows == numbers for rows in reads)
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_a_range_that_the_stream_lost_is_an_error_that_says_so(gone: bool) -> None:
+    """The error names stream, shard and range; told to go on, the reader leaves the range out."""
+    kinesis = FakeKinesis()
+    one, two = kinesis.create_stream("s", 2)
+    lost, kept = kinesis.put("s", one, 5), kinesis.put("s", two, 5)
+    ranges = [
+        ShardRange("s", shard, ShardPosition.after(str(numbers[0])), ShardPosition.after(str(numbers[3])))
+        for shard, numbers in ((one, lost), (two, kept))
+    ]
+    if gone:
+        kinesis.expire("s", one)
+    else:
+        kinesis.trim("s", one, lost[2])
+    async with LocalShardReader(kinesis) as reader:
+        with pytest.raises(DataLossError, match="failOnDataLoss") as raised:
+            await read(reader, ranges)
+        assert (raised.value.stream, raised.value.shard_id) == ("s", one)
+        assert (raised.value.after, raised.value.upto) == (str(ranges[0].after), str(ranges[0].upto))
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
+        assert await read(reader, ranges) == kept[1:4]
+
+
+def number_of(second: int, counter: int = 0) -> int:
+    """A sequence number of the present version."""
+    return (1 << 185) | (counter << 85) | (second << 36) | 2
+
+
+@pytest.mark.parametrize(("hours", "lost"), [(25, True), (23, False)])
+async def test_a_range_older_than_the_retention_is_lost_though_kinesis_does_not_say_so(hours: int, lost: bool) -> None:
+    """Kinesis reads on from its oldest record; the time in the sequence number tells."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    began, ended = number_of(NOW - hours * 3600), number_of(NOW - 60, 9)
+    assert arrival_seconds(str(began)) == NOW - hours * 3600
+    kinesis.shards["s", shard].sequence_numbers = [ended]
+    kinesis.shards["s", shard].data = [b"row"]
+    old = [ShardRange("s", shard, ShardPosition.after(str(began)), ShardPosition.after(str(ended)))]
+    async with LocalShardReader(kinesis, wall_clock=lambda: NOW) as reader:
+        if lost:
+            with pytest.raises(DataLossError, match=r"begins 25\.0 h ago and records are kept for 24 h"):
+                await read(reader, old)
+        else:
+            assert await read(reader, old) == [ended]
+    config = ReaderConfig(fail_on_data_loss=False)
+    async with LocalShardReader(kinesis, config, wall_clock=lambda: NOW) as reader:
+        assert await read(reader, old) == [ended]
+
+
+class Stalled(FakeKinesis):
+    """Never answers, or fails at once."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error = error
+
+    async def read_once(
+        self, stream_name: str, shard_id: str, after: ShardPosition
+    ) -> AsyncGenerator[ShardEvent, None]:
+        if self.error is not None:
+            raise self.error
+        await asyncio.Event().wait()
+        yield  # type: ignore[misc]  # never reached: it makes this a generator
+
+
+async def test_a_range_that_does_not_come_is_given_up() -> None:
+    """Reading stands still for the deadline at most, and says which range it was."""
+    some = [ShardRange("s", "shard", ShardPosition.after("1"), ShardPosition.after("2"))]
+    async with LocalShardReader(Stalled(), ReaderConfig(range_deadline=timedelta(milliseconds=30))) as reader:
+        with pytest.raises(RangeDeadlineError) as raised:
+            await read(reader, some)
+    assert (raised.value.stream, raised.value.shard_id) == ("s", "shard")
+
+
+async def test_kinesis_refusing_a_replay_is_told_with_its_code() -> None:
+    """What stays after all retries is an error of the shard, not of the connection to the reader."""
+    error = RecordPublisherRetriesError("no", stream="s", shard_id="shard", code="KMSThrottlingException", attempts=3)
+    some = [ShardRange("s", "shard", ShardPosition.after("1"), ShardPosition.after("2"))]
+    async with LocalShardReader(Stalled(error)) as reader:
+        with pytest.raises(ShardFailedError) as raised:
+            await read(reader, some)
+    assert raised.value.code == "KMSThrottlingException"
+
+
+async def test_batches_are_neither_small_nor_large() -> None:
+    """Many small events of many shards come as one batch; large ones are cut at the bytes that were asked for."""
+    kinesis = FakeKinesis(event_records=2)
+    shards = kinesis.create_stream("s", 4)
+    for shard in shards:
+        kinesis.put("s", shard, 100, size=1000)
+    ranges = [
+        ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(kinesis.tip))) for shard in shards
+    ]
+    async with LocalShardReader(kinesis) as reader:
+        whole = [batch async for batch in reader.read_range("q", ranges, with_encryption_type=True)]
+        assert [batch.num_rows for batch in whole] == [400]
+        assert whole[0].schema == READ_SCHEMA_WITH_ENCRYPTION
+        assert set(whole[0].column("shardId").to_pylist()) == set(shards)
+        assert set(whole[0].column("subSequenceNumber").to_pylist()) == {0}
+        parts = [batch async for batch in reader.read_range("q", ranges, max_batch_bytes=50_000)]
+        assert sum(batch.num_rows for batch in parts) == 400
+        assert max(batch.nbytes for batch in parts) <= 60_000
+        assert len(parts) < 20
