@@ -1,9 +1,8 @@
 """The streaming source: offsets that are facts, partitions that read exactly what lies between two of them."""
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 from opentelemetry import trace
@@ -12,22 +11,21 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 
 from penstock.efo_consumer import PositionsSnapshot, ShardRange, StreamPositions, ranges_between
-from penstock.spark_plugin._initial_positions import initial_positions
 from penstock.spark_plugin._options import KinesisOptions
 from penstock.spark_plugin._partition import KinesisPartition, read_partition
 from penstock.spark_plugin._planning import default_max_partitions, group_ranges
 from penstock.spark_plugin._progress import BatchLimit, batch_limit, capped, default_limit, parse_offset
-from penstock.spark_plugin._session import ReadingSession, open_session
 from penstock.spark_plugin._settings import warn_in_reader
 from penstock.spark_plugin._signals import exit_on_sigterm
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
 
-_log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from penstock.spark_plugin._session import ReadingSession
+
+    SessionFactory: TypeAlias = Callable[[KinesisOptions, StreamPositions], ReadingSession]
 
 _QUIET_SECONDS = 10.0
 """After so long without a record, a query that ends at what is available has seen all of it."""
-
-SessionFactory = Callable[[KinesisOptions, StreamPositions], ReadingSession]
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -37,7 +35,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     first needed. The others are pickled into tasks, where `read` needs its partition alone.
     """
 
-    def __init__(self, options: KinesisOptions, *, session_factory: SessionFactory = open_session) -> None:
+    def __init__(self, options: KinesisOptions, *, session_factory: "SessionFactory | None" = None) -> None:
         self._options = options
         self._session_factory = session_factory
         self._reset()
@@ -59,6 +57,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins. LATEST is resolved here, once, and stands in the checkpoint as a time."""
+        from penstock.spark_plugin._initial_positions import initial_positions
+
         positions = initial_positions(self._options)
         self._open(positions)
         return positions.to_json()
@@ -143,7 +143,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if session is not None:
             session.close()
 
-    def _open(self, positions: StreamPositions) -> ReadingSession:
+    def _open(self, positions: StreamPositions) -> "ReadingSession":
         if self._session is None:
             exit_on_sigterm()
             warn_in_reader()
@@ -153,13 +153,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 context=parent,
                 attributes={"penstock.streams": list(self._options.stream_name)},
             ) as span:
-                self._session = self._session_factory(self._options, positions)
+                self._session = (self._session_factory or _default_session_factory())(self._options, positions)
                 # Without a parent of its own, the query's spans belong to the trace that begins here.
                 self._root = parent or trace.set_span_in_context(span)
         return self._session
 
     def _snapshot(
-        self, session: ReadingSession, start: StreamPositions, bound: BatchLimit, *, wait: bool
+        self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, *, wait: bool
     ) -> PositionsSnapshot:
         return session.reader.positions(
             start,
@@ -168,7 +168,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             wait_seconds=self._options.latest_offset_wait if wait else 0,
         )
 
-    def _available_now(self, session: ReadingSession, start: StreamPositions, bound: BatchLimit) -> StreamPositions:
+    def _available_now(self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit) -> StreamPositions:
         """The next offset on the way to the tip that the streams had when the reader first caught up with it."""
         quiet_since = time.monotonic()
         while True:
@@ -185,7 +185,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return snapshot.positions if self._target is None else capped(snapshot.positions, self._target)
 
     def _partition(
-        self, session: ReadingSession, ranges: tuple[ShardRange, ...], traceparent: str | None
+        self, session: "ReadingSession", ranges: tuple[ShardRange, ...], traceparent: str | None
     ) -> KinesisPartition:
         return KinesisPartition(
             address=session.address,
@@ -195,3 +195,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with_encryption_type=self._options.include_encryption_type,
             traceparent=traceparent,
         )
+
+
+def _default_session_factory() -> "SessionFactory":
+    # Most processes that unpickle a reader never open a session: they are spared what it imports.
+    from penstock.spark_plugin._session import open_session
+
+    return open_session
