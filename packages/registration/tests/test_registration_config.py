@@ -20,7 +20,7 @@ ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:170
 
 def test_a_missing_consumer_name_is_refused_with_the_reason():
     """No name is made up, and the error says what a random one would cost."""
-    with pytest.raises(RegistrationOptionError, match="efo needs a consumer name.*billed by the hour") as raised:
+    with pytest.raises(RegistrationOptionError, match=r"efo needs a consumer name.*billed by the hour") as raised:
         RegistrationConfig(stream_names=("flights",))
     assert raised.value.option == "consumer_name"
 
@@ -34,7 +34,7 @@ def test_a_name_that_kinesis_would_refuse_is_refused_here(name):
 
 def test_none_lists_every_stream_without_an_arn():
     """All missing ones are named at once."""
-    with pytest.raises(RegistrationOptionError, match="missing for carriers, weather$") as raised:
+    with pytest.raises(RegistrationOptionError, match=r"missing for carriers, weather$") as raised:
         RegistrationConfig(
             strategy=RegistrationStrategy.NONE,
             stream_names=("carriers", "flights", "weather"),

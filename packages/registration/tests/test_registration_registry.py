@@ -1,25 +1,14 @@
 """The registry in-process and over gRPC: the same calls, the same answers, the same errors."""
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 
 import pytest
 
-from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import (
-    SERVICE_NAME,
     AcquireRequest,
     ConflictPolicy,
-    ConsumerRegistryServicer,
-    LeaseSettings,
-    LocalConsumerRegistry,
-    RegistrarConfig,
     RegistrationStrategy,
-    RemoteConsumerRegistry,
-    SqliteLeaseStore,
-    StreamConsumerRegistrar,
-    _messages,
 )
 from penstock.registration.errors import (
     AcquireTimeoutError,
@@ -28,77 +17,12 @@ from penstock.registration.errors import (
     InvalidRequestError,
     RegistrationDeniedError,
     RegistrationTimeoutError,
-    RegistryAccessError,
-    RegistryUnavailableError,
     StaleFencingTokenError,
     StreamNotFoundError,
 )
-from penstock.registration.testing import FakeKinesis, ManualClock
-from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
+from penstock.registration.testing import FakeKinesis
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:1500000000"
-
-
-class Home:
-    """A registry of one home, and what is behind it."""
-
-    def __init__(self, registry, local, kinesis, clock, store):
-        self.registry = registry
-        self.local = local
-        self.kinesis = kinesis
-        self.clock = clock
-        self.store = store
-
-    async def acquire(self, job_id="job", **options):
-        options = {"stream_name": "flights", "consumer_name": "delays", **options}
-        return await self.registry.acquire(AcquireRequest(job_id=job_id, **options))
-
-
-def make_local(path, kinesis, clock, grace=timedelta(0), **settings):
-    async def sleep(seconds):
-        # Time moves by what is slept, and others get their turn.
-        clock.advance(seconds)
-        await asyncio.sleep(0)
-
-    registrar = StreamConsumerRegistrar(kinesis, RegistrarConfig(), sleep=sleep, clock=clock)
-    store = SqliteLeaseStore(path)
-    lease_settings = LeaseSettings(grace_period=grace, **settings)
-    return LocalConsumerRegistry(registrar, store, settings=lease_settings, clock=clock, sleep=sleep), store
-
-
-@asynccontextmanager
-async def serving(registry, security=None, **settings):
-    servicer = ConsumerRegistryServicer(registry)
-    settings = ServerSettings(security=security or ServerSecurity(), **settings)
-    async with GrpcServer(settings, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
-        try:
-            yield server
-        finally:
-            servicer.drain()
-
-
-@pytest.fixture(params=["local", "remote"])
-def open_home(request, tmp_path):
-    """Opens a registry of the home; several calls open several registries over one store."""
-
-    @asynccontextmanager
-    async def open_it(kinesis=None, clock=None, **settings):
-        kinesis, clock = kinesis or FakeKinesis(), clock or ManualClock()
-        local, store = make_local(tmp_path / "leases.db", kinesis, clock, **settings)
-        if request.param == "local":
-            yield Home(local, local, kinesis, clock, store)
-        else:
-            async with serving(local) as server, RemoteConsumerRegistry(server.address) as remote:
-                yield Home(remote, local, kinesis, clock, store)
-        await local.close()
-
-    return open_it
-
-
-@pytest.fixture
-async def home(open_home):
-    async with open_home() as opened:
-        yield opened
 
 
 async def test_acquire_registers_and_leases(home):
@@ -320,7 +244,7 @@ async def test_a_failed_registration_gives_the_lease_back(home):
     assert (await home.acquire("second")).job_id == "second"
 
 
-async def test_being_overtaken_while_registering_is_told(home):
+async def test_being_overtaken_while_registering_is_told(home, open_parts):
     """Another job took the consumer over before Kinesis had answered: this one has no lease."""
     held = asyncio.Event()
     go_on = asyncio.Event()
@@ -334,7 +258,7 @@ async def test_being_overtaken_while_registering_is_told(home):
     first = asyncio.create_task(home.acquire("first"))
     await held.wait()
     # Another process: this one would wait for its turn.
-    other, _ = make_local(home.store._path, home.kinesis, home.clock)
+    other = open_parts(home)
     second = await other.acquire(
         AcquireRequest(
             stream_name="flights",
@@ -384,155 +308,3 @@ async def test_kinesis_that_is_slow_comes_through(open_home):
         with pytest.raises(RegistrationTimeoutError) as raised:
             await home.acquire()
         assert raised.value.state == "ACTIVE"
-
-
-async def test_cancelling_an_acquire_gives_the_lease_back(home):
-    """A caller that gave up does not hold up the next."""
-    home.kinesis.looks = 10**9
-    waiting = asyncio.create_task(home.acquire("first", time_to_live=timedelta(seconds=300)))
-    async with asyncio.timeout(10):
-        while "register_stream_consumer" not in home.kinesis.calls:
-            await asyncio.sleep(0.01)
-    waiting.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await waiting
-    async with asyncio.timeout(10):
-        while (await home.store.get("flights", "delays")).holding is not None:
-            await asyncio.sleep(0.01)
-
-
-# What one home only can show.
-
-
-@pytest.fixture
-async def parts(tmp_path):
-    kinesis, clock = FakeKinesis(), ManualClock()
-    registries = []
-
-    def make(**settings):
-        registry, store = make_local(tmp_path / "leases.db", kinesis, clock, **settings)
-        registries.append(registry)
-        return Home(registry, registry, kinesis, clock, store)
-
-    yield make
-    for registry in registries:
-        await registry.close()
-
-
-class Killed(BaseException):
-    """What a process does when it is killed: nothing more."""
-
-
-@pytest.mark.parametrize("operation", ["register_stream_consumer", "deregister_stream_consumer"])
-async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(parts, operation, monkeypatch):
-    """The successor finds what had been begun, and ends it."""
-    home = parts()
-
-    def die():
-        # Nothing is written any more.
-        monkeypatch.setattr(home.store, "write", None)
-        raise Killed
-
-    home.kinesis.after[operation] = die
-    with pytest.raises((Killed, TypeError)):
-        await home.registry.release(await home.acquire())
-    successor = parts()
-    home.clock.advance(1000)
-    await successor.local.sweep()
-    await successor.local.sweep()
-    assert home.kinesis.names() == set()
-    assert await successor.registry.list_consumers() == []
-
-
-async def test_killed_while_registering_the_same_job_goes_on(parts, monkeypatch):
-    """The consumer that its predecessor registered is ours, and it is not registered twice."""
-    home = parts()
-
-    def die():
-        monkeypatch.setattr(home.store, "write", None)
-        raise Killed
-
-    home.kinesis.after["register_stream_consumer"] = die
-    with pytest.raises((Killed, TypeError)):
-        await home.acquire()
-    lease = await parts().acquire()
-    assert lease.registration_is_ours
-    assert home.kinesis.calls.count("register_stream_consumer") == 1
-
-
-async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(parts, monkeypatch):
-    """A de-registration that was begun is finished first: its consumer may go at any moment."""
-    home = parts()
-    lease = await home.acquire()
-
-    async def die(_arn):
-        raise Killed
-
-    monkeypatch.setattr(home.local._registrar, "deregister", die)
-    with pytest.raises(Killed):
-        await home.registry.release(lease)
-    again = await parts().acquire()
-    assert again.consumer_arn != lease.consumer_arn
-    assert again.registration_is_ours
-    assert home.kinesis.names() == {"delays"}
-
-
-async def test_two_registries_on_one_store_give_one_lease(parts):
-    """Replicas refuse each other's jobs, too."""
-    one, other = parts(), parts()
-    outcomes = await asyncio.gather(one.acquire("a"), other.acquire("b"), return_exceptions=True)
-    kinds = sorted(type(outcome).__name__ for outcome in outcomes)
-    assert kinds in (["ConsumerHeldError", "Lease"], ["Lease", "StaleFencingTokenError"])
-    assert one.kinesis.calls.count("register_stream_consumer") == 1
-
-
-async def test_a_registry_that_is_away_is_unavailable():
-    """After its attempts to reconnect, with the endpoint in the error."""
-    async with serving(None) as server:
-        address = server.address
-    async with RemoteConsumerRegistry(address) as registry:
-        with pytest.raises(RegistryUnavailableError, match=address):
-            await registry.list_consumers()
-
-
-async def test_a_wrong_token_is_refused(parts):
-    """As an access error that no retry helps."""
-    async with serving(parts().registry, ServerSecurity(token="right")) as server:
-        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong")) as registry:
-            with pytest.raises(RegistryAccessError):
-                await registry.list_consumers()
-        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="right")) as registry:
-            assert await registry.list_consumers() == []
-
-
-async def test_a_request_of_a_newer_client_is_taken_as_the_default(parts):
-    """Values of enumerations that the registry does not know are those that are unspecified."""
-    message = pb.AcquireRequest(
-        stream_name="flights", consumer_name="delays", job_id="job", strategy=99, conflict_policy=99
-    )
-    request = _messages.acquire_request(message)
-    assert (request.strategy, request.conflict_policy) == (RegistrationStrategy.LAZY, ConflictPolicy.REFUSE)
-
-
-async def test_a_drain_ends_heartbeat_streams_and_the_client_opens_another(parts):
-    """The server does not wait for streams that never end, and its successor hears the next heartbeat."""
-    home = parts()
-    async with AsyncExitStack() as stack:
-        async with asyncio.timeout(10):
-            async with serving(home.registry, drain_seconds=30) as server:
-                remote = await stack.enter_async_context(RemoteConsumerRegistry(server.address))
-                lease = await remote.acquire(
-                    AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
-                )
-                assert (await remote.heartbeat(lease)).held
-        with pytest.raises(RegistryUnavailableError):
-            await remote.heartbeat(lease)
-        async with serving(home.registry, port=server.port), asyncio.timeout(20):
-            while True:
-                try:
-                    outcome = await remote.heartbeat(lease)
-                except RegistryUnavailableError:
-                    await asyncio.sleep(0.1)
-                else:
-                    break
-        assert outcome.held

@@ -169,7 +169,7 @@ def test_no_update_is_lost_between_processes(tmp_path):
 
 
 async def test_what_was_answered_survives_kill_9(tmp_path):
-    """A process that is killed while it writes leaves a file that others read, with all that it was told was written."""
+    """A process that is killed while it writes leaves a file that others read, with all that it was told is in it."""
     path = tmp_path / "leases.db"
     child = increments(path, 1_000_000)
     told = [int(child.stdout.readline()) for _ in range(50)]

@@ -16,7 +16,8 @@ from penstock.registration._config import (
     consumer_name_of,
 )
 from penstock.registration._keeper import LeaseKeeper, OnLost
-from penstock.registration._local_registry import LeaseSettings, LocalConsumerRegistry
+from penstock.registration._lease_settings import LeaseSettings
+from penstock.registration._local_registry import LocalConsumerRegistry
 from penstock.registration._record import ConsumerRecord, Holding, RegistrationPhase
 from penstock.registration._registrar import (
     FoundConsumer,

@@ -18,7 +18,8 @@ from penstock.aws import AwsOptions, AwsSession
 from penstock.registration._clock import elapsed_seconds
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._keeper import LeaseKeeper, OnLost
-from penstock.registration._local_registry import LeaseSettings, LocalConsumerRegistry
+from penstock.registration._lease_settings import LeaseSettings
+from penstock.registration._local_registry import LocalConsumerRegistry
 from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._registry import ConsumerRegistry
 from penstock.registration._remote_registry import RemoteConsumerRegistry

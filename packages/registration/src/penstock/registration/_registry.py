@@ -17,7 +17,8 @@ class ConsumerRegistry(Protocol):
         """Register the consumer when needed, wait until it is ACTIVE, and lease it.
 
         Repeating it with the same job id gives the same lease a new fencing token; the old token is refused then.
-        Cancelling gives back what was got so far.
+        Cancelling gives back what was got so far, at once in-process; a remote lease runs out if the cancellation does
+        not reach the registry.
 
         Raises:
             ConsumerHeldError: another job holds it, and the policy is refuse.

@@ -1,0 +1,40 @@
+"""How long leases live."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from penstock.registration.errors import RegistrationOptionError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseSettings:
+    """How long leases live, and what they leave behind.
+
+    Raises:
+        RegistrationOptionError: naming the option that is out of range.
+    """
+
+    default_time_to_live: timedelta = timedelta(seconds=30)
+    """For requests that name none. Default: 30 s, so that a job whose JVM pauses does not lose its consumer."""
+    longest_time_to_live: timedelta = timedelta(minutes=5)
+    """Cap for requests that name one. Default: 5 minutes."""
+    grace_period: timedelta = timedelta(0)
+    """Between the end of the last lease and the de-registration.
+
+    Default: none, for a registry that ends with its process."""
+
+    def __post_init__(self) -> None:
+        if self.default_time_to_live <= timedelta(0):
+            raise RegistrationOptionError(option="default_time_to_live", reason="must be positive")
+        if self.longest_time_to_live < self.default_time_to_live:
+            raise RegistrationOptionError(
+                option="longest_time_to_live", reason="must not be less than default_time_to_live"
+            )
+        if self.grace_period < timedelta(0):
+            raise RegistrationOptionError(option="grace_period", reason="must not be negative")
+
+    def time_to_live_seconds(self, wanted: timedelta | None) -> float:
+        """What a request gets."""
+        return min(wanted or self.default_time_to_live, self.longest_time_to_live).total_seconds()

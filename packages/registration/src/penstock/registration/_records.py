@@ -1,0 +1,52 @@
+"""Reading and changing records in a store that others change, too."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.registration._clock import Clock
+from penstock.registration._record import ConsumerRecord
+from penstock.registration._store import LeaseStore
+
+Key = tuple[str, str]
+
+
+class Records:
+    """The records of a store, with changes that are decided again when somebody else was faster."""
+
+    def __init__(self, store: LeaseStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+
+    async def read(self, key: Key) -> ConsumerRecord:
+        """The record as stored, or that of a consumer of which nobody heard yet."""
+        stored = await self._store.get(*key)
+        if stored is not None:
+            return stored
+        return ConsumerRecord(stream_name=key[0], consumer_name=key[1], created_at=self._clock())
+
+    async def write(self, record: ConsumerRecord) -> bool:
+        """Write one record. False: it changed since it was read."""
+        (written,) = await self._store.write([record])
+        return written
+
+    async def change(
+        self, key: Key, decide: Callable[[ConsumerRecord], ConsumerRecord | None]
+    ) -> ConsumerRecord | None:
+        """Write what `decide` makes of the record, and return it. None: `decide` left it alone."""
+        while True:
+            changed = decide(await self.read(key))
+            if changed is None:
+                return None
+            if await self.write(changed):
+                return replace(changed, version=changed.version + 1)
+
+    async def list(self, stream_name: str | None = None) -> builtins.list[ConsumerRecord]:
+        """All records, or those of a stream, in order."""
+        return await self._store.list(stream_name)
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._store.close()

@@ -1,0 +1,108 @@
+"""Bringing registrations with Kinesis in line with records, and records with Kinesis."""
+
+from __future__ import annotations
+
+from penstock.registration import _lease as lease_rules
+from penstock.registration._clock import Clock
+from penstock.registration._config import RegistrationStrategy
+from penstock.registration._record import ConsumerRecord, RegistrationPhase
+from penstock.registration._records import Key, Records
+from penstock.registration._registrar import StreamConsumerRegistrar
+from penstock.registration._values import AcquireRequest
+from penstock.registration.errors import StaleFencingTokenError, StreamNotFoundError
+
+
+class Registrations:
+    """Registers and deregisters, writing down each intention before Kinesis is asked, and each outcome after.
+
+    A process may die in between: whoever comes next finds the intention, and sees it through. Within a process the
+    caller lets one call at a time in per consumer.
+    """
+
+    def __init__(self, registrar: StreamConsumerRegistrar, records: Records, clock: Clock) -> None:
+        self._registrar = registrar
+        self._records = records
+        self._clock = clock
+        self._looked_up: dict[Key, tuple[int, str]] = {}
+        self._events = 0
+
+    def next_event(self) -> int:
+        """A number that tells what came first."""
+        self._events += 1
+        return self._events
+
+    async def register(self, key: Key, token: int, request: AcquireRequest, arrived: int) -> None:
+        """Bring an ACTIVE consumer under the lease with this token. `arrived`: the event at which the request came."""
+        record = await self._records.read(key)
+        if record.phase is RegistrationPhase.DEREGISTERING:
+            # Begun by somebody who may be gone, or about to ask Kinesis: finish it, and register anew.
+            await self._finish_deregistration(record)
+        looked_up, known_arn = self._looked_up.get(key, (-1, ""))
+        registered = record.phase is RegistrationPhase.REGISTERED
+        if registered and record.consumer_arn == known_arn and looked_up > arrived:
+            # Looked up since this request came in, while it waited its turn: 200 tasks at once ask twice.
+            return
+
+        async def begin() -> None:
+            begun = await self._records.change(
+                key,
+                lambda record: (
+                    lease_rules.begin_registration(record, fencing_token=token)
+                    if lease_rules.holds(record, request.job_id, token)
+                    else None
+                ),
+            )
+            if begun is None:
+                raise await self.overtaken(key, token)
+
+        looked_up = self.next_event()
+        consumer = await self._registrar.register(
+            request.stream_name,
+            request.consumer_name,
+            stream_arn=request.stream_arn,
+            stagger=request.strategy is RegistrationStrategy.LAZY and not registered,
+            before_register=begin,
+        )
+        await self._records.change(
+            key,
+            lambda record: lease_rules.finish_registration(
+                record, consumer_arn=consumer.arn, made=consumer.made, fencing_token=token
+            ),
+        )
+        self._looked_up[key] = (looked_up, consumer.arn)
+
+    async def end_orphan(self, key: Key, grace_seconds: float) -> bool:
+        """End a registration whose time has come. Returns whether there was one of ours. Called with the lock held."""
+        record = await self._records.change(
+            key,
+            lambda record: lease_rules.begin_deregistration(record, now=self._clock(), grace_seconds=grace_seconds),
+        )
+        if record is None or record.phase is RegistrationPhase.ABSENT:
+            return False
+        await self._finish_deregistration(record)
+        return True
+
+    async def _finish_deregistration(self, record: ConsumerRecord) -> None:
+        arn = record.consumer_arn or await self._find_arn(record)
+        if arn:
+            await self._registrar.deregister(arn)
+        begun = record.phase, record.consumer_arn
+        await self._records.change(
+            record.key,
+            lambda now: lease_rules.finish_deregistration(now) if (now.phase, now.consumer_arn) == begun else None,
+        )
+
+    async def _find_arn(self, record: ConsumerRecord) -> str:
+        """Of a registration that was begun, and whose end nobody lived to write down."""
+        try:
+            found = await self._registrar.find(record.stream_name, record.consumer_name)
+        except StreamNotFoundError:
+            return ""
+        return "" if found is None else found.arn
+
+    async def overtaken(self, key: Key, token: int) -> StaleFencingTokenError:
+        """The error for a lease that is not the newest one any more."""
+        newest = (await self._records.read(key)).fencing_token
+        return StaleFencingTokenError(
+            stream_name=key[0], consumer_name=key[1], fencing_token=token, newest_token=newest
+        )

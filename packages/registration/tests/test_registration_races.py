@@ -1,0 +1,177 @@
+"""What may come between: cancellations, kills, restarts, two registries, wrong tokens."""
+
+import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
+
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
+from penstock.registration import (
+    AcquireRequest,
+    ConflictPolicy,
+    RegistrationStrategy,
+    RemoteConsumerRegistry,
+    _messages,
+)
+from penstock.registration.errors import (
+    RegistryAccessError,
+    RegistryUnavailableError,
+)
+from penstock.rpc import ClientSecurity, ServerSecurity
+
+
+async def test_cancelling_an_acquire_gives_the_lease_back(parts):
+    """A caller that gave up does not hold up the next."""
+    home = parts()
+    registering = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    home.kinesis.after["register_stream_consumer"] = lambda: loop.call_soon_threadsafe(registering.set)
+    home.kinesis.looks = 10**9
+    waiting = asyncio.create_task(home.acquire("first"))
+    await registering.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    record = await home.store.get("flights", "delays")
+    assert (record.holding, record.fencing_token) == (None, 1)
+
+
+async def test_cancelling_while_the_lease_is_written_gives_it_back(parts, monkeypatch):
+    """The write may have happened although nobody waited for its answer."""
+    home = parts()
+    write = home.store.write
+    written = asyncio.Event()
+
+    async def write_and_hang(records):
+        await write(records)
+        monkeypatch.setattr(home.store, "write", write)
+        written.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(home.store, "write", write_and_hang)
+    waiting = asyncio.create_task(home.acquire("first"))
+    await written.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    record = await home.store.get("flights", "delays")
+    assert (record.holding, record.fencing_token) == (None, 1)
+
+
+class Killed(BaseException):
+    """What a process does when it is killed: nothing more."""
+
+
+@pytest.mark.parametrize("operation", ["register_stream_consumer", "deregister_stream_consumer"])
+async def test_killed_between_kinesis_and_the_note_leaves_no_orphan(parts, operation, monkeypatch):
+    """The successor finds what had been begun, and ends it."""
+    home = parts()
+
+    def die():
+        # Nothing is written any more.
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    home.kinesis.after[operation] = die
+    with pytest.raises((Killed, TypeError)):
+        await home.registry.release(await home.acquire())
+    successor = parts()
+    home.clock.advance(1000)
+    await successor.local.sweep()
+    await successor.local.sweep()
+    assert home.kinesis.names() == set()
+    assert await successor.registry.list_consumers() == []
+
+
+async def test_killed_while_registering_the_same_job_goes_on(parts, monkeypatch):
+    """The consumer that its predecessor registered is ours, and it is not registered twice."""
+    home = parts()
+
+    def die():
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    home.kinesis.after["register_stream_consumer"] = die
+    with pytest.raises((Killed, TypeError)):
+        await home.acquire()
+    lease = await parts().acquire()
+    assert lease.registration_is_ours
+    assert home.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_acquiring_what_is_about_to_be_deregistered_registers_anew(parts, monkeypatch):
+    """A de-registration that was begun is finished first: its consumer may go at any moment."""
+    home = parts()
+    lease = await home.acquire()
+
+    async def die(_arn):
+        raise Killed
+
+    monkeypatch.setattr(home.local._registrar, "deregister", die)
+    with pytest.raises(Killed):
+        await home.registry.release(lease)
+    again = await parts().acquire()
+    assert again.consumer_arn != lease.consumer_arn
+    assert again.registration_is_ours
+    assert home.kinesis.names() == {"delays"}
+
+
+async def test_two_registries_on_one_store_give_one_lease(parts):
+    """Replicas refuse each other's jobs, too."""
+    one, other = parts(), parts()
+    outcomes = await asyncio.gather(one.acquire("a"), other.acquire("b"), return_exceptions=True)
+    kinds = sorted(type(outcome).__name__ for outcome in outcomes)
+    assert kinds in (["ConsumerHeldError", "Lease"], ["Lease", "StaleFencingTokenError"])
+    assert one.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_a_registry_that_is_away_is_unavailable(serving):
+    """After its attempts to reconnect, with the endpoint in the error."""
+    async with serving(None) as server:
+        address = server.address
+    async with RemoteConsumerRegistry(address) as registry:
+        with pytest.raises(RegistryUnavailableError, match=address):
+            await registry.list_consumers()
+
+
+async def test_a_wrong_token_is_refused(parts, serving):
+    """As an access error that no retry helps."""
+    async with serving(parts().registry, ServerSecurity(token="right")) as server:
+        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="wrong")) as registry:
+            with pytest.raises(RegistryAccessError):
+                await registry.list_consumers()
+        async with RemoteConsumerRegistry(server.address, ClientSecurity(token="right")) as registry:
+            assert await registry.list_consumers() == []
+
+
+async def test_a_request_of_a_newer_client_is_taken_as_the_default(parts):
+    """Values of enumerations that the registry does not know are those that are unspecified."""
+    message = pb.AcquireRequest(
+        stream_name="flights", consumer_name="delays", job_id="job", strategy=99, conflict_policy=99
+    )
+    request = _messages.acquire_request(message)
+    assert (request.strategy, request.conflict_policy) == (RegistrationStrategy.LAZY, ConflictPolicy.REFUSE)
+
+
+async def test_a_drain_ends_heartbeat_streams_and_the_client_opens_another(parts, serving):
+    """The server does not wait for streams that never end, and its successor hears the next heartbeat."""
+    home = parts()
+    async with AsyncExitStack() as stack:
+        async with asyncio.timeout(10):
+            async with serving(home.registry, drain_seconds=30) as server:
+                remote = await stack.enter_async_context(RemoteConsumerRegistry(server.address))
+                lease = await remote.acquire(
+                    AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
+                )
+                assert (await remote.heartbeat(lease)).held
+        with pytest.raises(RegistryUnavailableError):
+            await remote.heartbeat(lease)
+        async with serving(home.registry, port=server.port), asyncio.timeout(20):
+            while True:
+                try:
+                    outcome = await remote.heartbeat(lease)
+                except RegistryUnavailableError:
+                    await asyncio.sleep(0.1)
+                else:
+                    break
+        assert outcome.held
