@@ -6,14 +6,20 @@ from penstock.async_sink._scaling import AIMDScalingStrategy
 
 
 def aimd_strategy(
-    config: AsyncSinkConfig, *, increase_rate: int = 10, decrease_factor: float = 0.5
+    config: AsyncSinkConfig, *, increase_rate: int = 10, decrease_factor: float = 0.5, slow_start: bool = False
 ) -> CongestionControlRateLimitingStrategy:
-    """FLIP-171's congestion control: starts at the most that the limits allow, and follows the answers by AIMD."""
+    """FLIP-171's congestion control: starts at the most that the limits allow, and follows the answers by AIMD.
+
+    With `slow_start` it starts at one full batch instead, doubles per round trip until the first throttle, and grows
+    only while the limit is in use.
+    """
     most = config.max_batch_size * config.max_in_flight_requests
     return CongestionControlRateLimitingStrategy(
         max_in_flight_requests=config.max_in_flight_requests,
-        initial_max_in_flight_messages=most,
+        initial_max_in_flight_messages=config.max_batch_size if slow_start else most,
         scaling_strategy=AIMDScalingStrategy(
             increase_rate=min(increase_rate, most), decrease_factor=decrease_factor, rate_threshold=most
         ),
+        slow_start_threshold=most if slow_start else None,
+        grow_only_when_used=slow_start,
     )

@@ -69,11 +69,11 @@ class GatewayConnection:
         self._task = asyncio.create_task(self._stay_connected(self._channel), name=f"sink gateway {self._endpoint}")
 
     async def close(self) -> None:
-        """Close the stream in good order, or cut it if the gateway does not answer."""
+        """Close the stream in good order, or cut it if batches have no answer or the gateway is silent."""
         task, self._task = self._task, None
         if task is not None:
             self._outgoing.put_nowait(None)
-            if self._connected:
+            if self._connected and not self._sent:
                 await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -100,10 +100,7 @@ class GatewayConnection:
         )
         sent = self._sent[batch_id] = _Sent(len(entries))
         self._outgoing.put_nowait(pb.WriteRequest(batch=batch))
-        try:
-            return await sent.answer
-        finally:
-            self._sent.pop(batch_id, None)
+        return await sent.answer
 
     async def _requests(self, outgoing: "asyncio.Queue[pb.WriteRequest | None]") -> AsyncIterator[pb.WriteRequest]:
         yield pb.WriteRequest(hello=self._hello)
@@ -163,7 +160,7 @@ class GatewayConnection:
             self._answer(response.failure.batch_id, failures, 0)
 
     def _answer(self, batch_id: int, failures: list[EntryFailure], retries: int) -> None:
-        sent = self._sent.get(batch_id)
+        sent = self._sent.pop(batch_id, None)
         if sent is not None and not sent.answer.done():
             sent.answer.set_result((failures, retries))
 
@@ -172,6 +169,7 @@ class GatewayConnection:
         self._connected = False
         self._lost()
         code = (error.code() if error is not None else grpc.StatusCode.UNAVAILABLE).name
-        for sent in list(self._sent.values()):
+        unanswered, self._sent = self._sent, {}
+        for sent in unanswered.values():
             if not sent.answer.done():
                 sent.answer.set_result((all_failed(sent.entry_count, code=code), 0))

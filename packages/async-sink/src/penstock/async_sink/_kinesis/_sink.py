@@ -16,8 +16,8 @@ StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
 
 
 def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """AIMD +10, x0.99: a stream throttles record by record, and halving for each ruins the throughput."""
-    return aimd_strategy(config, increase_rate=10, decrease_factor=0.99)
+    """AIMD +10, x0.99, after a slow start: a stream throttles record by record, and halving for each ruins the rate."""
+    return aimd_strategy(config, increase_rate=10, decrease_factor=0.99, slow_start=True)
 
 
 class KinesisStreamsSink(AsyncSinkBase[KinesisRequestEntry, KinesisRequestEntry]):

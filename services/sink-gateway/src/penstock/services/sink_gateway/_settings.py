@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, Final, Self
 
 from penstock.async_sink import AsyncSinkConfig
@@ -31,6 +32,7 @@ _SINK: Final = {
     "max_in_flight_requests": "requests in flight per destination",
     "max_buffered_requests": "entries that the gateway holds per destination",
     "max_buffered_bytes": "bytes that the gateway holds per destination",
+    "linger_milliseconds": "longest that entries wait for a request to fill up; 50 if not given",
     "max_attempts": "submissions of an entry before its client is told that it failed; no bound if not given",
 }
 _CREDIT: Final = {
@@ -69,7 +71,10 @@ class GatewaySettings:
         Raises:
             RpcOptionError, AwsOptionError, SinkOptionError: naming the setting that is wrong.
         """
-        sink = AsyncSinkConfig(**_numbers(arguments, _SINK))
+        limits = _numbers(arguments, _SINK)
+        # Clients send batches: waiting for more of them, as a writer of single records does, would only cost time.
+        linger = timedelta(milliseconds=limits.pop("linger_milliseconds", 50))
+        sink = AsyncSinkConfig(max_time_in_buffer=linger, **limits)
         credit = {name.removeprefix("credit_"): value for name, value in _numbers(arguments, _CREDIT).items()}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),

@@ -1,0 +1,103 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.async_sink import BatchCreator, RequestBuffer, RequestEntryWrapper
+
+
+def wrapper(number: int, size: int = 10, not_before: float = 0.0) -> RequestEntryWrapper[str]:
+    return RequestEntryWrapper(f"e{number}", size, number, not_before=not_before)
+
+
+def buffer_of(*sizes: int) -> RequestBuffer[str]:
+    buffer = RequestBuffer[str]()
+    for number, size in enumerate(sizes):
+        buffer.add(wrapper(number, size))
+    return buffer
+
+
+def test_entries_leave_first_in_first_out() -> None:
+    """What was added first is taken first."""
+    buffer = buffer_of(1, 1, 1)
+    assert [each.entry for each in buffer.take(2)] == ["e0", "e1"]
+    assert [each.entry for each in buffer.take(1)] == ["e2"]
+
+
+def test_entries_that_are_put_back_leave_before_newer_ones() -> None:
+    """The head has priority: what failed leaves first, in its own order."""
+    buffer = buffer_of(1, 1, 1, 1)
+    failed = buffer.take(2)
+    buffer.put_back(failed)
+    assert [each.entry for each in buffer.take(4)] == ["e0", "e1", "e2", "e3"]
+
+
+def test_the_bytes_follow_every_change() -> None:
+    """The total of bytes counts adding, taking and putting back."""
+    buffer = buffer_of(5, 7)
+    assert buffer.total_size_in_bytes == 12
+    taken = buffer.take(1)
+    assert buffer.total_size_in_bytes == 7
+    buffer.put_back(taken)
+    assert buffer.total_size_in_bytes == 12
+    buffer.add_all([wrapper(2, 3), wrapper(3, 4)], 7)
+    assert buffer.total_size_in_bytes == 19
+
+
+def test_taking_from_an_empty_buffer_is_an_error() -> None:
+    """There is no entry to give."""
+    with pytest.raises(IndexError):
+        RequestBuffer[str]().take(1)
+
+
+@given(st.integers(1, 40), st.data())
+def test_whatever_order_requests_fail_in_entries_keep_the_order_of_writing(count: int, data: st.DataObject) -> None:
+    """Requests that come back in any order leave the buffer sorted by the order of writing."""
+    buffer = buffer_of(*[1] * count)
+    in_flight = []
+    while len(buffer) and data.draw(st.booleans()):
+        in_flight.append(buffer.take(data.draw(st.integers(1, len(buffer)))))
+    for batch in data.draw(st.permutations(in_flight)):
+        kept = [each for each in batch if data.draw(st.booleans())]
+        buffer.put_back(kept)
+    numbers = [each.number for each in buffer]
+    assert numbers == sorted(numbers)
+    assert buffer.total_size_in_bytes == len(buffer)
+
+
+def test_an_exact_fit_by_bytes_is_one_batch() -> None:
+    """A batch may hold exactly its limit of bytes."""
+    extent = BatchCreator(10, 30).measure(buffer_of(10, 10, 10, 10), 10, now=0.0)
+    assert (extent.batch_size, extent.size_in_bytes) == (3, 30)
+
+
+def test_a_batch_stops_before_the_entry_that_would_pass_the_bytes() -> None:
+    """The entry that does not fit stays, and so do those behind it."""
+    extent = BatchCreator(10, 29).measure(buffer_of(10, 10, 10, 1), 10, now=0.0)
+    assert (extent.batch_size, extent.size_in_bytes) == (2, 20)
+
+
+@pytest.mark.parametrize(("own", "strategys", "expected"), [(4, 9, 4), (9, 4, 4), (9, 9, 6), (9, 0, 1)])
+def test_the_smaller_of_both_limits_of_the_number_holds(own: int, strategys: int, expected: int) -> None:
+    """The strategy can make batches smaller than the configuration, but not empty."""
+    assert BatchCreator(own, 1_000).measure(buffer_of(*[1] * 6), strategys, now=0.0).batch_size == expected
+
+
+def test_an_entry_that_backs_off_ends_the_batch() -> None:
+    """Entries behind one that is not ready do not overtake it."""
+    buffer = buffer_of(1)
+    buffer.add(wrapper(1, 1, not_before=5.0))
+    buffer.add(wrapper(2, 1))
+    creator = BatchCreator(10, 100)
+    assert creator.measure(buffer, 10, now=4.9).batch_size == 1
+    assert creator.measure(buffer, 10, now=5.0).batch_size == 3
+
+
+def test_each_submission_is_counted() -> None:
+    """An entry knows how often it was sent."""
+    buffer, creator = buffer_of(1, 1), BatchCreator(10, 100)
+    batch = creator.create(buffer, creator.measure(buffer, 10, 0.0), 0.0)
+    buffer.put_back(batch.wrappers[:1])
+    buffer.add(wrapper(2))
+    again = creator.create(buffer, creator.measure(buffer, 10, 0.0), 0.0)
+    assert [each.attempts for each in again.wrappers] == [2, 1]
+    assert again.attempt == 2

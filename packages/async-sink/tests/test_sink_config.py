@@ -1,0 +1,52 @@
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.async_sink import AsyncSinkConfig
+from penstock.async_sink.errors import SinkOptionError
+
+
+@pytest.mark.parametrize(
+    ("option", "options"),
+    [
+        ("max_batch_size", {"max_batch_size": 0}),
+        ("max_in_flight_requests", {"max_in_flight_requests": 0}),
+        ("max_buffered_requests", {"max_buffered_requests": -1}),
+        ("max_buffered_requests", {"max_batch_size": 10, "max_buffered_requests": 10}),
+        ("max_buffered_bytes", {"max_buffered_bytes": 0}),
+        ("max_buffered_bytes", {"max_batch_size_in_bytes": 2**20, "max_buffered_bytes": 2**20 - 1}),
+        ("max_batch_size_in_bytes", {"max_batch_size_in_bytes": 0}),
+        ("max_batch_size_in_bytes", {"max_batch_size_in_bytes": 99, "max_record_size_in_bytes": 100}),
+        ("max_record_size_in_bytes", {"max_record_size_in_bytes": 0}),
+        ("max_time_in_buffer", {"max_time_in_buffer": timedelta(0)}),
+        ("request_timeout", {"request_timeout": timedelta(seconds=-1)}),
+        ("max_attempts", {"max_attempts": 0}),
+        ("retry_backoff_base", {"retry_backoff_base": timedelta(seconds=-1)}),
+        (
+            "retry_backoff_maximum",
+            {"retry_backoff_base": timedelta(seconds=2), "retry_backoff_maximum": timedelta(seconds=1)},
+        ),
+    ],
+)
+def test_a_wrong_limit_is_an_error_that_names_it(option: str, options: dict[str, Any]) -> None:
+    """Each limit is checked on construction, alone and against the others."""
+    with pytest.raises(SinkOptionError) as caught:
+        AsyncSinkConfig(**options)
+    assert caught.value.option == option
+
+
+def test_the_defaults_are_those_of_kinesis_data_streams() -> None:
+    """Without options, the limits are those of the reference's Kinesis connector."""
+    config = AsyncSinkConfig()
+    assert (config.max_batch_size, config.max_in_flight_requests, config.max_buffered_requests) == (500, 50, 10_000)
+    assert (config.max_batch_size_in_bytes, config.max_record_size_in_bytes) == (5 * 2**20, 2**20)
+    assert config.max_time_in_buffer == timedelta(seconds=5)
+    assert config.fail_on_error is False
+
+
+def test_equal_limits_where_allowed_are_accepted() -> None:
+    """A batch may be exactly as large as one record, and the buffer one entry larger than a batch."""
+    AsyncSinkConfig(
+        max_batch_size=10, max_buffered_requests=11, max_batch_size_in_bytes=100, max_record_size_in_bytes=100
+    )

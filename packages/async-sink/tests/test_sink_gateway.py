@@ -1,0 +1,320 @@
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, RemoteSink
+from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError
+from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
+from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings, open_aio_channel
+
+
+class KinesisLikeWriter(FakeWriter):
+    def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
+        return len(entry.data) + len(entry.partition_key)
+
+
+class FakeSink(AsyncSinkBase[Any, Any]):
+    def __init__(self, fake: FakeDestination, config: AsyncSinkConfig) -> None:
+        self.fake = fake
+        self.config = config
+        self.made = 0
+
+    def create_writer(self) -> Any:
+        self.made += 1
+        return KinesisLikeWriter(self.fake, self.config)
+
+    def restore_writer(self, states: Any) -> Any:
+        raise NotImplementedError
+
+
+class Gateway:
+    def __init__(self, server: GrpcServer, servicer: SinkGatewayServicer, sinks: dict[str, FakeSink]) -> None:
+        self.address = server.address
+        self.servicer = servicer
+        self.sinks = sinks
+
+
+@asynccontextmanager
+async def running_gateway(
+    fake: FakeDestination, *, window: CreditWindow | None = None, settings: ServerSettings | None = None, **config: Any
+) -> AsyncIterator[Gateway]:
+    config = {"max_time_in_buffer": timedelta(milliseconds=5), "retry_backoff_base": timedelta(0), **config}
+    sinks: dict[str, FakeSink] = {}
+
+    def make(name: str) -> FakeSink:
+        return sinks.setdefault(name, FakeSink(fake, AsyncSinkConfig(**config)))
+
+    destinations = SharedDestinations(make)
+    servicer = SinkGatewayServicer(destinations, window)
+    server = GrpcServer(
+        settings or ServerSettings(drain_seconds=0.5), register=[servicer.add_to], service_names=[SERVICE_NAME]
+    )
+    async with server:
+        yield Gateway(server, servicer, sinks)
+    await destinations.close(1.0)
+
+
+def remote(gateway: Gateway, destination: str = "flights", **options: Any) -> RemoteSink:
+    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), **options.pop("config", {}))
+    return RemoteSink(gateway.address, destination=destination, config=config, **options)
+
+
+def entry(number: int, key: str = "k") -> KinesisRequestEntry:
+    return KinesisRequestEntry(str(number).encode(), key)
+
+
+def numbers(fake: FakeDestination) -> list[int]:
+    return [int(each.data) for each in fake.accepted]
+
+
+async def test_what_is_written_through_the_gateway_arrives() -> None:
+    """Order, keys and explicit hash keys cross unchanged, and every entry is acknowledged."""
+    fake = FakeDestination()
+    async with running_gateway(fake) as gateway, remote(gateway).create_writer() as writer:
+        await writer.write(KinesisRequestEntry(b"\x00\xff", "ключ", "42"))
+        await writer.write_many(entry(number) for number in range(1_200))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.records_out == 1_201
+    assert fake.accepted[0] == KinesisRequestEntry(b"\x00\xff", "ключ", "42")
+    assert [int(each.data) for each in fake.accepted[1:]] == list(range(1_200))
+
+
+async def test_all_clients_of_a_destination_share_one_writer() -> None:
+    """One writer, and so one rate limit, per destination, whoever writes to it."""
+    fake = FakeDestination()
+    async with running_gateway(fake) as gateway:
+        async with (
+            remote(gateway).create_writer() as first,
+            remote(gateway).create_writer() as second,
+            remote(gateway, "delays").create_writer() as third,
+        ):
+            for writer in (first, second, third):
+                await writer.write(entry(1))
+                await writer.flush(end_of_input=True)
+            channel = open_aio_channel(gateway.address)
+            stub: Any = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
+            stats = await stub.Stats(pb.StatsRequest())
+            await channel.close(None)
+        assert {name: sink.made for name, sink in gateway.sinks.items()} == {"flights": 1, "delays": 1}
+    assert [(each.kind, each.destination, each.clients, each.records_out) for each in stats.destinations] == [
+        ("kinesis", "delays", 1, 1),
+        ("kinesis", "flights", 2, 2),
+    ]
+
+
+async def test_a_batch_is_acknowledged_when_all_of_it_is_written_and_not_before() -> None:
+    """The client's flush waits for the destination behind the gateway."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    async with running_gateway(fake) as gateway, remote(gateway).create_writer() as writer:
+        await writer.write(entry(1))
+        flushing = asyncio.create_task(writer.flush(end_of_input=True))
+        await wait_until(lambda: bool(fake.requests))
+        assert not flushing.done()
+        assert writer.metrics.records_out == 0
+        fake.requests[0].answer.set()
+        await flushing
+        assert writer.metrics.records_out == 1
+
+
+async def test_the_gateways_retries_are_told_to_the_client() -> None:
+    """The acknowledgement counts the submissions beyond the first."""
+    fake = FakeDestination()
+    fake.script = [fake.fail(0, 1), fake.fail(0)]
+    async with running_gateway(fake) as gateway, remote(gateway).create_writer() as writer:
+        await writer.write_many(entry(number) for number in range(5))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.retried == 3
+
+
+async def test_entries_that_fail_for_good_are_named_by_their_record_number() -> None:
+    """The others are written; the error names the client's records with the destination's words."""
+    fake = FakeDestination()
+    fake.script = [fake.fail(1, 3, code="Poison")]
+    async with running_gateway(fake, max_attempts=1) as gateway, remote(gateway).create_writer() as writer:
+        await writer.write_many(entry(number) for number in range(5))
+        with pytest.raises(RecordsRejectedError) as caught:
+            await writer.flush(end_of_input=True)
+        assert [record.record_number for record in caught.value.records] == [1, 3]
+        assert caught.value.records[0].error_code == "Poison"
+        assert numbers(fake) == [0, 2, 4]
+        async with remote(gateway).create_writer() as another:
+            await another.write(entry(9))
+    assert numbers(fake) == [0, 2, 4, 9]
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [("ResourceNotFoundException", "NOT_FOUND"), ("AccessDeniedException", "PERMISSION_DENIED")]
+)
+async def test_a_destination_that_refuses_for_good_ends_its_clients_with_its_error(code: str, status: str) -> None:
+    """The client gets the destination's typed error over the status of the contract; the next client may try again."""
+    fake = FakeDestination()
+    fake.script = [fake.explode(DestinationError("flights", code, "no"))]
+    async with running_gateway(fake) as gateway:
+        async with remote(gateway).create_writer() as writer:
+            await writer.write(entry(1))
+            with pytest.raises(DestinationError) as caught:
+                await writer.flush(end_of_input=True)
+            assert caught.value.code == code
+            assert isinstance(caught.value.__cause__, grpc.aio.AioRpcError)
+            assert caught.value.__cause__.code().name == status
+        async with remote(gateway).create_writer() as writer:
+            await writer.write(entry(2))
+    assert numbers(fake) == [2]
+
+
+async def test_a_client_sends_no_more_than_its_credits_allow() -> None:
+    """With a destination that does not answer, the client stops after its window."""
+    fake = FakeDestination()
+    fake.script = [fake.hold() for _ in range(100)]
+    window = CreditWindow(entries=60, bytes=10_000, largest_batch_entries=20, largest_batch_bytes=1_000)
+    options = {"max_batch_size": 20, "max_buffered_requests": 1_000}
+    async with (
+        running_gateway(fake, window=window, **options) as gateway,
+        remote(gateway, config=options).create_writer() as writer,
+    ):
+        await writer.write_many(entry(number) for number in range(200))
+        await wait_until(lambda: sum(map(len, fake.batches)) >= 60)
+        await asyncio.sleep(0.05)
+        assert sum(map(len, fake.batches)) == 60
+        assert writer.in_flight_messages == 60
+        fake.script.clear()
+        for request in fake.requests:
+            request.answer.set()
+    assert numbers(fake) == list(range(200))
+
+
+async def exchange(gateway: Gateway, *requests: pb.WriteRequest) -> grpc.StatusCode:
+    channel = open_aio_channel(gateway.address)
+    stub: Any = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
+
+    async def send() -> AsyncIterator[pb.WriteRequest]:
+        for request in requests:
+            yield request
+
+    try:
+        async for _ in stub.Write(send()):
+            pass
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    finally:
+        await channel.close(None)
+    return grpc.StatusCode.OK
+
+
+HELLO = pb.WriteRequest(hello=pb.Hello(kind="kinesis", destination="flights"))
+
+
+def batch(*entries: pb.Entry) -> pb.WriteRequest:
+    return pb.WriteRequest(batch=pb.Batch(entries=entries))
+
+
+@pytest.mark.parametrize(
+    ("requests", "status"),
+    [
+        ([HELLO, batch(pb.Entry(data=b"1", partition_key="k"))], "OK"),
+        ([], "OK"),
+        ([batch(pb.Entry(data=b"1", partition_key="k"))], "INVALID_ARGUMENT"),
+        ([HELLO, HELLO], "INVALID_ARGUMENT"),
+        ([pb.WriteRequest(hello=pb.Hello(kind="kafka", destination="x"))], "INVALID_ARGUMENT"),
+        ([HELLO, batch()], "INVALID_ARGUMENT"),
+        ([HELLO, batch(pb.Entry(data=b"1"))], "INVALID_ARGUMENT"),
+        ([HELLO, batch(pb.Entry(data=b"1" * 2**20, partition_key="k"))], "INVALID_ARGUMENT"),
+        ([HELLO, batch(*[pb.Entry(data=b"1", partition_key="k")] * 5_001)], "RESOURCE_EXHAUSTED"),
+    ],
+)
+async def test_a_breach_of_the_contract_has_the_status_of_the_contract(
+    requests: list[pb.WriteRequest], status: str
+) -> None:
+    """Statuses are those that the contract's comments promise."""
+    async with running_gateway(FakeDestination()) as gateway:
+        assert (await exchange(gateway, *requests)).name == status
+
+
+async def test_draining_acknowledges_what_was_accepted_and_sends_the_client_away() -> None:
+    """drain waits for the batch in flight; the client's later entries go to the gateway's successor."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    async with running_gateway(fake) as gateway:
+        writer = remote(gateway, reconnect_timeout=timedelta(0)).create_writer()
+        async with writer:
+            await writer.write(entry(1))
+            await wait_until(lambda: bool(fake.requests))
+            draining = asyncio.create_task(gateway.servicer.drain(10.0))
+            await asyncio.sleep(0.05)
+            assert not draining.done()
+            fake.requests[0].answer.set()
+            await draining
+            await wait_until(lambda: writer.failure is not None)
+            assert writer.metrics.records_out == 1
+            with pytest.raises(GatewayError, match="draining"):
+                await writer.write(entry(2))
+
+
+async def test_a_client_survives_a_restart_of_the_gateway() -> None:
+    """What was not acknowledged is sent again to the gateway that comes up on the same address."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    async with running_gateway(fake) as gateway:
+        port = int(gateway.address.rpartition(":")[2])
+        writer = remote(gateway).create_writer()
+        await writer.__aenter__()
+        await writer.write(entry(1))
+        await wait_until(lambda: bool(fake.requests))
+    successor = FakeDestination()
+    async with running_gateway(successor, settings=ServerSettings(port=port, drain_seconds=0.5)):
+        await writer.flush(end_of_input=True)
+        await writer.close()
+    assert numbers(successor) == [1]
+
+
+async def test_a_gateway_that_is_not_there_fails_after_the_time_for_reconnecting() -> None:
+    """The error names the endpoint and the status."""
+    sink = RemoteSink("127.0.0.1:1", destination="flights", reconnect_timeout=timedelta(milliseconds=50))
+    async with sink.create_writer() as writer:
+        await writer.write(entry(1))
+        with pytest.raises(GatewayError) as caught:
+            await writer.flush(end_of_input=True)
+    assert (caught.value.endpoint, caught.value.code) == ("127.0.0.1:1", "UNAVAILABLE")
+
+
+async def test_a_wrong_token_fails_at_once() -> None:
+    """There is no point in trying it again."""
+    settings = ServerSettings(security=ServerSecurity(token="right"), drain_seconds=0.5)
+    async with running_gateway(FakeDestination(), settings=settings) as gateway:
+        sink = RemoteSink(gateway.address, ClientSecurity(token="wrong"), destination="flights")
+        async with sink.create_writer() as writer:
+            await writer.write(entry(1))
+            with pytest.raises(GatewayError) as caught:
+                await writer.flush(end_of_input=True)
+        assert caught.value.code == "UNAUTHENTICATED"
+
+
+async def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
+    """The gateway counts it off, and what it had accepted is written."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    async with running_gateway(fake) as gateway:
+        writer = remote(gateway).create_writer()
+        await writer.__aenter__()
+        await writer.write(entry(1))
+        await wait_until(lambda: bool(fake.requests))
+        await asyncio.wait_for(writer.close(), 10)
+        fake.requests[0].answer.set()
+        await wait_until(lambda: bool(fake.accepted))
+        assert await exchange(gateway, HELLO) is grpc.StatusCode.OK
+
+
+def test_a_window_smaller_than_a_batch_is_refused() -> None:
+    """Such a client could never send."""
+    for options in ({"entries": 499}, {"bytes": 5 * 2**20 - 1}):
+        with pytest.raises(ValueError, match="must be at least"):
+            CreditWindow(**options)

@@ -1,0 +1,222 @@
+import base64
+import json
+import pickle
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.async_sink import (
+    BufferedRequestState,
+    KinesisRequestEntry,
+    KinesisStreamsSink,
+    state_from_bytes,
+    state_to_bytes,
+)
+from penstock.async_sink._kinesis._arrow import EntryBatch
+from penstock.async_sink._kinesis._entry import check_entry, size_in_bytes
+from penstock.async_sink._kinesis._wire import PutRecordsCodec
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError, StateFormatError
+from penstock.aws import AwsOptions
+
+hash_keys = st.integers(0, 2**128 - 1).map(str)
+entries = st.builds(
+    KinesisRequestEntry,
+    st.binary(max_size=2_000),
+    st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=256),
+    st.none() | hash_keys,
+)
+
+
+@given(st.lists(entries, min_size=1, max_size=20))
+def test_the_body_says_what_the_entries_say(records: list[KinesisRequestEntry]) -> None:
+    """Small and large records alike are plain PutRecords JSON."""
+    body = json.loads(PutRecordsCodec(stream_name="s", stream_arn=None).encode(records))
+    assert body["StreamName"] == "s"
+    for sent, entry in zip(body["Records"], records, strict=True):
+        assert base64.b64decode(sent["Data"]) == entry.data
+        assert sent["PartitionKey"] == entry.partition_key
+        assert sent.get("ExplicitHashKey") == entry.explicit_hash_key
+        assert "ExplicitHashKey" not in sent or entry.explicit_hash_key is not None
+
+
+def test_a_stream_can_be_named_by_its_arn() -> None:
+    """Then the body has the ARN instead of the name."""
+    body = json.loads(PutRecordsCodec(stream_name=None, stream_arn="arn:x").encode([KinesisRequestEntry(b"", "k")]))
+    assert body["StreamARN"] == "arn:x"
+    assert "StreamName" not in body
+
+
+def test_only_failed_entries_are_looked_at_and_told_apart() -> None:
+    """Throttled entries are told from those that failed inside of the service."""
+    codec = PutRecordsCodec(stream_name="s", stream_arn=None)
+    assert codec.failures(b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"1"}]}', 1) == []
+    answer = {
+        "FailedRecordCount": 2,
+        "Records": [
+            {"ErrorCode": "ProvisionedThroughputExceededException", "ErrorMessage": "slow down"},
+            {"SequenceNumber": "1", "ShardId": "shardId-0"},
+            {"ErrorCode": "InternalFailure", "ErrorMessage": "sorry"},
+        ],
+    }
+    throttled, internal = codec.failures(json.dumps(answer).encode(), 3)
+    assert (throttled.index, throttled.throttled, throttled.error_message) == (0, True, "slow down")
+    assert (internal.index, internal.throttled, internal.error_code) == (2, False, "InternalFailure")
+
+
+def test_an_answer_for_another_number_of_records_is_an_error() -> None:
+    """Places would mean other entries."""
+    codec = PutRecordsCodec(stream_name="s", stream_arn=None)
+    with pytest.raises(ValueError, match="of 2 records was answered for 1"):
+        codec.failures(b'{"FailedRecordCount":1,"Records":[{"ErrorCode":"InternalFailure"}]}', 2)
+
+
+def test_the_size_counts_the_partition_key_in_utf8() -> None:
+    """As the service does: data and key."""
+    assert size_in_bytes(KinesisRequestEntry(b"12345", "key")) == 8
+    assert size_in_bytes(KinesisRequestEntry(b"12345", "ключ")) == 13
+
+
+@pytest.mark.parametrize(
+    ("key", "hash_key"),
+    [("", None), ("k" * 257, None), ("k", ""), ("k", "-1"), ("k", "1.0"), ("k", str(2**128)), ("k", "٣")],
+)
+def test_a_key_that_breaks_a_rule_is_an_error_that_names_the_record(key: str, hash_key: str | None) -> None:
+    """Partition keys have 1 to 256 characters; explicit hash keys are decimal numbers below 2^128."""
+    with pytest.raises(InvalidRecordError) as caught:
+        check_entry(KinesisRequestEntry(b"", key, hash_key), 17)
+    assert caught.value.record_number == 17
+
+
+def test_256_characters_of_any_script_are_a_key() -> None:
+    """The limit counts characters, not bytes."""
+    check_entry(KinesisRequestEntry(b"", "ж" * 256, str(2**128 - 1)), 0)
+
+
+@given(st.lists(entries, max_size=20))
+def test_a_state_comes_back_as_it_was(records: list[KinesisRequestEntry]) -> None:
+    """Any bytes, non-ASCII keys and explicit hash keys survive."""
+    state = BufferedRequestState(tuple((entry, size_in_bytes(entry)) for entry in records))
+    assert state_from_bytes(state_to_bytes(state)) == state
+
+
+def test_a_state_of_today_stays_readable() -> None:
+    """The format is kept: these bytes were written by version 1."""
+    raw = b"PSKS\x01\x91\x92\x93\xc4\x02\x00\xff\xa8\xd0\xba\xd0\xbb\xd1\x8e\xd1\x87\xc0\x93\xc4\x01x\xa1k\xa242"
+    state = state_from_bytes(raw)
+    assert [entry for entry, _ in state.entries] == [
+        KinesisRequestEntry(b"\x00\xff", "ключ"),
+        KinesisRequestEntry(b"x", "k", "42"),
+    ]
+    assert state_to_bytes(state) == raw
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "no state"),
+        (pickle.dumps([1]), "no state"),
+        (b"PSKS\x02\x90", "version 2"),
+        (b"PSKS\x01\x91", "damaged"),
+        (b"PSKS\x01" + msgspec.msgpack.encode([[[1, 2, 3]]]), "damaged"),
+    ],
+)
+def test_bytes_that_are_no_state_are_an_error(raw: bytes, words: str) -> None:
+    """Foreign, damaged and newer states are told apart."""
+    with pytest.raises(StateFormatError, match=words):
+        state_from_bytes(raw)
+
+
+def arrow(**columns: object) -> pa.RecordBatch:
+    return pa.record_batch(dict(columns))
+
+
+def test_a_record_batch_becomes_entries_slice_by_slice() -> None:
+    """Slices are cut as asked; sizes are those of the entries; slices of a batch work too."""
+    whole = arrow(
+        data=[b"drop", b"a", b"bb", b"ccc"],
+        partitionKey=["x", "k", "ключ", "k"],
+        explicitHashKey=["1", None, "7", None],
+    )
+    batch = EntryBatch(whole.slice(1), first_number=0, max_record_size_in_bytes=100)
+    assert list(batch.slices(2)) == [
+        (0, [KinesisRequestEntry(b"a", "k"), KinesisRequestEntry(b"bb", "ключ", "7")]),
+        (2, [KinesisRequestEntry(b"ccc", "k")]),
+    ]
+    assert batch.sizes == [2, 10, 4]
+
+
+def test_other_types_that_mean_the_same_are_read() -> None:
+    """Large and dictionary-encoded columns, and text as data, are cast."""
+    data = pa.array(["é", "b"], pa.large_string())
+    keys = pa.array(["k", "k"]).dictionary_encode()
+    batch = EntryBatch(arrow(data=data, partitionKey=keys), first_number=0, max_record_size_in_bytes=100)
+    assert list(batch.slices(10)) == [
+        (0, [KinesisRequestEntry("é".encode(), "k"), KinesisRequestEntry(b"b", "k")]),
+    ]
+
+
+def test_an_empty_batch_is_no_entries() -> None:
+    """There may be no rows in a task's batch."""
+    batch = EntryBatch(
+        arrow(data=pa.array([], pa.binary()), partitionKey=pa.array([], pa.string())),
+        first_number=0,
+        max_record_size_in_bytes=1,
+    )
+    assert list(batch.slices(5)) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"data": [b"a", None], "partitionKey": ["k", "k"]}, "record 101: its data is null"),
+        ({"data": [b"a", b"a"], "partitionKey": ["k", None]}, "record 101: its partitionKey is null"),
+        ({"data": [b"a", b"a"], "partitionKey": ["k", ""]}, "record 101: its partition key"),
+        ({"data": [b"a", b"a"], "partitionKey": ["k", "k" * 257]}, "record 101: its partition key"),
+        (
+            {"data": [b"a", b"a"], "partitionKey": ["k", "k"], "explicitHashKey": [None, "x"]},
+            "record 101: its explicit hash key 'x'",
+        ),
+    ],
+)
+def test_a_row_that_breaks_a_rule_is_named(columns: dict[str, list[object]], words: str) -> None:
+    """The number is that of the record among all that were written."""
+    with pytest.raises(InvalidRecordError, match=words):
+        EntryBatch(arrow(**columns), first_number=100, max_record_size_in_bytes=100)
+
+
+def test_an_oversize_row_is_named() -> None:
+    """Data and key count together."""
+    with pytest.raises(RecordTooLargeError) as caught:
+        EntryBatch(arrow(data=[b"a", b"a" * 9], partitionKey=["k", "kk"]), first_number=5, max_record_size_in_bytes=10)
+    assert (caught.value.record_number, caught.value.size_in_bytes) == (6, 11)
+
+
+@pytest.mark.parametrize(("columns", "option"), [({"data": [b"a"]}, "partitionKey"), ({"partitionKey": ["a"]}, "data")])
+def test_a_missing_column_is_named(columns: dict[str, list[object]], option: str) -> None:
+    """The error says which one is wanted, and which ones there are."""
+    with pytest.raises(SinkOptionError) as caught:
+        EntryBatch(arrow(**columns), first_number=0, max_record_size_in_bytes=10)
+    assert caught.value.option == option
+
+
+def test_a_column_of_a_wrong_type_is_named() -> None:
+    """Numbers are no bytes."""
+    with pytest.raises(SinkOptionError) as caught:
+        EntryBatch(arrow(data=[1.5], partitionKey=["a"]), first_number=0, max_record_size_in_bytes=10)
+    assert caught.value.option == "data"
+
+
+@pytest.mark.parametrize("options", [{}, {"stream_name": "s", "stream_arn": "arn:s"}])
+def test_a_sink_wants_either_a_name_or_an_arn(options: dict[str, str]) -> None:
+    """Neither and both are errors."""
+    with pytest.raises(SinkOptionError):
+        KinesisStreamsSink(AwsOptions(region="us-east-1"), **options)
+
+
+def test_a_sink_can_be_pickled() -> None:
+    """A driver makes it, tasks elsewhere use it."""
+    sink = pickle.loads(pickle.dumps(KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights")))
+    assert sink.create_writer().destination == "flights"

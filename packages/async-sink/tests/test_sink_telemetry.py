@@ -1,0 +1,180 @@
+from collections.abc import Callable, Iterator
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext
+
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
+
+
+@pytest.fixture
+def provider(exporter: InMemorySpanExporter) -> Iterator[TracerProvider]:
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield provider
+    provider.shutdown()
+
+
+def parent_of(span: ReadableSpan) -> SpanContext:
+    assert span.parent is not None
+    return span.parent
+
+
+async def test_the_counters_count_records_once_and_submissions_each_time(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """A retry raises what was submitted, not what is out."""
+    fake.script = [fake.fail(0, 1), fake.fail(0, throttled=False)]
+    async with make_writer() as writer:
+        await writer.write_many(["xx"] * 10)
+        await clock.advance(0.05)
+        await clock.advance(0.1)
+    metrics = writer.metrics
+    assert (metrics.records_out, metrics.bytes_out) == (10, 20)
+    assert (metrics.requests, metrics.submitted, metrics.bytes_submitted) == (3, 13, 26)
+    assert (metrics.failed, metrics.retried, metrics.throttled, metrics.rejected) == (3, 3, 2, 0)
+
+
+async def test_the_send_time_is_that_of_the_latest_request(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """The gauge is in milliseconds, and counts failed requests as well."""
+    fake.script = [fake.hold(), fake.hold(fake.fail())]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(0.25)
+        fake.requests[0].answer.set()
+        await settle()
+        assert writer.metrics.current_send_time_ms == pytest.approx(250.0)
+        await writer.write_many("0123456789")
+        await clock.advance(0.75)
+        fake.requests[1].answer.set()
+        await settle()
+        assert writer.metrics.current_send_time_ms == pytest.approx(750.0)
+        await clock.advance(0.05)
+
+
+async def test_the_instruments_have_the_fields_names(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """numRecordsOut, numBytesOut, numRecordsOutErrors and currentSendTime are there, by stream.
+
+    The SDK writes the names of instruments in small letters.
+    """
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    fake.script = [fake.fail(0)]
+    async with make_writer(meter_provider=provider, destination="flights") as writer:
+        writer._dispatcher._random = lambda: 0.0
+        await writer.write_many(["xyz"] * 10)
+    data = reader.get_metrics_data()
+    assert data is not None
+    points = {metric.name: metric.data.data_points[0] for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    assert points["numrecordsout"].value == 10
+    assert points["numbytesout"].value == 30
+    assert points["numrecordsouterrors"].value == 1
+    assert "currentsendtime" in points
+    assert points["numrecordsout"].attributes == {"stream": "flights"}
+    provider.shutdown()
+
+
+async def test_a_span_per_request_says_what_it_carried(
+    make_writer: MakeWriter,
+    fake: FakeDestination,
+    clock: FakeClock,
+    provider: TracerProvider,
+    exporter: InMemorySpanExporter,
+) -> None:
+    """Stream, entries, bytes and attempt, and what failed."""
+    fake.script = [fake.fail(2)]
+    async with make_writer(tracer_provider=provider, destination="flights") as writer:
+        await writer.write_many(["xy"] * 10)
+        await clock.advance(0.05)
+    first, second = exporter.get_finished_spans()
+    assert first.name == second.name == "async_sink.submit"
+    assert dict(first.attributes or {}) == {
+        "stream": "flights", "entries": 10, "bytes": 20, "attempt": 1, "failed": 1, "throttled": 1,
+    }  # fmt: skip
+    assert dict(second.attributes or {}) == {
+        "stream": "flights", "entries": 1, "bytes": 2, "attempt": 2, "failed": 0, "throttled": 0,
+    }  # fmt: skip
+
+
+async def test_the_caller_is_the_parent_also_of_retries_and_timer_flushes(
+    make_writer: MakeWriter,
+    fake: FakeDestination,
+    clock: FakeClock,
+    provider: TracerProvider,
+    exporter: InMemorySpanExporter,
+) -> None:
+    """The trace context at the time of the write counts, not that of the time of sending."""
+    fake.script = [fake.fail()]
+    tracer = provider.get_tracer("test")
+    async with make_writer(tracer_provider=provider) as writer:
+        with tracer.start_as_current_span("caller") as caller:
+            await writer.write("a")
+        with tracer.start_as_current_span("somebody else"):
+            await clock.advance(0.1)
+            await clock.advance(0.05)
+    submits = [span for span in exporter.get_finished_spans() if span.name == "async_sink.submit"]
+    assert len(submits) == 2
+    for span in submits:
+        assert parent_of(span).span_id == caller.get_span_context().span_id
+        assert parent_of(span).trace_id == caller.get_span_context().trace_id
+
+
+async def test_other_callers_of_a_batch_are_linked(
+    make_writer: MakeWriter, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """One parent, and a link to each further caller."""
+    tracer = provider.get_tracer("test")
+    callers = []
+    async with make_writer(tracer_provider=provider) as writer:
+        for letter in "abc":
+            with tracer.start_as_current_span(letter) as caller:
+                callers.append(caller.get_span_context().span_id)
+                await writer.write_many([letter] * 2)
+    (submit,) = [span for span in exporter.get_finished_spans() if span.name == "async_sink.submit"]
+    assert parent_of(submit).span_id == callers[0]
+    assert [link.context.span_id for link in submit.links] == callers[1:]
+
+
+async def test_the_request_runs_inside_of_its_span(
+    make_writer: MakeWriter, fake: FakeDestination, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """Spans of the destination's client are children of the submission."""
+    inside = []
+
+    def look(request: object) -> None:
+        inside.append(trace.get_current_span().get_span_context().span_id)
+        fake.accept(fake.requests[-1])
+
+    fake.script = [look]
+    async with make_writer(tracer_provider=provider) as writer:
+        await writer.write("a")
+    (submit,) = exporter.get_finished_spans()
+    assert submit.context is not None
+    assert inside == [submit.context.span_id]
+
+
+async def test_a_fatal_answer_is_on_the_span(
+    make_writer: MakeWriter, fake: FakeDestination, provider: TracerProvider, exporter: InMemorySpanExporter
+) -> None:
+    """The span has the error as status and event."""
+    fake.script = [fake.explode(PermissionError("not yours"))]
+    with pytest.raises(PermissionError):
+        async with make_writer(tracer_provider=provider) as writer:
+            await writer.write("a")
+    (submit,) = exporter.get_finished_spans()
+    assert submit.status.status_code is trace.StatusCode.ERROR
+    assert submit.events[0].name == "exception"

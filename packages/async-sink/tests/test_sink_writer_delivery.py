@@ -1,0 +1,284 @@
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from penstock.async_sink.errors import RecordTooLargeError, UnansweredRequestError, WriterClosedError
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+async def test_every_write_is_delivered(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """Whatever the number, each element reaches the destination once and in order."""
+    async with make_writer() as writer:
+        for number in range(1, 96):
+            await writer.write("x" * (number % 7 + 1))
+    assert [len(entry) for entry in fake.accepted] == [number % 7 + 1 for number in range(1, 96)]
+
+
+async def test_write_many_delivers_in_order(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """write_many is write for each."""
+    async with make_writer() as writer:
+        await writer.write_many(str(number) for number in range(234))
+    assert fake.accepted == [str(number) for number in range(234)]
+
+
+async def test_a_full_batch_leaves_at_once_and_an_unfull_one_waits(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """Nine of ten entries wait; the tenth sends them all."""
+    async with make_writer() as writer:
+        await writer.write_many("abcdefghi")
+        await settle()
+        assert fake.batches == []
+        await writer.write("j")
+        await settle()
+        assert fake.batches == [list("abcdefghij")]
+
+
+async def test_bytes_that_fill_a_batch_exactly_leave_in_one(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """An exact fit by bytes is allowed."""
+    async with make_writer(max_batch_size_in_bytes=1_000) as writer:
+        await writer.write_many([400, 600])
+        await settle()
+        assert fake.batches == [[400, 600]]
+
+
+async def test_bytes_that_pass_the_limit_are_cut_before_it(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """The entry that would pass the limit goes with the next batch."""
+    async with make_writer(max_batch_size_in_bytes=1_000) as writer:
+        await writer.write_many([400, 599, 2])
+        await settle()
+        assert fake.batches == [[400, 599]]
+    assert fake.batches == [[400, 599], [2]]
+
+
+async def test_the_number_and_the_bytes_limit_batches_together(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """Whichever limit is reached first cuts the batch."""
+    async with make_writer(max_batch_size=3, max_batch_size_in_bytes=1_000) as writer:
+        await writer.write_many([10, 10, 10, 500, 500, 10, 10, 10])
+    assert fake.batches == [[10, 10, 10], [500, 500], [10, 10, 10]]
+
+
+async def test_flush_at_the_end_sends_the_rest_without_the_timer(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """No time passes, and an unfull batch leaves."""
+    async with make_writer() as writer:
+        await writer.write_many("abc")
+        await writer.flush(end_of_input=True)
+        assert fake.accepted == list("abc")
+        assert writer.buffered_entries == 0
+
+
+async def test_flush_in_between_waits_for_what_is_in_flight_only(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """flush() returns when the requests in flight are answered; the unfull batch stays."""
+    fake.script = [fake.hold()]
+    async with make_writer() as writer:
+        await writer.write_many("abcdefghijkl")
+        flushing = asyncio.create_task(writer.flush())
+        await settle()
+        assert not flushing.done()
+        fake.requests[0].answer.set()
+        await flushing
+        assert fake.accepted == list("abcdefghij")
+        assert writer.buffered_entries == 2
+
+
+async def test_leaving_the_block_by_an_exception_sends_nothing_more(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """The caller's exception passes through, and the entries stay for the snapshot."""
+    writer = make_writer()
+
+    async def write_and_stumble() -> None:
+        async with writer:
+            await writer.write_many("abc")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        await write_and_stumble()
+    assert fake.batches == []
+    assert [entry for entry, _ in writer.snapshot_state()[0].entries] == list("abc")
+
+
+async def test_an_exception_in_submit_reaches_the_caller_and_earlier_batches_stay(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """The error ends the writer; what was accepted before it is counted, the rest is in the snapshot."""
+    fake.script = [fake.accept, fake.hold(fake.explode(ZeroDivisionError("as told")))]
+    writer = make_writer(max_in_flight_requests=1)
+    async with writer:
+        await writer.write_many("a" * 10 + "b" * 10 + "c" * 5)
+        await settle()
+        fake.requests[1].answer.set()
+        with pytest.raises(ZeroDivisionError, match="as told"):
+            await writer.flush(end_of_input=True)
+    assert fake.accepted == list("a" * 10)
+    assert writer.metrics.records_out == 10
+    assert [entry for entry, _ in writer.snapshot_state()[0].entries] == list("b" * 10 + "c" * 5)
+
+
+async def test_after_a_failure_every_call_raises_it(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """A writer that has failed does not take more."""
+    fake.script = [fake.explode(ZeroDivisionError())]
+    async with make_writer() as writer:
+        await writer.write_many("abcdefghij")
+        await settle()
+        for call in (writer.write("x"), writer.write_many("x"), writer.flush(), writer.flush(end_of_input=True)):
+            with pytest.raises(ZeroDivisionError):
+                await call
+
+
+async def test_a_failure_that_nobody_saw_is_raised_on_leaving(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """Leaving the block must not hide that records were lost."""
+    fake.script = [fake.explode(ZeroDivisionError())]
+    with pytest.raises(ZeroDivisionError):
+        async with make_writer() as writer:
+            await writer.write_many("abcdefghij")
+
+
+async def test_an_oversize_element_raises_on_write_and_the_writer_goes_on(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """The error names the record, its size and the limit."""
+    async with make_writer(max_record_size_in_bytes=100) as writer:
+        await writer.write(100)
+        with pytest.raises(RecordTooLargeError) as caught:
+            await writer.write(101)
+        await writer.write(1)
+    assert (caught.value.record_number, caught.value.size_in_bytes, caught.value.limit_in_bytes) == (1, 101, 100)
+    assert fake.accepted == [100, 1]
+
+
+async def test_a_submission_that_answers_nothing_is_an_error(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """A destination that forgets its result handler is told so, instead of hanging."""
+
+    def forget(request: FakeRequest) -> None:
+        pass
+
+    fake.script = [forget]
+    with pytest.raises(UnansweredRequestError):
+        async with make_writer() as writer:
+            await writer.write("a")
+
+
+async def test_a_writer_outside_of_its_block_is_an_error(make_writer: MakeWriter) -> None:
+    """Before entering and after leaving, writing raises."""
+    writer = make_writer()
+    with pytest.raises(WriterClosedError):
+        await writer.write("a")
+    async with writer:
+        pass
+    with pytest.raises(WriterClosedError):
+        await writer.write("a")
+
+
+async def test_a_converter_makes_entries_of_elements(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """The destination sees what the converter made."""
+
+    class Numbered:
+        def apply(self, element: str, context: FakeWriter) -> str:
+            return f"{context.records_written}:{element}"
+
+    async with make_writer(converter=Numbered()) as writer:
+        await writer.write_many("ab")
+    async with make_writer(converter=str.upper) as writer:
+        await writer.write_many("cd")
+    assert fake.accepted == ["0:a", "1:b", "C", "D"]
+
+
+async def test_one_request_in_flight_keeps_the_order(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """The second batch leaves when the first one is answered."""
+    fake.script = [fake.hold()]
+    async with make_writer(max_in_flight_requests=1) as writer:
+        await writer.write_many("a" * 10 + "b" * 10)
+        await settle()
+        assert len(fake.requests) == 1
+        fake.requests[0].answer.set()
+    assert fake.accepted == list("a" * 10 + "b" * 10)
+
+
+async def test_of_two_requests_in_flight_the_second_may_overtake(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """A slow request does not hold up the next one."""
+    fake.script = [fake.hold()]
+    async with make_writer(max_in_flight_requests=2) as writer:
+        await writer.write_many("a" * 10 + "b" * 10)
+        await settle()
+        assert fake.accepted == list("b" * 10)
+        fake.requests[0].answer.set()
+    assert fake.accepted == list("b" * 10 + "a" * 10)
+
+
+async def test_no_more_requests_than_allowed_are_in_flight(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """The maximum is reached and not passed."""
+    fake.script = [fake.hold() for _ in range(9)]
+    async with make_writer(max_in_flight_requests=3) as writer:
+        await writer.write_many("x" * 90)
+        await settle()
+        assert fake.in_flight == writer.in_flight_requests == 3
+        while fake.script or fake.in_flight:
+            for request in fake.requests:
+                request.answer.set()
+            await settle()
+    assert fake.most_in_flight == 3
+    assert len(fake.accepted) == 90
+
+
+async def test_a_full_buffer_holds_the_caller_until_there_is_room(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """What waits and what is in flight counts; an answer makes room."""
+    fake.script = [fake.hold(), fake.hold()]
+    async with make_writer(max_batch_size=10, max_buffered_requests=20, max_in_flight_requests=2) as writer:
+        await writer.write_many("x" * 20)
+        writing = asyncio.create_task(writer.write("y"))
+        await settle()
+        assert not writing.done()
+        fake.requests[0].answer.set()
+        await writing
+        fake.requests[1].answer.set()
+    assert len(fake.accepted) == 21
+
+
+async def test_full_bytes_hold_the_caller_too(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """The buffer is bounded by bytes as well as by number."""
+    fake.script = [fake.hold(), fake.hold()]
+    async with make_writer(max_buffered_bytes=1_500) as writer:
+        await writer.write_many([1_000, 500])
+        writing = asyncio.create_task(writer.write(1))
+        await settle()
+        assert not writing.done()
+        fake.requests[0].answer.set()
+        await writing
+        fake.requests[1].answer.set()
+    assert fake.accepted == [1_000, 500, 1]
+
+
+async def test_a_cancelled_write_is_not_written(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """Cancelled while it waits for room, the element is nowhere."""
+    fake.script = [fake.hold(), fake.hold()]
+    async with make_writer(max_buffered_requests=20, max_in_flight_requests=2) as writer:
+        await writer.write_many("x" * 20)
+        writing = asyncio.create_task(writer.write("y"))
+        await settle()
+        writing.cancel()
+        await settle()
+        for request in fake.requests:
+            request.answer.set()
+    assert fake.accepted == list("x" * 20)
+
+
+async def test_several_tasks_may_write_at_once(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Nothing is lost or doubled, and the buffer's bound holds."""
+    async with make_writer(max_buffered_requests=11) as writer, asyncio.TaskGroup() as tasks:
+        for letter in "abcde":
+            tasks.create_task(writer.write_many([f"{letter}{number}" for number in range(40)]))
+    assert sorted(fake.accepted) == sorted(f"{letter}{number}" for letter in "abcde" for number in range(40))

@@ -1,0 +1,307 @@
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from penstock.async_sink import FatalExceptionClassifier, RequestInfo, ResultInfo
+from penstock.async_sink.errors import RecordsRejectedError, RequestTimeoutError
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+async def test_failed_entries_leave_first_and_in_their_order(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """What failed goes before newer entries, in the order in which it was written."""
+    fake.script = [fake.fail(1, 3, 8)]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await settle()
+        await writer.write_many("abcdefg")
+        await clock.advance(0.05)
+        assert fake.batches[1] == list("138abcdefg")
+
+
+async def test_a_small_failed_remainder_does_not_wait_for_the_timer(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """It leaves after its back-off, however few entries it has."""
+    fake.script = [fake.fail(0)]
+    async with make_writer(max_time_in_buffer=timedelta(hours=1)) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(0.05)
+        assert fake.batches[1] == ["0"]
+
+
+async def test_there_is_a_growing_back_off_between_attempts(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """The bound of the wait doubles with each attempt of an entry, up to its maximum."""
+    fake.script = [fake.fail(throttled=False) for _ in range(4)]
+    async with make_writer(retry_backoff_maximum=timedelta(milliseconds=150)) as writer:
+        await writer.write_many("0123456789")
+        for attempt, delay in enumerate((0.05, 0.1, 0.15, 0.15), start=1):
+            await clock.advance(delay - 0.001)
+            assert len(fake.requests) == attempt
+            await clock.advance(0.001)
+            assert len(fake.requests) == attempt + 1
+    assert fake.accepted == list("0123456789")
+
+
+async def test_the_back_off_is_jittered(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
+    """The wait is a random share of its bound."""
+    fake.script = [fake.fail()]
+    async with make_writer() as writer:
+        writer._dispatcher._random = lambda: 0.1
+        await writer.write_many("0123456789")
+        await clock.advance(0.0049)
+        assert len(fake.requests) == 1
+        await clock.advance(0.0002)
+        assert len(fake.requests) == 2
+
+
+async def test_the_size_of_requeued_entries_is_right(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Requeued bytes count towards the next batch's limit of bytes."""
+    fake.script = [fake.fail()]
+    async with make_writer(max_batch_size_in_bytes=1_000) as writer:
+        await writer.write_many([400, 600])
+        await settle()
+        await writer.write_many([300])
+        await clock.advance(0.05)
+        assert fake.batches[1] == [400, 600]
+        assert writer._dispatcher.buffer.total_size_in_bytes == 300
+    assert writer.metrics.bytes_out == 1_300
+
+
+async def test_requests_that_all_fail_do_not_overfill_the_buffer(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """What is in flight keeps its room, so that it can come back."""
+    fake.script = [fake.hold(fake.fail()) for _ in range(3)]
+    async with make_writer(max_buffered_requests=30, max_in_flight_requests=3) as writer:
+        writing = asyncio.create_task(writer.write_many("x" * 40))
+        await settle()
+        for request in fake.requests:
+            request.answer.set()
+        await settle()
+        assert writer.buffered_entries == 30
+        while not writing.done():
+            await clock.advance(0.05)
+    assert len(fake.accepted) == 40
+
+
+async def test_an_exception_that_is_not_fatal_is_tried_again(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """The classifier decides, and looks through chains of causes."""
+
+    def wrapped(request: FakeRequest) -> None:
+        try:
+            raise PermissionError("not yours")
+        except PermissionError as error:
+            raise RuntimeError("it went wrong") from error
+
+    classifier = FatalExceptionClassifier.of_types(PermissionError)
+    fake.script = [fake.explode(ConnectionError()), wrapped]
+    async with make_writer(classifier=classifier) as writer:
+        await writer.write_many("0123456789")
+        await settle()
+        assert writer.failure is None
+        await clock.advance(0.05)
+        with pytest.raises(PermissionError, match="not yours"):
+            await writer.flush()
+
+
+async def test_without_fail_on_error_an_entry_may_fail_for_ever(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """By default there is no bound on the attempts."""
+    fake.script = [fake.fail(0) for _ in range(20)]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        for _ in range(20):
+            await clock.advance(2.0)
+    assert sorted(fake.accepted) == list("0123456789")
+
+
+async def test_with_fail_on_error_the_first_failure_ends_the_writer(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """The error names the record, its attempts and the destination's words; the record is in the snapshot."""
+    fake.script = [fake.fail(3, code="Poison")]
+    async with make_writer(fail_on_error=True) as writer:
+        await writer.write_many("0123456789")
+        await settle()
+        with pytest.raises(RecordsRejectedError) as caught:
+            await writer.flush()
+        assert [entry for entry, _ in writer.snapshot_state()[0].entries] == ["3"]
+    (record,) = caught.value.records
+    assert (record.record_number, record.attempts, record.error_code) == (3, 1, "Poison")
+
+
+async def test_an_entry_has_so_many_attempts_and_no_more(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """After the last one the writer fails, and says which record."""
+    fake.script = [fake.fail(0), fake.fail(0)]
+    async with make_writer(max_attempts=2) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(0.05)
+        with pytest.raises(RecordsRejectedError) as caught:
+            await writer.flush()
+    assert caught.value.records[0].attempts == 2
+
+
+async def test_an_answer_in_time_is_an_answer(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
+    """A request that is answered just before its time-out is complete."""
+    fake.script = [fake.hold()]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(9.99)
+        fake.requests[0].answer.set()
+        await clock.advance(10.0)
+    assert len(fake.requests) == 1
+    assert writer.metrics.timed_out == 0
+
+
+async def test_a_request_without_an_answer_is_sent_again(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """At the time-out its entries go back to the buffer's head."""
+    fake.script = [fake.hold()]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(9.99)
+        assert len(fake.requests) == 1
+        await clock.advance(0.01 + 0.05)
+        assert fake.batches == [list("0123456789")] * 2
+    assert writer.metrics.timed_out == 1
+
+
+async def test_a_request_without_an_answer_ends_the_writer_if_set_so(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """With fail_on_timeout the error says what had no answer."""
+    fake.script = [fake.hold()]
+    async with make_writer(fail_on_timeout=True) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(10.0)
+        with pytest.raises(RequestTimeoutError) as caught:
+            await writer.flush()
+    assert (caught.value.timeout_seconds, caught.value.entries, caught.value.first_record_number) == (10.0, 10, 0)
+
+
+async def test_an_answer_after_the_time_out_is_ignored(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """The entries were put back already: a late answer neither completes nor doubles them."""
+    fake.script = [fake.hold()]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(10.0)
+        fake.requests[0].handler.complete()
+        fake.requests[0].handler.complete_exceptionally(RuntimeError())
+        assert writer.metrics.records_out == 0
+        assert writer.buffered_entries == 10
+        await clock.advance(0.05)
+        assert writer.metrics.records_out == 10
+    assert len(fake.requests) == 2
+
+
+async def test_of_several_answers_the_first_wins(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """A handler that was called does not listen any more."""
+
+    def twice(request: FakeRequest) -> None:
+        request.handler.complete()
+        request.handler.retry_for_entries(request.entries)
+        request.handler.complete_exceptionally(RuntimeError())
+
+    fake.script = [twice]
+    async with make_writer() as writer:
+        await writer.write("a")
+    assert len(fake.requests) == 1
+    assert writer.metrics.records_out == 1
+
+
+async def test_equal_entries_are_retried_one_for_one(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Two of three equal entries failed: two are sent again."""
+
+    def two_of_three(request: FakeRequest) -> None:
+        request.handler.retry_for_entries(["a", "a"])
+
+    fake.script = [two_of_three]
+    async with make_writer() as writer:
+        await writer.write_many("aaa")
+        await clock.advance(0.1)
+        await clock.advance(0.05)
+        assert fake.batches == [["a"] * 3, ["a"] * 2]
+
+
+async def test_retrying_what_was_not_sent_is_an_error(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """A destination cannot smuggle entries in."""
+
+    def smuggle(request: FakeRequest) -> None:
+        request.handler.retry_for_entries(["b"])
+
+    fake.script = [smuggle]
+    with pytest.raises(ValueError, match="not an entry of this request"):
+        async with make_writer() as writer:
+            await writer.write("a")
+
+
+class Gate:
+    """A strategy that opens at a time, with nothing in flight to wake it."""
+
+    def __init__(self, opens_at: float, says_when: bool) -> None:
+        self.opens_at = opens_at
+        self.says_when = says_when
+        self.asked: list[int] = []
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        self.registered = request
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        self.completed = result
+
+    def should_block(self, request: RequestInfo) -> bool:
+        self.asked.append(request.batch_size)
+        return request.now < self.opens_at
+
+    def get_max_batch_size(self) -> int:
+        return 1_000
+
+    def ask_again_after(self, request: RequestInfo) -> float | None:
+        return self.opens_at - request.now if self.says_when else None
+
+
+@pytest.mark.parametrize(("says_when", "within"), [(True, 0.0), (False, 0.1)])
+async def test_a_strategy_that_blocks_on_time_wakes_up_with_nothing_in_flight(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, says_when: bool, within: float
+) -> None:
+    """It is asked again when it said so, and soon when it did not."""
+    gate = Gate(clock.now() + 3.0, says_when)
+    async with make_writer(strategy=gate) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(2.999)
+        assert fake.requests == []
+        await clock.advance(0.001 + within)
+        assert len(fake.requests) == 1
+
+
+async def test_the_strategy_is_charged_the_batch_that_leaves(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """A batch cut by bytes is asked about, registered and completed with its real size."""
+    gate = Gate(0.0, says_when=True)
+    async with make_writer(strategy=gate) as writer:
+        await writer.write_many([600, 500])
+        await settle()
+        assert gate.asked[0] == 1
+        assert (gate.registered.batch_size, gate.registered.size_in_bytes) == (1, 600)
+        assert (gate.completed.batch_size, gate.completed.size_in_bytes) == (1, 600)

@@ -1,0 +1,116 @@
+from collections.abc import Callable
+
+import pytest
+
+from penstock.async_sink import BufferedRequestState
+from penstock.async_sink.errors import RecordTooLargeError
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+def entries_of(writer: FakeWriter) -> list[str]:
+    return [entry for state in writer.snapshot_state() for entry, _ in state.entries]
+
+
+async def test_the_unsent_tail_is_in_the_snapshot(make_writer: MakeWriter) -> None:
+    """Of 23 entries in batches of ten, three are left after a flush of what is in flight."""
+    async with make_writer() as writer:
+        await writer.write_many(str(number) for number in range(23))
+        await writer.flush()
+        assert entries_of(writer) == ["20", "21", "22"]
+
+
+async def test_a_snapshot_before_and_after_flushes(make_writer: MakeWriter) -> None:
+    """Before a flush all is in it, after a flush at the end nothing."""
+    async with make_writer() as writer:
+        await writer.write_many("abc")
+        assert entries_of(writer) == list("abc")
+        await writer.flush()
+        assert entries_of(writer) == list("abc")
+        await writer.flush(end_of_input=True)
+        assert writer.snapshot_state() == []
+
+
+async def test_a_snapshot_holds_what_is_still_in_flight(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """Taken without a flush, it may send too much after a restore, never too little."""
+    fake.script = [fake.hold()]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789ab")
+        await settle()
+        assert entries_of(writer) == list("0123456789ab")
+        fake.requests[0].answer.set()
+
+
+async def test_what_failed_in_flight_is_in_the_snapshot_and_sent_after_a_restore(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """An entry that failed during flush() belongs to the state, ahead of newer entries."""
+    fake.script = [fake.hold(fake.fail(4, 7))]
+    writer = make_writer()
+    async with writer:
+        await writer.write_many("0123456789ab")
+        await settle()
+        fake.requests[0].answer.set()
+        await writer.flush()
+        states = writer.snapshot_state()
+        await writer.close()
+    successor = FakeDestination()
+    async with make_writer(fake=successor, initial_states=states) as restored:
+        await clock.advance(0.1)
+        assert successor.accepted == list("47ab")
+        assert restored.metrics.records_out == 4
+
+
+async def test_several_states_merge_into_one_writer(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """After a rescale one writer takes over from several, state by state."""
+    states = []
+    for word in ("abc", "de"):
+        async with make_writer() as writer:
+            await writer.write_many(word)
+            states += writer.snapshot_state()
+            await writer.close()
+    async with make_writer(initial_states=states) as merged:
+        assert [entry for entry, _ in merged.snapshot_state()[0].entries] == list("abcde")
+    assert fake.accepted == list("abcde")
+
+
+async def test_restored_entries_set_the_timer(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
+    """They need no further write to leave."""
+    state = BufferedRequestState((("a", 1),))
+    async with make_writer(initial_states=[state]):
+        await clock.advance(0.099)
+        assert fake.accepted == []
+        await clock.advance(0.001)
+        assert fake.accepted == ["a"]
+
+
+async def test_restored_full_batches_leave_at_once(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """A state may hold more than a batch."""
+    state = BufferedRequestState(tuple((letter, 1) for letter in "0123456789abc"))
+    async with make_writer(initial_states=[state]):
+        await settle()
+        assert fake.batches == [list("0123456789")]
+    assert len(fake.accepted) == 13
+
+
+def test_an_oversize_entry_in_a_state_raises_on_restore(make_writer: MakeWriter) -> None:
+    """Sizes are measured again: the limit may have become smaller."""
+    state = BufferedRequestState(((10, 10), (101, 101)))
+    with pytest.raises(RecordTooLargeError) as caught:
+        make_writer(max_record_size_in_bytes=100, initial_states=[state])
+    assert caught.value.record_number == 1
+
+
+async def test_a_running_writer_can_take_over_a_state(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """restore adds behind what was written so far."""
+    async with make_writer() as writer:
+        await writer.write("a")
+        writer.restore([BufferedRequestState((("b", 1),))])
+        await writer.write("c")
+    assert fake.accepted == list("abc")
+
+
+def test_the_size_of_a_state_is_that_of_its_entries() -> None:
+    """It is what a checkpoint will grow by."""
+    assert BufferedRequestState((("a", 3), ("b", 4))).state_size == 7

@@ -1,0 +1,176 @@
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+from penstock.async_sink import RemoteSink, write_batches
+from penstock.async_sink.errors import DestinationError, GatewayError
+from penstock.async_sink.gateway import SERVICE_NAME
+from penstock.async_sink.testing import wait_until
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc import ClientSecurity
+from penstock.rpc.testing import ServiceProcess, service_process
+
+MODULE = "penstock.services.sink_gateway"
+ENVIRONMENT = {
+    **os.environ,
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(tls=False, shard_read_calls_per_second=10_000) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def stream(emulator: RunningEmulator, request: pytest.FixtureRequest) -> str:
+    name = request.node.name.replace("[", "-").replace("]", "")[:120]
+    client = emulator.client()
+    client.create_stream(StreamName=name, ShardCount=2)
+    client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+    return name
+
+
+@pytest.fixture
+def gateway(emulator: RunningEmulator) -> Iterator[ServiceProcess]:
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        yield process
+
+
+def read_all(emulator: RunningEmulator, stream: str) -> list[bytes]:
+    client = emulator.client()
+    found = []
+    for shard in client.list_shards(StreamName=stream)["Shards"]:
+        iterator = client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        while True:
+            answer = client.get_records(ShardIterator=iterator)
+            found += [record["Data"] for record in answer["Records"]]
+            if not answer["Records"] and answer["MillisBehindLatest"] == 0:
+                break
+            iterator = answer["NextShardIterator"]
+    return found
+
+
+def rows(start: int, end: int) -> pa.RecordBatch:
+    return pa.record_batch(
+        {
+            "data": [f"{number}".encode() for number in range(start, end)],
+            "partitionKey": [f"ключ {number}" for number in range(start, end)],
+        }
+    )
+
+
+def test_several_clients_write_through_one_gateway(
+    emulator: RunningEmulator, stream: str, gateway: ServiceProcess
+) -> None:
+    """Everything arrives once though both clients together offer more than the shards take."""
+    sink = RemoteSink(gateway.address, destination=stream)
+    with ThreadPoolExecutor(2) as threads:
+        parts = [threads.submit(write_batches, sink, [rows(start, start + 2_000)]) for start in (0, 2_000)]
+        summaries = [part.result() for part in parts]
+    assert [summary.records for summary in summaries] == [2_000, 2_000]
+    assert sorted(map(int, read_all(emulator, stream))) == list(range(4_000))
+
+
+def test_a_missing_stream_is_the_destinations_error(gateway: ServiceProcess) -> None:
+    """The client sees the service's own code, as if it wrote by itself."""
+    with pytest.raises(DestinationError) as caught:
+        write_batches(RemoteSink(gateway.address, destination="nowhere"), [rows(0, 5)])
+    assert caught.value.code == "ResourceNotFoundException"
+
+
+def test_health_and_reflection_answer(gateway: ServiceProcess) -> None:
+    """The service is SERVING, and names its contract."""
+    with grpc.insecure_channel(gateway.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=SERVICE_NAME))
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(channel)
+        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        (answer,) = stub.ServerReflectionInfo(iter([request]))
+        assert SERVICE_NAME in [service.name for service in answer.list_services_response.service]
+
+
+async def test_sigterm_writes_what_was_accepted_and_a_successor_takes_the_rest(
+    emulator: RunningEmulator, stream: str
+) -> None:
+    """At the end of the process exactly the acknowledged records are written; its successor gets the others."""
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--drain-seconds", "20"]
+    numbers = range(7_000)
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        writer = RemoteSink(process.address, destination=stream).create_writer()
+        await writer.__aenter__()
+        await writer.write_many(rows(0, 7_000))
+        await wait_until(lambda: writer.metrics.records_out > 0)
+        assert writer.in_flight_messages > 0
+        assert await asyncio.to_thread(process.terminate, 30) == 0
+        await wait_until(lambda: writer.in_flight_messages == 0)
+        written = await asyncio.to_thread(read_all, emulator, stream)
+        assert len(written) == writer.metrics.records_out < len(numbers)
+        assert len(set(written)) == len(written)
+    successor = [*arguments, "--port", process.address.rpartition(":")[2]]
+    with service_process(MODULE, successor, ENVIRONMENT):
+        await writer.flush(end_of_input=True)
+        await writer.close()
+    assert sorted(map(int, await asyncio.to_thread(read_all, emulator, stream))) == list(numbers)
+
+
+def test_a_token_file_is_demanded_of_clients(emulator: RunningEmulator, stream: str, tmp_path: Path) -> None:
+    """With a token the right one writes, a wrong one is refused."""
+    token_file = tmp_path / "token"
+    token_file.write_text("s3cret\n")
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--token-file", str(token_file)]
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        right = RemoteSink(process.address, ClientSecurity(token="s3cret"), destination=stream)
+        assert write_batches(right, [rows(0, 3)]).records == 3
+        with pytest.raises(GatewayError) as caught:
+            write_batches(RemoteSink(process.address, ClientSecurity(token="x"), destination=stream), [rows(0, 3)])
+        assert caught.value.code == "UNAUTHENTICATED"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--credit-entries", "10"], "credit_entries"),
+        (["--max-batch-size", "many"], "max_batch_size"),
+        (["--host", "0.0.0.0"], "host"),
+        (["--endpoint-url", "ftp://x"], "endpointUrl"),
+    ],
+)
+def test_a_wrong_setting_ends_with_a_word_about_it(arguments: list[str], words: str) -> None:
+    """Exit code 2, one line that names the setting, and no stack trace."""
+    command = [sys.executable, "-m", MODULE, "serve", *arguments]
+    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 2
+    assert words in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_settings_come_from_the_environment(emulator: RunningEmulator, stream: str) -> None:
+    """Each flag has a variable behind it."""
+    environment = {**ENVIRONMENT, "PENSTOCK_SINK_ENDPOINT_URL": emulator.endpoint_url}
+    with service_process(MODULE, ["serve"], environment) as process:
+        assert write_batches(RemoteSink(process.address, destination=stream), [rows(0, 3)]).records == 3
+
+
+def test_sigint_ends_it_cleanly_too(gateway: ServiceProcess) -> None:
+    """Ctrl-C is a drain as well."""
+    gateway.process.send_signal(signal.SIGINT)
+    assert gateway.process.wait(20) == 0
