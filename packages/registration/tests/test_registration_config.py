@@ -8,6 +8,7 @@ import pytest
 from penstock.registration import (
     FLIP_128_KEYS,
     AcquireRequest,
+    ConflictPolicy,
     LeaseSettings,
     RegistrarConfig,
     RegistrationConfig,
@@ -64,6 +65,24 @@ def test_arns_that_contradict_are_refused(arns, name, option):
     with pytest.raises(RegistrationOptionError) as raised:
         RegistrationConfig(strategy=RegistrationStrategy.NONE, consumer_arns=arns, consumer_name=name)
     assert raised.value.option == option
+
+
+def test_a_stream_without_an_arn_is_named_when_its_consumer_is_asked_for():
+    """Also when the streams were not known at construction."""
+    config = RegistrationConfig(strategy=RegistrationStrategy.NONE, consumer_arns={"flights": ARN})
+    with pytest.raises(RegistrationOptionError, match="missing for weather"):
+        config.consumer_name_for("weather")
+
+
+def test_strategies_and_policies_may_be_given_by_their_names():
+    """As options of a data source are: text is the same as the member."""
+    config = RegistrationConfig(strategy="none", consumer_arns={"flights": ARN})
+    request = AcquireRequest(
+        stream_name="flights", job_id="job", consumer_name="delays", strategy="eager", conflict_policy="wait"
+    )
+    assert config.strategy is RegistrationStrategy.NONE
+    assert request.strategy is RegistrationStrategy.EAGER
+    assert request.conflict_policy is ConflictPolicy.WAIT
 
 
 def test_arns_are_refused_with_a_strategy_that_would_not_use_them():
@@ -163,6 +182,8 @@ def test_a_lease_setting_out_of_range_is_named(options, option):
         ({"consumer_arn": ARN}, "consumer_arn"),
         ({"strategy": RegistrationStrategy.NONE}, "consumer_arn"),
         ({"strategy": RegistrationStrategy.NONE, "consumer_arn": ARN, "consumer_name": "other"}, "consumer_name"),
+        ({"strategy": "sometimes"}, "strategy"),
+        ({"conflict_policy": "fight"}, "conflict_policy"),
         ({"timeout": timedelta(0)}, "timeout"),
         ({"time_to_live": timedelta(seconds=-1)}, "time_to_live"),
     ],

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 from penstock.aws import BackoffPolicy
 from penstock.registration.errors import RegistrationOptionError
+
+E = TypeVar("E", bound=StrEnum)
 
 _CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 _CONSUMER_ARN: Final = re.compile(
@@ -62,6 +64,19 @@ class ConflictPolicy(StrEnum):
     """Wait until its lease ends, or the timeout."""
     TAKE_OVER = "take_over"
     """End its lease: its fencing token is refused from now on."""
+
+
+def one_of(kind: type[E], value: str, option: str) -> E:
+    """The member of the enumeration, which may also be given by its value.
+
+    Raises:
+        RegistrationOptionError: there is no such member; the error lists those that there are.
+    """
+    try:
+        return kind(value)
+    except ValueError as error:
+        names = ", ".join(member.value for member in kind)
+        raise RegistrationOptionError(option=option, reason=f"{value!r} is none of {names}") from error
 
 
 def consumer_name_of(consumer_arn: str) -> str:
@@ -164,6 +179,8 @@ class RegistrationConfig(RegistrarConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "strategy", one_of(RegistrationStrategy, self.strategy, "strategy"))
+        object.__setattr__(self, "consumer_arns", dict(self.consumer_arns))
         if self.strategy is RegistrationStrategy.NONE:
             self._check_arns()
             return
@@ -206,10 +223,13 @@ class RegistrationConfig(RegistrarConfig):
 
     def consumer_name_for(self, stream_name: str) -> str:
         """The consumer's name on a stream: as configured, or as its ARN has it with the strategy none."""
-        if self.strategy is RegistrationStrategy.NONE:
-            return consumer_name_of(self.consumer_arns[stream_name])
-        assert self.consumer_name is not None
-        return self.consumer_name
+        if self.strategy is not RegistrationStrategy.NONE and self.consumer_name is not None:
+            return self.consumer_name
+        if stream_name not in self.consumer_arns:
+            raise RegistrationOptionError(
+                option="consumer_arns", reason=f"none needs an ARN for each stream: missing for {stream_name}"
+            )
+        return consumer_name_of(self.consumer_arns[stream_name])
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], stream_names: Iterable[str] = ()) -> Self:

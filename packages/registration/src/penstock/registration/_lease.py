@@ -92,7 +92,7 @@ def acquire(
     if holder is not None and holder.job_id != job_id and remaining > 0:
         if policy is ConflictPolicy.WAIT:
             return Wait(remaining)
-        if policy is ConflictPolicy.REFUSE:
+        if policy is not ConflictPolicy.TAKE_OVER:
             return Refused(holder, max(0.0, now - holder.acquired_at), remaining)
     token = record.fencing_token + 1
     same_job_lives = holder is not None and holder.job_id == job_id and remaining > 0

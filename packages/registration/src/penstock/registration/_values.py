@@ -10,6 +10,7 @@ from penstock.registration._config import (
     RegistrationStrategy,
     check_consumer_name,
     consumer_name_of,
+    one_of,
 )
 from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
 
@@ -47,6 +48,9 @@ class AcquireRequest:
             if value is not None and value <= timedelta(0):
                 raise InvalidRequestError(field=name, reason="must be positive")
         try:
+            object.__setattr__(self, "strategy", one_of(RegistrationStrategy, self.strategy, "strategy"))
+            policy = one_of(ConflictPolicy, self.conflict_policy, "conflict_policy")
+            object.__setattr__(self, "conflict_policy", policy)
             self._check_consumer()
         except RegistrationOptionError as error:
             raise InvalidRequestError(field=error.option, reason=error.reason) from error
