@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import EventStreamError
 
+from penstock.emulator.testing import running_emulator
+
 MIB = 1024 * 1024
 
 
@@ -70,6 +72,25 @@ def test_an_idle_subscription_gets_events_whose_continuation_advances(world: Any
     world.put("a")
     resumed = world.subscribe(kind="AFTER_SEQUENCE_NUMBER", consumer=arn, SequenceNumber=continuations[-1])
     assert resumed.data(1) == [b"a"]
+
+
+def test_real_time_passes_by_itself(world: Any) -> None:
+    """With the default clock idle events come, and the subscription ends, without anybody moving anything."""
+    with running_emulator(
+        consumer_creation_delay=timedelta(0),
+        idle_event_interval=timedelta(milliseconds=50),
+        subscription_lifetime=timedelta(milliseconds=300),
+    ) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="stream", ShardCount=1)
+        arn = client.describe_stream_summary(StreamName="stream")["StreamDescriptionSummary"]["StreamARN"]
+        consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="reader")["Consumer"]["ConsumerARN"]
+        response = client.subscribe_to_shard(
+            ConsumerARN=consumer, ShardId=world.first, StartingPosition={"Type": "LATEST"}
+        )
+        events = [event["SubscribeToShardEvent"] for event in response["EventStream"]]
+    assert 1 <= len(events) <= 6
+    assert not any(event["Records"] for event in events)
 
 
 def test_a_subscription_ends_after_five_minutes(world: Any) -> None:
