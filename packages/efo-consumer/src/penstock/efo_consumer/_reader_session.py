@@ -109,7 +109,8 @@ class ReaderSession:
             self._raise_failure()
             if now >= deadline or self._draining:
                 return PositionsSnapshot(start, 0, 0, self._millis_behind_latest())
-            await self._news.wait(min(deadline, idle_at if moved else deadline) - now)
+            until = min(deadline, idle_at) if idle_at > now else deadline
+            await self._news.wait(until - now)
 
     def read(self, shard_range: ShardRange) -> list[pa.RecordBatch] | None:
         """Give the range's records, WIRE_SCHEMA, when the buffer holds all of them."""
@@ -227,7 +228,7 @@ class ReaderSession:
             position,
             pool=self._pool,
             room=self._room,
-            on_event=self._news.ring,
+            on_news=self._news.ring,
             on_end=self._ended,
             clock=self._clock,
         )

@@ -30,7 +30,7 @@ class FollowedShard:
         origin: where to begin.
         pool: bounds the buffer.
         room: rung when the pool may have room again.
-        on_event: called after each event was buffered.
+        on_news: called when records or the shard's end were buffered, or the shard failed.
         on_end: called once with the children when the shard's end was buffered.
         clock: monotonic seconds.
     """
@@ -43,7 +43,7 @@ class FollowedShard:
         *,
         pool: BufferPool,
         room: Bell,
-        on_event: Callable[[], None],
+        on_news: Callable[[], None],
         on_end: Callable[[FollowedShard, tuple[ChildShard, ...]], None],
         clock: Callable[[], float],
     ) -> None:
@@ -54,7 +54,7 @@ class FollowedShard:
         self.replays = 0
         self._pool = pool
         self._room = room
-        self._on_event = on_event
+        self._on_news = on_news
         self._on_end = on_end
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -104,7 +104,9 @@ class FollowedShard:
                     self._bytes += event.nbytes
                     if event.child_shards:
                         self._on_end(self, event.child_shards)
-                    self._on_event()
+                    if event.records.num_rows or event.child_shards:
+                        # Idle events of a thousand shards wake nobody: they are told when something else is.
+                        self._on_news()
                     await self._wait_for_room()
             finally:
                 await events.aclose()
@@ -119,7 +121,7 @@ class FollowedShard:
         failure = ShardFailedError(stream=self.stream.name, shard_id=self.shard_id, code=code, reason=reason)
         failure.__cause__ = cause
         self.failure = failure
-        self._on_event()
+        self._on_news()
 
     async def _wait_for_room(self) -> None:
         # Promised segments may go after a while, which rings no bell: look again now and then.
