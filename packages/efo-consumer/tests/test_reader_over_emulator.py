@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -14,19 +17,24 @@ from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     SERVICE_NAME,
+    EfoConsumerConfigError,
+    InitialPositionError,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
     ReaderConfig,
     RecordPublisherType,
     RemoteShardReader,
+    ShardPosition,
     ShardReader,
     ShardReaderServicer,
+    StartingPosition,
     StreamConsumer,
     StreamPositions,
     ranges_between,
     resolve_initial_positions,
 )
+from penstock.efo_consumer._initial import shards_open_at
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc import GrpcServer, ServerSettings
 
@@ -158,3 +166,115 @@ async def test_every_record_is_read_once_through_a_split_and_a_merge_under_load(
         assert all(numbers == sorted(set(numbers)) for numbers in loop.per_shard.values())
         assert not any(position.is_shard_end for position in loop.start.streams[STREAM].values())
         await reader.close_session("q", loop.epoch)
+
+
+async def test_ranges_that_were_planned_and_evicted_are_read_again_by_polling(emulator: RunningEmulator) -> None:
+    """Tiny buffers, and a caller that plans all ranges before it fetches the first: the records are the same."""
+    session, client = aws(emulator), emulator.client()
+    start = await asyncio.to_thread(resolve_initial_positions, session, [STREAM], "TRIM_HORIZON")
+    config = ReaderConfig(buffer_bytes_per_shard=1, buffer_bytes=1, promise_grace=timedelta(0))
+    consumers = (await asyncio.to_thread(consumer, emulator),)
+    async with reader_at("local", session, config) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start, consumers=consumers))
+        written: set[str] = set()
+        steps, planned = [start], 0
+        for part in range(5):
+            written |= await asyncio.to_thread(put, client, part * 40, 40)
+            async with asyncio.timeout(20):
+                while planned < len(written):
+                    snapshot = await reader.positions("q", epoch, steps[-1], wait_seconds=1)
+                    planned += snapshot.records
+                    steps.append(snapshot.positions)
+        rows: list[str] = []
+        for one, two in pairwise(steps):
+            async for batch in reader.read_range("q", ranges_between(one, two)):
+                rows += [value.decode() for value in batch.column("data").to_pylist()]
+        assert sorted(rows) == sorted(written)
+        assert sum(stats.replays for stats in await reader.stats("q")) > 0
+
+
+async def test_a_new_process_reads_the_last_range_again_and_goes_on_behind_it(emulator: RunningEmulator) -> None:
+    """What Spark does after a crash: the logged range first, then a session that begins at its end."""
+    session, client = aws(emulator), emulator.client()
+    start = await asyncio.to_thread(resolve_initial_positions, session, [STREAM], "TRIM_HORIZON")
+    consumers = (await asyncio.to_thread(consumer, emulator),)
+    first = await asyncio.to_thread(put, client, 0, 300)
+    async with reader_at("local", session) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start, consumers=consumers))
+        loop = Loop(reader, "q", epoch, start)
+        await loop.until(lambda: len(loop.rows) >= 120, max_records=120)
+        committed, before = loop.start, list(loop.rows)
+        logged = (await reader.positions("q", epoch, committed, max_records=100, wait_seconds=5)).positions
+    log = json.dumps([committed.to_json(), logged.to_json()])
+
+    second = await asyncio.to_thread(put, client, 300, 100)
+    begin, end = (StreamPositions.from_json(value) for value in json.loads(log))
+    async with reader_at("local", session) as reader:
+        rows: list[str] = []
+        async for batch in reader.read_range("q", ranges_between(begin, end)):
+            rows += [value.decode() for value in batch.column("data").to_pylist()]
+        epoch = await reader.open(OpenRequest(session_id="q", positions=end, consumers=consumers))
+        loop = Loop(reader, "q", epoch, end)
+        await loop.until(lambda: len(before) + len(rows) + len(loop.rows) >= len(first | second))
+        assert sorted(before + rows + loop.rows) == sorted(first | second)
+
+
+def test_latest_is_a_time_that_skips_what_is_there_and_nothing_else(emulator: RunningEmulator) -> None:
+    """LATEST becomes AT_TIMESTAMP in the open shards, once."""
+    session, client = aws(emulator), emulator.client()
+    client.split_shard(StreamName=STREAM, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
+    before = int(time.time() * 1000)
+    positions = resolve_initial_positions(session, [STREAM], "latest").streams[STREAM]
+    assert sorted(positions) == ["shardId-000000000001", "shardId-000000000002", "shardId-000000000003"]
+    (millis,) = {position.timestamp_millis for position in positions.values()}
+    assert millis is not None
+    assert before - 1000 <= millis <= time.time() * 1000
+    assert ShardPosition.at_timestamp(millis) in positions.values()
+
+
+def next_millisecond() -> int:
+    """Let the clock move on by a millisecond at least, and tell it."""
+    before = int(time.time() * 1000)
+    while (now := int(time.time() * 1000)) <= before:
+        pass
+    return now
+
+
+def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEmulator) -> None:
+    """TRIM_HORIZON begins at the shards without parents; a time at those that were open then."""
+    session, client = aws(emulator), emulator.client()
+    then = next_millisecond()
+    next_millisecond()
+    client.split_shard(StreamName=STREAM, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
+    roots = {"shardId-000000000000", "shardId-000000000001"}
+    assert set(resolve_initial_positions(session, [STREAM], "TRIM_HORIZON").streams[STREAM]) == roots
+    old = StartingPosition.parse("at_timestamp", str(then))
+    positions = resolve_initial_positions(session, [STREAM], old).streams[STREAM]
+    assert positions == dict.fromkeys(roots, ShardPosition.at_timestamp(then))
+    with pytest.raises(InitialPositionError) as raised:
+        resolve_initial_positions(session, ["nothing"], "LATEST")
+    assert (raised.value.stream, raised.value.code) == ("nothing", "ResourceNotFoundException")
+
+
+def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
+    """No record since then is missed: what nobody can list as open then, but its parents are gone, is read too."""
+    lineage = {"a": {"gone"}, "b": {"gone"}, "old": set[str](), "c": {"old"}, "d": {"c"}}
+    assert shards_open_at(["c"], lineage) == ["c", "a", "b"]
+    assert shards_open_at([], lineage) == ["a", "b", "old"]
+    assert shards_open_at(["old", "a", "b"], lineage) == ["old", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "timestamp"),
+    [("EARLIEST", None), ("LATEST", "1"), ("AT_TIMESTAMP", None), ("AT_TIMESTAMP", "2024-01-01T00:00:00")],
+)
+def test_a_starting_position_that_is_none_names_its_option(text: str, timestamp: str | None) -> None:
+    """A typing error in a start is told, with the option's name; so is a time without an offset."""
+    with pytest.raises(EfoConsumerConfigError, match="initialPosition"):
+        StartingPosition.parse(text, timestamp)
+
+
+def test_a_time_is_read_in_both_spellings() -> None:
+    """ISO 8601 with its offset, or milliseconds since the epoch."""
+    assert StartingPosition.parse("AT_TIMESTAMP", "1700000000123").timestamp_millis == 1_700_000_000_123
+    assert StartingPosition.parse("AT_TIMESTAMP", "2023-11-14T23:13:20.123+01:00").timestamp_millis == 1_700_000_000_123
