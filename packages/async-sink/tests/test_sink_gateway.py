@@ -6,6 +6,10 @@ from typing import Any
 
 import grpc
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, RemoteSink
 from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError
@@ -318,3 +322,33 @@ def test_a_window_smaller_than_a_batch_is_refused() -> None:
     for options in ({"entries": 499}, {"bytes": 5 * 2**20 - 1}):
         with pytest.raises(ValueError, match="must be at least"):
             CreditWindow(**options)
+
+
+async def test_one_trace_holds_the_client_and_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gateway's submission is below the client's stream, which is below the caller."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "get_tracer", lambda name, *_, **__: provider.get_tracer(name))
+    fake = FakeDestination()
+    async with running_gateway(fake) as gateway:
+        with provider.get_tracer("test").start_as_current_span("caller") as caller:
+            async with remote(gateway).create_writer() as writer:
+                await writer.write(entry(1))
+    spans = {span.context.span_id: span for span in exporter.get_finished_spans() if span.context is not None}
+    submits = [span for span in spans.values() if span.name == "async_sink.submit"]
+    assert len(submits) == 2
+    assert {span.context.trace_id for span in submits if span.context} == {caller.get_span_context().trace_id}
+    kinds = []
+    for span in submits:
+        lineage = []
+        parent = span.parent
+        while parent is not None:
+            lineage.append(spans[parent.span_id].kind)
+            parent = spans[parent.span_id].parent
+        kinds.append(lineage)
+    assert sorted(kinds, key=len) == [
+        [trace.SpanKind.INTERNAL],
+        [trace.SpanKind.SERVER, trace.SpanKind.CLIENT, trace.SpanKind.INTERNAL],
+    ]
+    provider.shutdown()
