@@ -11,12 +11,14 @@ from penstock.demo.producer import Pace
 
 SCRIPT = """
 import subprocess, sys
-from penstock.demo._tell import stop_event, tell
+from penstock.demo._tell import Parent, tell
 grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("not json", flush=True)
-stop = stop_event()
+parent = Parent()
 tell(ready=True, grandchild=grandchild.pid)
-stop.wait(600)
+parent.go.wait(600)
+tell(went_on=True)
+parent.stop.wait(600)
 tell(stopped=True)
 """
 
@@ -48,6 +50,16 @@ def test_a_child_tells_ends_when_asked_and_takes_its_own_children_along(start, t
     os.close(grandchild)
     assert ended
     assert "not json" in (tmp_path / "child.log").read_text()
+
+
+def test_a_child_goes_on_when_it_is_told_to(start):
+    """The parent decides when the waiting ends; the child lives on."""
+    child = start("child_script")
+    child.wait_for("ready", 60)
+    assert "went_on" not in child.latest
+    child.go_on()
+    assert child.wait_for("went_on", 60) is True
+    assert child.poll() is None
 
 
 def test_a_child_ends_when_its_parent_is_gone(start):

@@ -5,6 +5,7 @@ import signal
 import sys
 from types import FrameType
 
+from opentelemetry import trace
 from rich.console import Console
 
 from penstock.demo._run import run_demo
@@ -25,6 +26,8 @@ def main() -> None:
     settings = DemoSettings.parse()
     os.environ["OTEL_PYTHON_TRACER_PROVIDER"] = PROVIDER_NAME
     os.environ[FOLDER_VARIABLE] = str(settings.folder.resolve() / "run" / "spans")
+    # Tracers that were made on import wait for the provider: the first look for it loads it.
+    trace.get_tracer_provider()
     signal.signal(signal.SIGINT, _terminate)
     signal.signal(signal.SIGTERM, _terminate)
     console = Console()

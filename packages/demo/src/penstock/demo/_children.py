@@ -85,6 +85,13 @@ class Child:
             raise ChildEndedError(self.name, self._process.wait(), self.log)
         raise TimeoutError(f"the {self.name} did not tell {key!r} within {timeout_seconds:.0f} s; see {self.log}")
 
+    def go_on(self) -> None:
+        """Tell it to go on, if it waits for that."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write("go\n")
+            self._process.stdin.flush()
+
     def kill(self) -> None:
         """End it as the kernel would: at once, without a chance to tidy up."""
         self._process.kill()

@@ -33,7 +33,7 @@ class DriverKeeper:
         return self._world.start("spark-driver", "penstock.demo.driver", str(self._job_file))
 
     def check(self) -> None:
-        """Start it again when it is gone.
+        """Start it again when it was killed.
 
         Raises:
             ChildEndedError: it is gone and must not be, or was gone too often.
@@ -42,9 +42,11 @@ class DriverKeeper:
         if code is None:
             return
         self.child.end()
-        if not self._settings.restarts_driver or self.starts >= _MAX_STARTS:
+        # A driver that ends by itself found an error, and would find it again.
+        was_killed = code < 0
+        if not was_killed or not self._settings.restarts_driver or self.starts >= _MAX_STARTS:
             raise ChildEndedError(self.child.name, code, self.child.log)
-        self._say(f"the Spark driver ended with {code}: starting it again from its checkpoint")
+        self._say(f"the Spark driver was killed by signal {-code}: starting it again from its checkpoint")
         self.child = self._start()
 
     def await_live(self) -> list[StageTime]:
@@ -61,7 +63,7 @@ class DriverKeeper:
             self.check()
             time.sleep(_LOOK_EVERY_SECONDS)
         self._live_at = time.monotonic()
-        return [StageTime(**stage) for stage in self.child.latest["stages"] if stage["state"] != "RUNNING"]
+        return [StageTime(**stage) for stage in self.child.latest["stages"] if stage["state"] != "running"]
 
     def live_seconds(self) -> float:
         """Seconds since the live stage was first deployed."""

@@ -35,6 +35,7 @@ class _Happened:
 
     split_shard: str | None = None
     split_at: float | None = None
+    warm: bool = False
     killed: bool = False
     change: tuple[int, int] = (-1, -1)
     changed_at: float = field(default_factory=time.monotonic)
@@ -85,6 +86,9 @@ def _stream(world: World, settings: DemoSettings, driver: DriverKeeper, progress
         counts = read_counts(world.folders.counts)
         read = sum(count.rows for count in counts)
         progress.update(total, accepted, read)
+        if not happened.warm and counts and world.folders.is_committed(counts[-1].batch_id):
+            happened.warm = True
+            producer.go_on()
         if happened.split_shard is None and accepted >= total * _SPLIT_AT:
             happened.split_shard, happened.split_at = world.split_a_shard(), time.time()
             progress.say(f"split {happened.split_shard} after {accepted:,} rows")
@@ -130,7 +134,7 @@ def run_demo(settings: DemoSettings, console: Console) -> Report:
             read=sum(count.rows for count in counts),
             comparison=comparison,
             counts=counts,
-            stages=[*stages, StageTime("live", "STOPPED", driver.live_seconds())],
+            stages=[*stages, StageTime("delays_stream", "live", driver.live_seconds())],
             split_shard=happened.split_shard,
             throttled=int(producer.latest.get("throttled", 0)),
             driver_starts=driver.starts,

@@ -14,16 +14,23 @@ def tell(**values: Any) -> None:
     sys.stdout.flush()
 
 
-def stop_event() -> threading.Event:
-    """Set at SIGTERM, and when the parent is gone: its end of the standard input is closed."""
-    event = threading.Event()
-    signal.signal(signal.SIGTERM, lambda _number, _frame: event.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+class Parent:
+    """What the parent asks for: to go on, and to stop."""
 
-    def watch() -> None:
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        """Set when the parent wrote a line to the standard input, and at the stop."""
+        self.stop = threading.Event()
+        """Set at SIGTERM, and when the parent is gone: its end of the standard input is closed."""
+        signal.signal(signal.SIGTERM, lambda _number, _frame: self._end())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=self._watch, name="watch the parent", daemon=True).start()
+
+    def _watch(self) -> None:
         while os.read(0, 1024):
-            pass
-        event.set()
+            self.go.set()
+        self._end()
 
-    threading.Thread(target=watch, name="watch the parent", daemon=True).start()
-    return event
+    def _end(self) -> None:
+        self.stop.set()
+        self.go.set()

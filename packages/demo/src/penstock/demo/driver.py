@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.demo._data import DELAYED_MINUTES, weather_file
 from penstock.demo._job import Job
 from penstock.demo._meter import create_meter
-from penstock.demo._tell import stop_event, tell
+from penstock.demo._tell import Parent, tell
 from penstock.operator_attributes import OperatorAttributesBuilder
 from penstock.spark_plugin import Pipeline, configure, ensure_java
 
@@ -42,7 +42,7 @@ def create_pipeline(job: Job) -> Pipeline:
 
     @pipeline.source(bounded=True)
     def hourly_weather(spark: SparkSession) -> DataFrame:
-        return spark.read.csv(weather, header=True, inferSchema=True)
+        return spark.read.csv(weather, header=True, inferSchema=True, nullValue="NA")
 
     @pipeline.op(attributes=full_dam, keyed=True)
     def daily_weather(hourly_weather: DataFrame) -> DataFrame:
@@ -123,7 +123,7 @@ def main() -> None:
     parser.add_argument("job", type=Path, help="JSON file that says what to do")
     arguments = parser.parse_args()
     context.attach(propagate.extract({"traceparent": os.environ.get("TRACEPARENT", "")}))
-    run(Job.read(arguments.job), stop_event())
+    run(Job.read(arguments.job), Parent().stop)
 
 
 if __name__ == "__main__":

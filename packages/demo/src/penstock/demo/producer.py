@@ -2,20 +2,20 @@
 
 import argparse
 import asyncio
-import contextlib
 import os
-import threading
 import time
 
 from opentelemetry import context, propagate, trace
 
-from penstock.async_sink import KinesisRequestEntry, KinesisStreamsSink
+from penstock.async_sink import KinesisRequestEntry, KinesisStreamsSink, SinkMetrics
 from penstock.aws import AwsOptions
 from penstock.demo._data import flight_records, read_flights
-from penstock.demo._tell import stop_event, tell
+from penstock.demo._tell import Parent, tell
 
 _tracer = trace.get_tracer("penstock.demo")
 _TELL_EVERY_SECONDS = 0.25
+WARM_UP_ROWS = 100
+"""Sent first, alone: the first micro-batch of a query starts Python workers and compiles code."""
 
 
 class Pace:
@@ -32,30 +32,45 @@ class Pace:
         return max(0.0, self._start + written / self._per_second - now)
 
 
-async def produce(
-    aws: AwsOptions, stream_name: str, rows: int | None, rate: float | None, stop: threading.Event
-) -> None:
-    """Write flights in order of departure and tell how many were accepted, until all are or `stop` is set."""
+async def produce(aws: AwsOptions, stream_name: str, rows: int | None, rate: float | None, parent: Parent) -> None:
+    """Write flights in order of departure and tell how many were accepted, until all are or the parent wants an end.
+
+    The first few go alone: they warm Spark up. The others follow when the parent says so.
+    """
     flights = read_flights(rows)
     tell(total=len(flights))
     sink = KinesisStreamsSink(aws, stream_name)
-    written, told = 0, 0.0
+    written = 0
     with _tracer.start_as_current_span("demo.produce", attributes={"rows": len(flights)}):
         async with sink.create_writer() as writer:
+            telling = asyncio.create_task(_keep_telling(writer.metrics), name="tell the metrics")
             pace = Pace(rate, time.monotonic())
             for record in flight_records(flights):
-                if stop.is_set():
+                if written == WARM_UP_ROWS:
+                    await writer.flush(end_of_input=True)
+                    await asyncio.to_thread(parent.go.wait)
+                    pace = Pace(rate, time.monotonic() - written / rate if rate else 0.0)
+                if parent.stop.is_set():
                     break
                 delay = pace.delay_seconds(written, time.monotonic())
                 if delay > 0:
                     await asyncio.sleep(delay)
                 await writer.write(KinesisRequestEntry(record.data, record.partition_key))
                 written += 1
-                if time.monotonic() - told > _TELL_EVERY_SECONDS:
-                    told = time.monotonic()
-                    tell(accepted=writer.metrics.records_out, throttled=writer.metrics.throttled)
             await writer.flush(end_of_input=True)
-            tell(accepted=writer.metrics.records_out, throttled=writer.metrics.throttled, done=not stop.is_set())
+            telling.cancel()
+            _tell_metrics(writer.metrics)
+            tell(done=not parent.stop.is_set())
+
+
+def _tell_metrics(metrics: SinkMetrics) -> None:
+    tell(accepted=metrics.records_out, throttled=metrics.throttled)
+
+
+async def _keep_telling(metrics: SinkMetrics) -> None:
+    while True:
+        _tell_metrics(metrics)
+        await asyncio.sleep(_TELL_EVERY_SECONDS)
 
 
 def main() -> None:
@@ -70,9 +85,7 @@ def main() -> None:
     arguments = parser.parse_args()
     aws = AwsOptions(region=arguments.region, endpoint_url=arguments.endpoint_url, ca_bundle=arguments.ca_bundle)
     context.attach(propagate.extract({"traceparent": os.environ.get("TRACEPARENT", "")}))
-    stop = stop_event()
-    with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(produce(aws, arguments.stream, arguments.rows, arguments.rate, stop))
+    asyncio.run(produce(aws, arguments.stream, arguments.rows, arguments.rate, Parent()))
 
 
 if __name__ == "__main__":
