@@ -49,14 +49,15 @@ def make_local(path, kinesis, clock, grace=timedelta(0), **settings):
 
 
 @asynccontextmanager
-async def _serving(registry, security=None, **settings):
+async def _serving(registry, security=None, *, drain=True, **settings):
     servicer = ConsumerRegistryServicer(registry)
     settings = ServerSettings(security=security or ServerSecurity(), **settings)
     async with GrpcServer(settings, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
         try:
             yield server
         finally:
-            servicer.drain()
+            if drain:
+                servicer.drain()
 
 
 @pytest.fixture(params=["local", "remote"])

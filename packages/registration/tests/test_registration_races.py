@@ -175,3 +175,16 @@ async def test_a_drain_ends_heartbeat_streams_and_the_client_opens_another(parts
                 else:
                     break
         assert outcome.held
+
+
+@pytest.mark.parametrize("drain", [True, False])
+async def test_a_restart_between_two_heartbeats_is_not_noticed(parts, serving, drain):
+    """The next heartbeat finds its stream ended or broken, and opens another."""
+    home = parts()
+    async with AsyncExitStack() as stack:
+        async with serving(home.registry, drain=drain, drain_seconds=0) as server:
+            remote = await stack.enter_async_context(RemoteConsumerRegistry(server.address))
+            lease = await remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
+            assert (await remote.heartbeat(lease)).held
+        async with serving(home.registry, port=server.port):
+            assert (await remote.heartbeat(lease)).held

@@ -108,6 +108,26 @@ async def test_a_consumer_that_is_being_deleted_is_waited_for_and_made_anew():
     assert consumer.arn != old
 
 
+async def test_a_registration_that_was_ended_and_made_by_others_meanwhile_is_not_ours():
+    """What this call registered is going away, and the next of that name is somebody else's."""
+    world = World()
+
+    def somebody_makes_it_anew():
+        world.kinesis.delete_outside("flights", "delays")
+        world.kinesis.register_outside("flights", "delays")
+
+    def somebody_ends_it():
+        arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:1700000001"
+        world.kinesis.looks = 10
+        world.kinesis.deregister_stream_consumer(ConsumerARN=arn)
+        world.kinesis.after["describe_stream_consumer"] = somebody_makes_it_anew
+
+    world.kinesis.after["register_stream_consumer"] = somebody_ends_it
+    consumer = await world.register()
+    assert consumer.arn.endswith(":1700000002")
+    assert not consumer.made
+
+
 async def test_throttling_backs_off_and_tries_again():
     """200 ms, then 300 ms: base and exponent of FLIP-128."""
     world = World()
