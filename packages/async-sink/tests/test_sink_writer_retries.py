@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from penstock.async_sink import FatalExceptionClassifier, RequestInfo, ResultInfo
+from penstock.async_sink import EntryFailure, FatalExceptionClassifier, RequestInfo, ResultInfo
 from penstock.async_sink.errors import RecordsRejectedError, RequestTimeoutError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
@@ -253,6 +253,40 @@ async def test_retrying_what_was_not_sent_is_an_error(make_writer: MakeWriter, f
     with pytest.raises(ValueError, match="not an entry of this request"):
         async with make_writer() as writer:
             await writer.write("a")
+
+
+@pytest.mark.parametrize("places", [[10], [-1], [3, 3]])
+async def test_places_that_are_not_in_the_request_are_an_error(
+    make_writer: MakeWriter, fake: FakeDestination, places: list[int]
+) -> None:
+    """An answer about other entries must not acknowledge these."""
+
+    def misplace(request: FakeRequest) -> None:
+        request.handler.retry_failures([EntryFailure(place) for place in places])
+
+    fake.script = [misplace]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await settle()
+        with pytest.raises(ValueError, match="not distinct places"):
+            await writer.flush()
+    assert writer.metrics.records_out == 0
+
+
+async def test_an_exception_after_the_answer_does_not_undo_it(
+    make_writer: MakeWriter, fake: FakeDestination, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The entries were accepted; the error is logged."""
+
+    def stumble(request: FakeRequest) -> None:
+        fake.accept(request)
+        raise ZeroDivisionError
+
+    fake.script = [stumble]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+    assert len(fake.requests) == 1
+    assert "raised after its answer" in caplog.text
 
 
 class Gate:

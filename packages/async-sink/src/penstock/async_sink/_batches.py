@@ -28,6 +28,11 @@ class Batch(Generic[R]):
     """Monotonic seconds."""
 
     @property
+    def size(self) -> int:
+        """Number of entries."""
+        return len(self.wrappers)
+
+    @property
     def entries(self) -> list[R]:
         """What is sent, in order."""
         return [wrapper.entry for wrapper in self.wrappers]

@@ -1,6 +1,7 @@
 """Carries out the dispatcher's decisions: requests as tasks, with their time-outs, answers and spans."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -21,6 +22,8 @@ from penstock.async_sink.errors import (
     RequestTimeoutError,
     UnansweredRequestError,
 )
+
+_logger = logging.getLogger(__name__)
 
 R = TypeVar("R")
 Submit = Callable[[Sequence[R], ResultHandler[R]], Awaitable[None]]
@@ -131,6 +134,10 @@ class RequestPump(Generic[R]):
             try:
                 await self._submit(entries, handler)
             except Exception as error:
+                if handler.answered:
+                    # The answer stands; the error would be lost without a word.
+                    _logger.warning("%s raised after its answer", self._name, exc_info=error)
+                    return
                 fatal = self._classifier.fatal_error(error)
                 if fatal is not None:
                     handler.complete_exceptionally(fatal)

@@ -61,7 +61,14 @@ class ResultHandler(Generic[R]):
             self._answer(Outcome([EntryFailure(index, throttled=throttled) for index in indices]))
 
     def retry_failures(self, failures: Sequence[EntryFailure]) -> None:
-        """Like `retry_for_entries`, by place in the request, with the destination's words."""
+        """Like `retry_for_entries`, by place in the request, with the destination's words.
+
+        Raises:
+            ValueError: a place is not in this request, or is given twice.
+        """
+        places = {failure.index for failure in failures}
+        if len(places) < len(failures) or (places and not 0 <= min(places) <= max(places) < self._batch.size):
+            raise ValueError(f"{sorted(places)} are not distinct places in a request of {self._batch.size} entries")
         self._answer(Outcome(failures))
 
     def complete_exceptionally(self, error: BaseException) -> None:

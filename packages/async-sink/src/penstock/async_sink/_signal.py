@@ -7,11 +7,12 @@ class Signal:
     """Waiters wait for the next notification, then look at the state again."""
 
     def __init__(self) -> None:
-        self._waiters: set[asyncio.Future[None]] = set()
+        # Ordered: who waits longest looks first, so that writers who wait for room take turns.
+        self._waiters: dict[asyncio.Future[None], None] = {}
 
     def notify(self) -> None:
         """Wake all who wait now."""
-        waiters, self._waiters = self._waiters, set()
+        waiters, self._waiters = self._waiters, {}
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -19,8 +20,8 @@ class Signal:
     async def wait(self) -> None:
         """Wait for the next notification. Cancelling forgets the waiter."""
         waiter = asyncio.get_running_loop().create_future()
-        self._waiters.add(waiter)
+        self._waiters[waiter] = None
         try:
             await waiter
         finally:
-            self._waiters.discard(waiter)
+            self._waiters.pop(waiter, None)
