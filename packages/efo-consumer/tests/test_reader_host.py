@@ -8,7 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 
 import pyarrow as pa
 import pytest
@@ -23,6 +23,7 @@ from penstock.efo_consumer import (
     ReaderHost,
     ReaderUnavailableError,
     SessionNotFoundError,
+    ShardEvent,
     ShardPosition,
     ShardRange,
     StaleEpochError,
@@ -37,11 +38,23 @@ from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import ClientSecurity, RpcOptionError
 
 
+class Traced(FakeKinesis):
+    """Remembers the spans below which shards are followed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.span_contexts: list[trace.SpanContext] = []
+
+    def follow(self, stream: str, shard_id: str, position: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        self.span_contexts.append(trace.get_current_span().get_span_context())
+        return super().follow(stream, shard_id, position)
+
+
 class Hosted:
     """A host over a stream of two shards that holds 30 records."""
 
     def __init__(self) -> None:
-        self.kinesis = FakeKinesis()
+        self.kinesis = Traced()
         self.shards = self.kinesis.create_stream("s", 2)
         self.numbers = sorted(number for shard in self.shards for number in self.kinesis.put("s", shard, 15))
         self.start = self.kinesis.trim_horizon("s")
@@ -233,6 +246,23 @@ def test_a_read_is_a_span_below_the_task_that_asked(hosted: Hosted) -> None:
     assert names[-1] == "task"
     assert read.context is not None
     assert read.context.trace_id == task.get_span_context().trace_id
+
+
+@pytest.mark.parametrize("home", ["local", "remote"])
+def test_shards_are_followed_below_the_span_that_opened_the_session(home: str, hosted: Hosted) -> None:
+    """Subscriptions belong to the trace of the query that asked for them, also those of children and over gRPC."""
+    if not isinstance(trace.get_tracer_provider(), TracerProvider):
+        trace.set_tracer_provider(TracerProvider())
+    remote = connect_reader(hosted.host.address, hosted.host.security)
+    reader = hosted.host.reader if home == "local" else remote
+    hosted.kinesis.reshard("s", [hosted.shards[0]], 2)
+    with trace.get_tracer("test").start_as_current_span("query") as query:
+        reader.open("q", hosted.start)
+    reader.positions(hosted.start, wait_seconds=5)
+    traces = {context.trace_id for context in hosted.kinesis.span_contexts}
+    assert len(hosted.kinesis.span_contexts) == 4
+    assert traces == {query.get_span_context().trace_id}
+    remote.close()
 
 
 def test_batches_are_schema_first_then_whole_messages(hosted: Hosted) -> None:

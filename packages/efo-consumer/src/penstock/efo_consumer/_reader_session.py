@@ -280,8 +280,8 @@ class ReaderSession:
         key = (request.record_publisher, arns)
         if self._publisher is not None and key == self._publisher_key:
             return
+        publisher = self._backend.record_publisher(request.record_publisher, arns)
+        predecessor, self._publisher, self._publisher_key = self._publisher, publisher, key
         await asyncio.gather(*(shard.stop() for shard in self._shards.values()))
-        if self._publisher is not None:
-            await self._publisher.close()
-        self._publisher = self._backend.record_publisher(request.record_publisher, arns)
-        self._publisher_key = key
+        if predecessor is not None:
+            await predecessor.close()
