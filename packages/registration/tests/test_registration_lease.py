@@ -145,6 +145,19 @@ def test_a_clock_set_back_does_not_prolong_a_lease_beyond_its_time_to_live():
     assert outcome.held_seconds == 0.0
 
 
+def test_a_settled_record_runs_out_although_the_clock_was_set_back():
+    """One time to live after the first look, not when the clock has caught up."""
+    record = _lease.settled(held_by("a", now=5000.0), 1000.0)
+    assert _lease.is_live(record, 1029.0)
+    assert not _lease.is_live(record, 1030.0)
+
+
+def test_small_differences_of_clocks_change_nothing():
+    """Two registries on one store are never quite in step: they do not rewrite each other's records."""
+    record = held_by("a", now=1003.0)
+    assert _lease.settled(record, 1000.0) is record
+
+
 class LeaseLife(RuleBasedStateMachine):
     """Any history of requests, with a clock that jumps both ways. Whole seconds, so that sums are exact."""
 

@@ -99,6 +99,26 @@ async def test_another_job_may_take_the_consumer_over(home):
     assert (await home.registry.heartbeat(second)).held
 
 
+async def test_a_dead_jobs_lease_runs_out_although_the_clock_was_set_back(home):
+    """An hour back does not mean an hour more: one time to live from the first look."""
+    await home.acquire("first")
+    home.clock.advance(-3600)
+    with pytest.raises(ConsumerHeldError):
+        await home.acquire("second")
+    home.clock.advance(31)
+    assert (await home.acquire("second")).job_id == "second"
+
+
+async def test_the_grace_period_runs_out_although_the_clock_was_set_back(open_home):
+    """The sweep notices, and counts from there."""
+    async with open_home(grace=timedelta(seconds=60)) as home:
+        await home.registry.release(await home.acquire())
+        home.clock.advance(-3600)
+        assert await home.local.sweep() == []
+        home.clock.advance(61)
+        assert await home.local.sweep() == [("flights", "delays")]
+
+
 async def test_heartbeats_keep_the_lease(home):
     """Ten times twenty seconds of a lease that lives thirty."""
     lease = await home.acquire()

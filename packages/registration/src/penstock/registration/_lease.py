@@ -23,9 +23,13 @@ somebody has been given the consumer or it is being deregistered.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Final
 
 from penstock.registration._config import ConflictPolicy
 from penstock.registration._record import ConsumerRecord, Holding, RegistrationPhase
+
+_TOLERATED_SKEW_SECONDS: Final = 5.0
+"""By how much clocks of two registries on one store may differ before one of them counts as set back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +56,15 @@ class Wait:
 
 
 def settled(record: ConsumerRecord, now: float) -> ConsumerRecord:
-    """The record with no time of it in the future: what a clock that was set back leaves behind counts from now."""
+    """The record with no time of it in the future: what a clock that was set back leaves behind counts from now.
+
+    To be written when it differs: otherwise every look would be the first.
+    """
+    future = now + _TOLERATED_SKEW_SECONDS
     holding, idle_since = record.holding, record.idle_since
-    if holding is not None and holding.renewed_at > now:
+    if holding is not None and holding.renewed_at > future:
         holding = replace(holding, renewed_at=now, acquired_at=min(holding.acquired_at, now))
-    if idle_since is not None and idle_since > now:
+    if idle_since is not None and idle_since > future:
         idle_since = now
     if holding is record.holding and idle_since is record.idle_since:
         return record
@@ -68,7 +76,7 @@ def remaining_seconds(record: ConsumerRecord, now: float) -> float:
     holding = settled(record, now).holding
     if holding is None:
         return 0.0
-    # The minimum is for rounding: far from zero, adding and taking away again is not exact.
+    # Never more than its time to live, whatever the difference of clocks.
     return min(holding.time_to_live_seconds, max(0.0, holding.renewed_at + holding.time_to_live_seconds - now))
 
 

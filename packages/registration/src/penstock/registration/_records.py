@@ -6,6 +6,7 @@ import builtins
 from collections.abc import Callable
 from dataclasses import replace
 
+from penstock.registration import _lease as lease_rules
 from penstock.registration._clock import Clock
 from penstock.registration._record import ConsumerRecord
 from penstock.registration._store import LeaseStore
@@ -24,7 +25,7 @@ class Records:
         """The record as stored, or that of a consumer of which nobody heard yet."""
         stored = await self._store.get(*key)
         if stored is not None:
-            return stored
+            return await self._settle(stored)
         return ConsumerRecord(stream_name=key[0], consumer_name=key[1], created_at=self._clock())
 
     async def write(self, record: ConsumerRecord) -> bool:
@@ -45,7 +46,15 @@ class Records:
 
     async def list(self, stream_name: str | None = None) -> builtins.list[ConsumerRecord]:
         """All records, or those of a stream, in order."""
-        return await self._store.list(stream_name)
+        return [await self._settle(record) for record in await self._store.list(stream_name)]
+
+    async def _settle(self, record: ConsumerRecord) -> ConsumerRecord:
+        """Write down what a clock that was set back makes of the record, so that it counts from now on."""
+        settled = lease_rules.settled(record, self._clock())
+        if settled is not record and await self.write(settled):
+            return replace(settled, version=settled.version + 1)
+        # Somebody else was faster: whoever writes this one will learn of it.
+        return settled
 
     async def close(self) -> None:
         """Close the store."""
