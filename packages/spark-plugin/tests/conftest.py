@@ -45,9 +45,12 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def span_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where every process leaves its spans: the provider is an installed entry point, as an application's would be."""
-    folder = tmp_path_factory.mktemp("spans")
-    package = tmp_path_factory.mktemp("provider")
+    """Where Spark's processes leave their spans."""
+    return tmp_path_factory.mktemp("spans")
+
+
+def tracing_environment(span_folder: Path, package: Path) -> dict[str, str]:
+    """Variables for Spark's processes: their provider is an installed entry point, as an application's would be."""
     (package / "penstock_test_provider.py").write_text(_PROVIDER)
     metadata = package / "penstock_test_provider-1.0.dist-info"
     metadata.mkdir()
@@ -55,10 +58,11 @@ def span_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (metadata / "entry_points.txt").write_text(
         "[opentelemetry_tracer_provider]\npenstock_test = penstock_test_provider:create\n"
     )
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
-    os.environ["OTEL_PYTHON_TRACER_PROVIDER"] = "penstock_test"
-    os.environ[SPANS] = str(folder)
-    return folder
+    return {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")])),
+        "OTEL_PYTHON_TRACER_PROVIDER": "penstock_test",
+        SPANS: str(span_folder),
+    }
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +80,11 @@ def spark(span_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     builder = configure(SparkSession.builder.master("local[2]").appName("penstock tests"))
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with pytest.MonkeyPatch.context() as patch:
+        # The JVM hands its environment on to every process that it starts; this process keeps its own.
+        for name, value in tracing_environment(span_folder, tmp_path_factory.mktemp("provider")).items():
+            patch.setenv(name, value)
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -1,0 +1,141 @@
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.spark_plugin._fingerprint import function_fingerprint, source_fingerprint
+from penstock.spark_plugin._stage_store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin.errors import StoreInUseError
+
+LIMIT = 3
+
+
+def helper(value: int) -> int:
+    return value + LIMIT
+
+
+def compiled(source: str, **names: Any) -> Callable[..., Any]:
+    """A function made of text, as after an edit."""
+    scope = dict(names)
+    exec(compile(source, "user.py", "exec"), scope)
+    function: Callable[..., Any] = scope["build"]
+    return function
+
+
+def test_comments_and_places_do_not_count() -> None:
+    """An edit that changes no code keeps the stage."""
+    before = compiled("def build(x):\n    return x + 1\n")
+    after = compiled("\n\n# a comment\ndef build(x):\n    # another\n    return x + 1\n")
+    assert function_fingerprint(before) == function_fingerprint(after)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def build(x):\n    return x + 1\n", "def build(x):\n    return x + 2\n"),
+        ("def build(x):\n    return x.first()\n", "def build(x):\n    return x.last()\n"),
+        ("def build(x):\n    return map(lambda y: y + 1, x)\n", "def build(x):\n    return map(lambda y: y + 2, x)\n"),
+        ("def build(x, n=1):\n    return x + n\n", "def build(x, n=2):\n    return x + n\n"),
+        ("def build(x):\n    return x in {1, 2}\n", "def build(x):\n    return x in {1, 3}\n"),
+        ("def build(x):\n    return 1\n", "def build(x):\n    return True\n"),
+    ],
+)
+def test_code_counts(before: str, after: str) -> None:
+    """Constants, names, defaults and nested functions are all part of a function."""
+    assert function_fingerprint(compiled(before)) != function_fingerprint(compiled(after))
+
+
+def test_closures_and_globals_count() -> None:
+    """A function depends on what it closes over, and on the globals that it or its lambdas name."""
+
+    def make(limit: int) -> Callable[[int], int]:
+        return lambda value: value + limit
+
+    assert function_fingerprint(make(1)) == function_fingerprint(make(1))
+    assert function_fingerprint(make(1)) != function_fingerprint(make(2))
+    source = "def build(x):\n    return map(lambda y: y + LIMIT, x)\n"
+    assert function_fingerprint(compiled(source, LIMIT=1)) != function_fingerprint(compiled(source, LIMIT=2))
+
+
+def test_helpers_count_as_deep_as_they_go() -> None:
+    """An edit of a helper's helper is an edit of the function."""
+    source = (
+        "def inner(x):\n    return x * {}\ndef outer(x):\n    return inner(x)\ndef build(x):\n    return outer(x)\n"
+    )
+    assert function_fingerprint(compiled(source.format(2))) != function_fingerprint(compiled(source.format(3)))
+    assert function_fingerprint(compiled(source.format(2))) == function_fingerprint(compiled(source.format(2)))
+
+
+def test_the_order_of_equal_looking_values_counts() -> None:
+    """Two values that change places give another fingerprint, although both were met before."""
+    source = "def build():\n    return (A, B, {})\n"
+    a, b = [1], [2]
+    first = function_fingerprint(compiled(source.format("A"), A=a, B=b))
+    assert first != function_fingerprint(compiled(source.format("A"), A=b, B=a))
+
+
+def test_what_cannot_be_compared_is_unlike_anything() -> None:
+    """A value that cannot be pickled makes the stage run again: never a wrong result."""
+    function = compiled("def build():\n    return LOCK\n", LOCK=threading.Lock())
+    assert function_fingerprint(function) != function_fingerprint(function)
+
+
+def test_a_library_counts_by_its_name() -> None:
+    """Library functions are not followed into."""
+    source = "def build(x):\n    return F.sum(x)\n"
+    assert function_fingerprint(compiled(source, F=F)) == function_fingerprint(compiled(source, F=F))
+    assert function_fingerprint(helper) == function_fingerprint(helper)
+
+
+def test_files_count_by_path_size_and_time(spark: SparkSession, tmp_path: Path) -> None:
+    """A source of files is the same until one of them changes."""
+    file = tmp_path / "a.csv"
+    file.write_text("k,v\n1,2\n")
+
+    def stamp() -> str:
+        return source_fingerprint(spark.read.csv(str(tmp_path), schema="k int, v int", header=True))
+
+    first = stamp()
+    assert stamp() == first
+    os.utime(file, ns=(1, 1))
+    touched = stamp()
+    assert touched != first
+    (tmp_path / "b.csv").write_text("k,v\n3,4\n")
+    assert stamp() not in (first, touched)
+
+
+def test_rows_that_cannot_be_seen_are_unlike_anything(spark: SparkSession) -> None:
+    """A range is known by its plan; an RDD of the driver's is not."""
+    assert source_fingerprint(spark.range(5)) == source_fingerprint(spark.range(5))
+    assert source_fingerprint(spark.range(5)) != source_fingerprint(spark.range(6))
+    hidden = spark.createDataFrame(spark.sparkContext.parallelize([(1,)]), "a int")
+    assert source_fingerprint(hidden) != source_fingerprint(hidden)
+
+
+def test_a_stage_is_committed_by_its_marker_alone(tmp_path: Path) -> None:
+    """Data without a marker is no result; half a marker neither."""
+    folder = StageFolder(tmp_path / "stage")
+    folder.output("daily").mkdir(parents=True)
+    (folder.output("daily") / "part.parquet").write_bytes(b"x")
+    assert folder.committed() is None
+    (folder.path / "_COMMITTED.json").write_text('{"stage": "daily"')
+    assert folder.committed() is None
+    result = CommittedStage("daily", "f", rows=1, size_bytes=1, seconds=0.5, outputs={"daily": "daily"})
+    folder.commit(result)
+    assert folder.committed() == result
+    folder.wipe()
+    assert folder.committed() is None
+    assert not folder.path.exists()
+
+
+def test_a_store_has_one_driver(tmp_path: Path) -> None:
+    """A second driver on a store is refused, with the holder's name; afterwards it may have it."""
+    with StageStore(tmp_path), pytest.raises(StoreInUseError, match=f"process {os.getpid()}"):
+        StageStore(tmp_path).__enter__()
+    with StageStore(tmp_path):
+        pass
