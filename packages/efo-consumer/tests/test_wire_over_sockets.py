@@ -49,6 +49,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.connections = 0
+        self.open_connections = 0
         self.sent_bytes = 0
         self.damage_at: int | None = None
 
@@ -74,6 +75,7 @@ class Proxy:
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open_connections += 1
         up_reader, up_writer = await asyncio.open_connection(*self._upstream)
         self._writers += [writer, up_writer]
         for source, sink, counts in ((reader, up_writer, False), (up_reader, writer, True)):
@@ -95,6 +97,7 @@ class Proxy:
             pass
         finally:
             sink.close()
+            self.open_connections -= 0 if counts else 1
 
     async def __aenter__(self) -> "Proxy":
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -349,6 +352,63 @@ async def test_one_stalled_stream_does_not_hold_up_another() -> None:
         assert sorted(found) == sorted(rows)
 
 
+async def test_connections_are_shared_up_to_the_limit_of_streams() -> None:
+    """The emulator allows 100 streams a connection: 130 subscriptions take two connections, not 130."""
+    async with world(shards=130) as kinesis:
+        proxy = await kinesis.proxy(SubscribeTransportType.HTTP2)
+        publisher = kinesis.publisher(url=proxy.url)
+        async with AsyncExitStack() as stack:
+            published = [
+                await stack.enter_async_context(
+                    aclosing(publisher.publish(ORDERS, shard.shard_id, ShardPosition.trim_horizon()))
+                )
+                for shard in await kinesis.shards()
+            ]
+            events = await asyncio.gather(*(anext(one) for one in published))
+            assert len(events) == 130
+            assert proxy.connections == 2
+
+
+async def test_the_end_of_a_shard_keeps_the_connection() -> None:
+    """A stream that the service ends leaves the connection to the streams that follow."""
+    async with world() as kinesis:
+        proxy = await kinesis.proxy(SubscribeTransportType.HTTP2)
+        publisher = kinesis.publisher(url=proxy.url)
+        split = {"StreamName": "orders", "ShardToSplit": "shardId-000000000000", "NewStartingHashKey": HALF}
+        await kinesis.client.call("SplitShard", split)
+        (end,) = await read(publisher)
+        for child in end.child_shards:
+            published = publisher.publish(ORDERS, child.shard_id, ShardPosition.trim_horizon())
+            async with aclosing(published):
+                await anext(published)
+        assert proxy.connections == 1
+
+
+async def test_a_connection_with_an_abandoned_stream_goes_with_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the service sends on to nobody, the connection takes no new streams, and is closed after its others."""
+    monkeypatch.setattr("penstock.efo_consumer._http2._END_GRACE_SECONDS", 0.0)
+    async with world(shards=2) as kinesis:
+        proxy = await kinesis.proxy(SubscribeTransportType.HTTP2)
+        publisher = kinesis.publisher(url=proxy.url)
+        first, second = [shard.shard_id for shard in await kinesis.shards()]
+        stays = publisher.publish(ORDERS, first, ShardPosition.trim_horizon())
+        leaves = publisher.publish(ORDERS, second, ShardPosition.trim_horizon())
+        await anext(stays)
+        await anext(leaves)
+        assert proxy.connections == 1
+        await leaves.aclose()
+        await anext(stays)
+        again = publisher.publish(ORDERS, second, ShardPosition.trim_horizon())
+        await anext(again)
+        await anext(stays)
+        assert (proxy.connections, proxy.open_connections) == (2, 2)
+        await stays.aclose()
+        await until(lambda: proxy.open_connections == 1)
+        await anext(again)
+        await again.aclose()
+        await until(lambda: proxy.open_connections == 0)
+
+
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_a_reset_connection_is_resumed(transport: SubscribeTransportType) -> None:
     """A connection that breaks in the middle costs no record, and doubles none."""
@@ -421,6 +481,23 @@ async def test_a_position_of_another_stream_is_fatal(transport: SubscribeTranspo
         with pytest.raises(RecordPublisherFatalError, match="retention") as caught:
             await read(kinesis.publisher(transport), position=ShardPosition.after("1"))
         assert caught.value.code == "InvalidArgumentException"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_closing_the_publisher_ends_its_generators(transport: SubscribeTransportType) -> None:
+    """A generator that waits for an event fails when its publisher is closed, instead of subscribing again."""
+    async with world(idle_event_interval=timedelta(seconds=30)) as kinesis:
+        rows = await kinesis.put(1, 100)
+        publisher = kinesis.publisher(transport)
+        published = publisher.publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
+        async with aclosing(published):
+            assert data([await anext(published)]) == rows
+            waiting = asyncio.ensure_future(anext(published))
+            await asyncio.sleep(0)
+            await publisher.close()
+            with pytest.raises(RecordPublisherFatalError) as caught:
+                await waiting
+        assert caught.value.code == "Closed"
 
 
 async def test_an_endpoint_that_is_not_there_is_an_error_in_the_end() -> None:

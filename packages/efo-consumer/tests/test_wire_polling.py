@@ -3,6 +3,7 @@
 import json
 from contextlib import aclosing
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
@@ -162,11 +163,7 @@ async def test_throttling_is_waited_out_by_all_readers_of_the_shard() -> None:
     client = ScriptedClient(clock, *throttled, answer(1, end=True))
     shared = tools(clock)
     assert numbers(await publish(client, shared)) == [1]
-    gaps = [
-        later - earlier
-        for earlier, later in zip(client.times("GetRecords"), client.times("GetRecords")[1:], strict=False)
-    ]
-    assert min(gaps) >= 0.5
+    assert min(later - earlier for earlier, later in pairwise(client.times("GetRecords"))) >= 0.5
     assert shared.pace.reserve("orders", SHARD, clock.now) > 0
 
 
@@ -267,7 +264,7 @@ def test_reads_of_a_shard_are_never_closer_than_the_interval(steps: list[tuple[f
         now += passed
         reads[shard].append(now + pace.reserve("orders", shard, now))
     for times in reads.values():
-        assert all(later - earlier >= 0.2 - 1e-9 for earlier, later in zip(times, times[1:], strict=False))
+        assert all(later - earlier >= 0.2 - 1e-9 for earlier, later in pairwise(times))
 
 
 def test_the_pace_forgets_shards_that_are_not_read() -> None:

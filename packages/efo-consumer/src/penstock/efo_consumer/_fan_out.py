@@ -18,6 +18,7 @@ from penstock.efo_consumer._subscription import SubscribeRequest
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
     RecordPublisherError,
+    RecordPublisherFatalError,
     ShardEndError,
     SubscriptionSilentError,
 )
@@ -61,6 +62,7 @@ class FanOutRecordPublisher:
         self._clock = clock
         self._sleep = sleep
         self._random = random
+        self._closed = False
         # Kept across generators: a shard that is published anew meets the 5-second rule all the same.
         self._accepted_at: dict[tuple[str, str], float] = {}
 
@@ -90,6 +92,10 @@ class FanOutRecordPublisher:
         delay_seconds = 0.0
         while True:
             await self._wait(request, delay_seconds)
+            if self._closed:
+                raise RecordPublisherFatalError(
+                    "the publisher was closed", stream=stream.name, shard_id=shard_id, code="Closed"
+                )
             call = _Call(self, stream, request, retries)
             try:
                 async with aclosing(call.events()) as events:
@@ -104,7 +110,8 @@ class FanOutRecordPublisher:
             request = SubscribeRequest(request.consumer_arn, shard_id, call.position)
 
     async def close(self) -> None:
-        """End every subscription: their generators fail with a connection error when asked for more."""
+        """End every subscription; their generators fail when asked for more."""
+        self._closed = True
         await self._transport.close()
 
     def _consumer_arn(self, stream: StreamIdentity) -> str:

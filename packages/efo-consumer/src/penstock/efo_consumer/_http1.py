@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import aiohttp
 
@@ -83,6 +84,7 @@ class Http1Transport:
         self._url = session.endpoint_url("kinesis") + "/"
         self._connect_timeout_seconds = connect_timeout.total_seconds()
         self._http: aiohttp.ClientSession | None = None
+        self._subscriptions: WeakSet[Http1Subscription] = WeakSet()
 
     def _open(self) -> aiohttp.ClientSession:
         if self._http is None:
@@ -103,7 +105,9 @@ class Http1Transport:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 response = await self._open().post(self._url, data=body, headers=headers)
                 if response.status == 200:
-                    return Http1Subscription(response)
+                    subscription = Http1Subscription(response)
+                    self._subscriptions.add(subscription)
+                    return subscription
                 try:
                     answer = await response.content.read(MAX_ERROR_BODY_BYTES)
                 finally:
@@ -116,6 +120,9 @@ class Http1Transport:
 
     async def close(self) -> None:
         """See `SubscribeTransport.close`."""
+        # A session that closes does not wake those who read from its answers.
+        for subscription in list(self._subscriptions):
+            await subscription.close()
         http, self._http = self._http, None
         if http is not None:
             await http.close()
