@@ -70,7 +70,7 @@ def test_acquire_and_release(open_one, emulator):
 def test_a_kept_lease_outlives_its_time_to_live(open_one):
     """The deadline moves on by itself, three times here."""
     with open_one() as registry:
-        lease = registry.acquire(request(time_to_live=timedelta(seconds=0.6)))
+        lease = registry.acquire(request(time_to_live=timedelta(seconds=1.5)))
         registry.keep(lease, lambda error: pytest.fail(str(error)))
         ends_at = []
 
@@ -90,7 +90,7 @@ def test_whoever_is_taken_over_is_told(open_one):
     told = threading.Event()
     errors = []
     with open_one() as first, open_one() as second:
-        lease = first.acquire(request("first", time_to_live=timedelta(seconds=0.6)))
+        lease = first.acquire(request("first", time_to_live=timedelta(seconds=1.5)))
 
         def on_lost(error):
             errors.append(error)
