@@ -81,6 +81,7 @@ class ShardPoll:
         self._iterator: str | None = None
         self._iterator_at = 0.0
         self._failures = 0
+        self._throttles = 0
         self.position = position
 
     async def read(self) -> DecodedPayload:
@@ -102,6 +103,7 @@ class ShardPoll:
                 await self._sleep(self._after(error))
                 continue
             self._failures = 0
+            self._throttles = 0
             self._iterator = payload.next_iterator
             self._iterator_at = self._now()
             if payload.last_sequence_number is not None:
@@ -141,12 +143,14 @@ class ShardPoll:
         kind = classify(error) if isinstance(error, AwsError | OSError) else ErrorKind.RETRYABLE
         if kind is ErrorKind.FATAL:
             raise self._give_up(error, RecordPublisherFatalError) from error
-        self._failures += 1
-        delay = policy.delay_seconds(self._failures - 1, self._tools.random)
         if kind is ErrorKind.THROTTLED:
             # Others read the shard too, or a large answer used up its bytes: no failure, only to be waited out.
+            delay = policy.delay_seconds(self._throttles, self._tools.random)
+            self._throttles += 1
             self._tools.pace.postpone(self._stream.name, self._shard_id, self._now() + delay)
             return 0.0
+        delay = policy.delay_seconds(self._failures, self._tools.random)
+        self._failures += 1
         if self._failures >= policy.max_attempts:
             raise self._retries_error(error, policy) from error
         return delay
