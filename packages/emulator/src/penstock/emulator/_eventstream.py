@@ -68,5 +68,5 @@ def _payload(event: RecordsEvent) -> bytes:
     rest["MillisBehindLatest"] = event.millis_behind_latest
     if event.child_shards:
         rest["ChildShards"] = event.child_shards
-    records = b",".join([record.encoded for record in event.records])
+    records = b",".join(event.records.encoded)
     return b'{"Records":[' + records + b"]," + msgspec.json.encode(rest)[1:]

@@ -1,4 +1,4 @@
-"""A record as a shard keeps it."""
+"""A record, in the form in which it is sent and kept."""
 
 from __future__ import annotations
 
@@ -8,12 +8,19 @@ import msgspec
 import pybase64
 
 
-class Record:
-    """One record, kept in the form in which it is sent.
+def encode_record(*, arrival_ms: int, sequence_number: str, partition_key: str, data: bytes) -> bytes:
+    """The JSON object in which a record is sent: built once, when the record is put, for all of its readers."""
+    return b'{"SequenceNumber":"%b","ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","PartitionKey":%b}' % (
+        sequence_number.encode(),
+        arrival_ms // 1000,
+        arrival_ms % 1000,
+        pybase64.b64encode(data),
+        msgspec.json.encode(partition_key),
+    )
 
-    Every reader and every subscriber gets the same JSON object, so it is built once, when the record is put; what it
-    holds is taken out of it again only where a test looks inside.
-    """
+
+class Record:
+    """One record; what its JSON object holds is taken out of it again only where a test looks inside."""
 
     __slots__ = ("arrival_ms", "counter", "encoded", "size_bytes")
 
@@ -21,21 +28,8 @@ class Record:
         self.counter = counter
         self.arrival_ms = arrival_ms
         self.size_bytes = size_bytes
+        """Data and partition key, as the limits count them."""
         self.encoded = encoded
-
-    @classmethod
-    def build(
-        cls, *, counter: int, arrival_ms: int, sequence_number: str, partition_key: str, data: bytes, size_bytes: int
-    ) -> Record:
-        """Encode a record; `size_bytes` counts data and partition key, as the limits do."""
-        encoded = b'{"SequenceNumber":"%b","ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","PartitionKey":%b}' % (
-            sequence_number.encode(),
-            arrival_ms // 1000,
-            arrival_ms % 1000,
-            pybase64.b64encode(data),
-            msgspec.json.encode(partition_key),
-        )
-        return cls(counter=counter, arrival_ms=arrival_ms, size_bytes=size_bytes, encoded=encoded)
 
     @property
     def sequence_number(self) -> str:

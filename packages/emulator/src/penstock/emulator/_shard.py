@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from ._limits import TokenBucket
-from ._record import Record
+from ._log import RecordLog
+from ._record import encode_record
 from ._sequence import SequenceNumbers
 
 if TYPE_CHECKING:
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from ._config import EmulatorConfig
     from ._hash_keys import HashKeyRange
+    from ._log import RecordSlice
 
 
 class Shard:
@@ -40,11 +41,11 @@ class Shard:
         self.children: list[Shard] = []
         self.created = now
         self.closed: float | None = None
-        self.records: list[Record] = []
+        self.log = RecordLog()
         self.listeners: set[Callable[[], None]] = set()
+        self.on_append: Callable[[Shard], None] | None = None
+        """Called after every record: the journal's place to look in."""
         self._sequence = SequenceNumbers(epoch=epoch, index=index)
-        self._counters: list[int] = []
-        self._arrivals_ms: list[int] = []
         self._next_counter = 0
         self._last_ms = int(now * 1000)
         self._limited = config.enforce_limits
@@ -59,6 +60,11 @@ class Shard:
     def is_open(self) -> bool:
         """Whether the shard takes records."""
         return self.closed is None
+
+    @property
+    def records(self) -> RecordSlice:
+        """The records of now, oldest first."""
+        return self.log.slice(0, len(self.log))
 
     @property
     def tip(self) -> int:
@@ -96,18 +102,16 @@ class Shard:
         self._last_ms = arrival_ms = max(self._last_ms, int(now * 1000))
         self._next_counter = counter + 1
         sequence_number = self._sequence.text(counter, arrival_ms // 1000)
-        self._counters.append(counter)
-        self._arrivals_ms.append(arrival_ms)
-        self.records.append(
-            Record.build(
-                counter=counter,
-                arrival_ms=arrival_ms,
-                sequence_number=sequence_number,
-                partition_key=partition_key,
-                data=data,
-                size_bytes=size_bytes,
-            )
+        self.log.append(
+            counter=counter,
+            arrival_ms=arrival_ms,
+            size_bytes=size_bytes,
+            encoded=encode_record(
+                arrival_ms=arrival_ms, sequence_number=sequence_number, partition_key=partition_key, data=data
+            ),
         )
+        if self.on_append is not None:
+            self.on_append(self)
         return sequence_number
 
     def advance(self, now: float) -> str:
@@ -136,28 +140,20 @@ class Shard:
     def position_at(self, timestamp: float) -> int:
         """The position of the first record that arrived at `timestamp` (seconds) or later, or else the tip."""
         # Clients send floats of milliseconds: round, or 1.001 would become 1.000.
-        index = bisect_left(self._arrivals_ms, round(timestamp * 1000))
-        return self._counters[index] if index < len(self._counters) else self._next_counter
+        index = self.log.index_at(round(timestamp * 1000))
+        return self.log.counter(index) if index < len(self.log) else self._next_counter
 
     def sequence_number_at(self, position: int, now: float) -> str:
         """A sequence number of this shard with the counter `position`."""
         return self._sequence.text(position, int(now))
 
-    def read(self, position: int, *, max_records: int, max_bytes: int) -> list[Record]:
+    def read(self, position: int, *, max_records: int, max_bytes: int) -> RecordSlice:
         """Records from `position` on, in order; always one where there is one, whatever its size."""
-        start = bisect_left(self._counters, position)
-        end = min(len(self.records), start + max_records)
-        size = 0
-        for index in range(start, end):
-            size += self.records[index].size_bytes
-            if size > max_bytes and index > start:
-                end = index
-                break
-        return self.records[start:end]
+        return self.log.fitting(self.log.index_of(position), max_records=max_records, max_bytes=max_bytes)
 
     def has_records(self, position: int) -> bool:
         """Whether there is a record at `position` or after it."""
-        return bool(self._counters) and self._counters[-1] >= position
+        return self.log.last_counter >= position
 
     def exhausted(self, position: int) -> bool:
         """Whether a reader at `position` has seen all that will ever be in this shard."""
@@ -165,10 +161,10 @@ class Shard:
 
     def millis_behind(self, position: int, now: float) -> int:
         """How far the next unread record lies behind `now`; 0 at the tip."""
-        index = bisect_left(self._counters, position)
-        if index == len(self._counters):
+        index = self.log.index_of(position)
+        if index == len(self.log):
             return 0
-        return max(1, int(now * 1000) - self._arrivals_ms[index])
+        return max(1, int(now * 1000) - self.log.arrival_ms(index))
 
     def child_shards(self) -> list[dict[str, Any]]:
         """The children as GetRecords and SubscribeToShard list them at the end of a shard."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ._config import EmulatorConfig
-    from ._record import Record
+    from ._log import RecordSlice
     from ._shard import Shard
     from .errors import KinesisError
 
@@ -29,7 +29,7 @@ class RecordsEvent:
     `continuation` is None at the end of the shard, and only there; `child_shards` are given there, and only there.
     """
 
-    records: list[Record]
+    records: RecordSlice
     continuation: str | None
     millis_behind_latest: int
     child_shards: list[dict[str, Any]]
@@ -83,12 +83,12 @@ class Subscription:
             return self._records_event(now)
         if self.shard.exhausted(self.position):
             self.close()
-            return RecordsEvent([], None, 0, self.shard.child_shards())
+            return RecordsEvent(self.shard.log.slice(0, 0), None, 0, self.shard.child_shards())
         if now >= self._idle_at:
             self._idle_at = now + self._idle_interval
             continuation = self.shard.advance(now)
             self.position = self.shard.tip
-            return RecordsEvent([], continuation, 0, [])
+            return RecordsEvent(self.shard.log.slice(0, 0), continuation, 0, [])
         return None
 
     def deadline(self, now: float) -> float:
@@ -99,10 +99,10 @@ class Subscription:
 
     def _records_event(self, now: float) -> RecordsEvent:
         records = self.shard.read(self.position, max_records=_MAX_EVENT_RECORDS, max_bytes=_MAX_EVENT_BYTES)
-        self.position = records[-1].counter + 1
+        self.position = records.last_counter + 1
         self._idle_at = now + self._idle_interval
         if self._pace is not None:
-            self._pace.take(sum(record.size_bytes for record in records))
+            self._pace.take(records.size_bytes)
         return RecordsEvent(records, records[-1].sequence_number, self.shard.millis_behind(self.position, now), [])
 
     def _changed(self) -> None:
