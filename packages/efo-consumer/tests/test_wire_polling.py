@@ -167,6 +167,15 @@ async def test_throttling_is_waited_out_by_all_readers_of_the_shard() -> None:
     assert shared.pace.reserve("orders", SHARD, clock.now) > 0
 
 
+async def test_throttled_iterators_are_waited_out() -> None:
+    """GetShardIterator backs off too, before every further call."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1, end=True))
+    client.iterator_failures = [failure("ProvisionedThroughputExceededException") for _ in range(5)]
+    assert numbers(await publish(client, tools(clock))) == [1]
+    assert min(later - earlier for earlier, later in pairwise(client.times("GetShardIterator"))) >= 0.5
+
+
 @pytest.mark.parametrize("code", ["InternalFailure", "ServiceUnavailableException"])
 async def test_failures_in_a_row_use_the_attempts_up(code: str) -> None:
     """Failures are retried with back-off as often as configured, counted anew after each success."""

@@ -148,7 +148,8 @@ class ShardPoll:
             delay = policy.delay_seconds(self._throttles, self._tools.random)
             self._throttles += 1
             self._tools.pace.postpone(self._stream.name, self._shard_id, self._now() + delay)
-            return 0.0
+            # The pace holds back reads; a call for an iterator has to wait here.
+            return delay if self._iterator is None else 0.0
         delay = policy.delay_seconds(self._failures, self._tools.random)
         self._failures += 1
         if self._failures >= policy.max_attempts:
