@@ -1,4 +1,5 @@
 import asyncio
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -12,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, RemoteSink
-from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError
+from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError, SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -315,6 +316,14 @@ async def test_a_client_that_vanishes_leaves_nothing_behind() -> None:
         fake.requests[0].answer.set()
         await wait_until(lambda: bool(fake.accepted))
         assert await exchange(gateway, HELLO) is grpc.StatusCode.OK
+
+
+def test_a_remote_sink_can_be_pickled_and_takes_known_kinds_only() -> None:
+    """A driver makes it, tasks elsewhere use it."""
+    sink = pickle.loads(pickle.dumps(RemoteSink("127.0.0.1:1", ClientSecurity(token="t"), destination="flights")))
+    assert sink.create_writer().destination == "flights"
+    with pytest.raises(SinkOptionError):
+        RemoteSink("127.0.0.1:1", destination="flights", kind="kafka")
 
 
 def test_a_window_smaller_than_a_batch_is_refused() -> None:

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pyarrow as pa
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -95,6 +97,37 @@ def test_a_missing_stream_is_the_destinations_error(gateway: ServiceProcess) -> 
     with pytest.raises(DestinationError) as caught:
         write_batches(RemoteSink(gateway.address, destination="nowhere"), [rows(0, 5)])
     assert caught.value.code == "ResourceNotFoundException"
+
+
+def test_a_stream_can_be_named_by_its_arn(emulator: RunningEmulator, stream: str, gateway: ServiceProcess) -> None:
+    """As for streams of other accounts."""
+    arn = emulator.client().describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+    assert write_batches(RemoteSink(gateway.address, destination=arn), [rows(0, 3)]).records == 3
+    assert sorted(read_all(emulator, stream)) == [b"0", b"1", b"2"]
+
+
+def test_mutual_tls_lets_only_known_clients_write(emulator: RunningEmulator, stream: str, tmp_path: Path) -> None:
+    """A client with a certificate of the authority writes; one without cannot connect."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in ("127.0.0.1", "client"):
+        leaf = authority.issue_cert(name)
+        leaf.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+        leaf.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
+    for flag, file in (("certificate", "127.0.0.1.pem"), ("private-key", "127.0.0.1.key"), ("client-ca", "ca.pem")):
+        arguments += [f"--{flag}-file", str(tmp_path / file)]
+    known = ClientSecurity(
+        ca_file=tmp_path / "ca.pem",
+        certificate_file=tmp_path / "client.pem",
+        private_key_file=tmp_path / "client.key",
+    )
+    unknown = ClientSecurity(ca_file=tmp_path / "ca.pem")
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        assert write_batches(RemoteSink(process.address, known, destination=stream), [rows(0, 3)]).records == 3
+        sink = RemoteSink(process.address, unknown, destination=stream, reconnect_timeout=timedelta(0))
+        with pytest.raises(GatewayError):
+            write_batches(sink, [rows(0, 3)])
 
 
 def test_health_and_reflection_answer(gateway: ServiceProcess) -> None:

@@ -12,6 +12,13 @@ from penstock.rpc import GrpcServer
 from penstock.services.sink_gateway._settings import GatewaySettings
 
 
+def _sink(settings: GatewaySettings, stream: str) -> KinesisStreamsSink:
+    """The sink of a stream's name or ARN."""
+    if stream.startswith("arn:"):
+        return KinesisStreamsSink(settings.aws, stream_arn=stream, config=settings.sink)
+    return KinesisStreamsSink(settings.aws, stream, config=settings.sink)
+
+
 @asynccontextmanager
 async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]:
     """Serve the gateway between enter and exit; the exit writes what was accepted, within the drain time.
@@ -19,7 +26,7 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
     Raises:
         ServerStartError: the address cannot be bound.
     """
-    destinations = SharedDestinations(lambda name: KinesisStreamsSink(settings.aws, name, config=settings.sink))
+    destinations = SharedDestinations(lambda name: _sink(settings, name))
     servicer = SinkGatewayServicer(destinations, settings.window)
     drain_ends = None
     try:
