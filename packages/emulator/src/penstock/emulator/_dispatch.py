@@ -16,6 +16,8 @@ from ._subscription import Subscription
 from .errors import KinesisError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ._clock import Clock
     from ._kinesis import Kinesis
 
@@ -50,14 +52,20 @@ class Response:
 class Dispatcher:
     """Answers requests from one account, at the time of a clock."""
 
-    def __init__(self, kinesis: Kinesis, clock: Clock) -> None:
+    def __init__(self, kinesis: Kinesis, clock: Clock, *, commit: Callable[[str], None] | None = None) -> None:
         self._kinesis = kinesis
         self._clock = clock
+        # Called with the operation after it was carried out and before it is answered; raises a KinesisError to have
+        # that answered instead.
+        self._commit = commit
 
     def handle(self, request: Request) -> Response:
         """Answer a request; never raises for what a client can send."""
         try:
-            answer = perform(self._kinesis, _operation(request), _params(request), self._clock.time())
+            operation = _operation(request)
+            answer = perform(self._kinesis, operation, _params(request), self._clock.time())
+            if self._commit is not None:
+                self._commit(operation)
         except KinesisError as error:
             if error.code == "UnknownOperationException":
                 _logger.warning("refused: %s", error)
