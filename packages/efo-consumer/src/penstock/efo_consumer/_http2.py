@@ -52,6 +52,7 @@ class Http2Subscription:
         self._loop = asyncio.get_running_loop()
         self._parser = SubscriptionParser()
         self._window = ReceiveWindow(window_bytes)
+        self._pending_bytes = 0
         self._lock = threading.Lock()
         self._outcomes: deque[tuple[SubscriptionEvent | EfoConsumerError | AwsServiceError | None, int]] = deque()
         self._status = 0
@@ -100,7 +101,7 @@ class Http2Subscription:
             return None
         self._outcomes.popleft()
         with self._lock:
-            credit = self._window.taken(cost, self._parser.pending_bytes)
+            credit = self._window.taken(cost, self._pending_bytes)
         self._credit(credit)
         return outcome
 
@@ -137,10 +138,12 @@ class Http2Subscription:
                 self._error_body += chunk
             return
         self.bytes_received += len(chunk)
+        outcomes = self._parser.feed(chunk)
+        completed = [event.wire_bytes for event in outcomes if isinstance(event, SubscriptionEvent)]
+        # Only the books are locked: the event loop must not wait while a large event is decoded.
         with self._lock:
-            outcomes = self._parser.feed(chunk)
-            completed = [event.wire_bytes for event in outcomes if isinstance(event, SubscriptionEvent)]
-            credit, costs = self._window.received(len(chunk), completed, self._parser.pending_bytes)
+            self._pending_bytes = self._parser.pending_bytes
+            credit, costs = self._window.received(len(chunk), completed, self._pending_bytes)
         if not outcomes:
             self._credit(credit)
             return
