@@ -154,6 +154,19 @@ class Stream:
         arn = self.client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]["StreamARN"]
         return [one["ConsumerName"] for one in self.client.list_stream_consumers(StreamARN=arn)["Consumers"]]
 
+    def register(self, consumer_name: str) -> str:
+        """Register a consumer, as a user would; its ARN, when it is ACTIVE."""
+        arn = self.client.describe_stream_summary(StreamName=self.name)["StreamDescriptionSummary"]["StreamARN"]
+        made = self.client.register_stream_consumer(StreamARN=arn, ConsumerName=consumer_name)["Consumer"]
+        consumer_arn = made["ConsumerARN"]
+
+        def is_active() -> bool:
+            found = self.client.describe_stream_consumer(ConsumerARN=consumer_arn)
+            return bool(found["ConsumerDescription"]["ConsumerStatus"] == "ACTIVE")
+
+        wait_until(is_active, "the consumer is not ACTIVE")
+        return str(consumer_arn)
+
 
 @pytest.fixture
 def make_stream(kinesis: RunningEmulator) -> Callable[[int], Stream]:

@@ -93,6 +93,50 @@ def test_a_restarted_query_goes_on_from_its_checkpoint(
     assert collected.data == source.put_keys
 
 
+def test_registration_follows_the_strategy(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """`eager` registers with the DataFrame and deregisters with the query; `none` leaves the user's consumer alone."""
+    source = make_stream(1)
+    source.put(10)
+    common = source.options(
+        initialPosition="TRIM_HORIZON", recordPublisher="efo", registryStore=str(tmp_path / "registry.db")
+    )
+    frame = read_stream(spark, common | {"efoRegistration": "eager", "efoConsumerName": "early"})
+    assert source.consumers() == ["early"]
+    query = start(frame, collected, tmp_path / "eager")
+    until(lambda: len(collected.keys) >= 10, "no rows", query=query)
+    query.stop()
+    until(lambda: source.consumers() == [], "the consumer is not deregistered")
+
+    arn = source.register("mine")
+    collected.batches.clear()
+    none = {"efoRegistration": "none", f"efoConsumerArn.{source.name}": arn}
+    query = start(read_stream(spark, common | none), collected, tmp_path / "none")
+    until(lambda: len(collected.keys) >= 10, "no rows", query=query)
+    query.stop()
+    assert collected.data == source.put_keys
+    assert source.consumers() == ["mine"]
+
+
+def test_one_query_reads_many_streams(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, tmp_path: Path
+) -> None:
+    """Streams share a query and its partitions; rows say whose they are."""
+    streams = [make_stream(1), make_stream(2)]
+    for stream in streams:
+        stream.put(20)
+    names = ",".join(stream.name for stream in streams)
+    options = streams[0].options(initialPosition="TRIM_HORIZON") | {"streamName": names}
+    query = start(read_stream(spark, options), collected, tmp_path / "checkpoint", availableNow=True)
+    assert query.awaitTermination(60)
+    rows = [row for rows in collected.batches.values() for row in rows]
+    for stream in streams:
+        mine = {(row["shardId"], row["sequenceNumber"]) for row in rows if row["streamName"] == stream.name}
+        assert mine == set(stream.put_keys)
+    assert len(rows) == 40
+
+
 def test_available_now_ends_at_what_there_is_in_bounded_micro_batches(
     spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, tmp_path: Path
 ) -> None:

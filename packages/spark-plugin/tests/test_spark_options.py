@@ -164,7 +164,7 @@ def test_durations(text: str, seconds: float) -> None:
 @pytest.mark.parametrize(("text", "size"), [("65536", 65536), ("64k", 65536), ("8m", 8 << 20), ("1gb", 1 << 30)])
 def test_byte_counts(text: str, size: int) -> None:
     """Byte counts have units."""
-    assert parse(bufferBytes=text).buffer_bytes == size
+    assert parse(bufferBytes=text, bufferBytesPerShard="1k").buffer_bytes == size
 
 
 @pytest.mark.parametrize(
@@ -219,6 +219,7 @@ def test_what_an_option_needs_is_named(options: dict[str, str], missing: str) ->
         {"awsProfile": "p", "awsAccessKeyId": "a", "awsSecretAccessKey": "b"},
         {"recordPublisher": "efo", "efoConsumerName": "c", "efoConsumerArn.flights": "arn"},
         {"randomPartitionKey": "true", "partitionKeyColumn": "id"},
+        {"bufferBytes": "1m"},
     ],
 )
 def test_options_that_cannot_both_hold_are_refused(options: dict[str, str]) -> None:

@@ -102,6 +102,7 @@ class KinesisOptions:
     def __post_init__(self) -> None:
         _check_credentials(self)
         _check_efo(self)
+        _check_sizes(self)
         position = self.initial_position
         at_timestamp = position is not None and position.type is InitialPositionType.AT_TIMESTAMP
         if at_timestamp and position is not None and position.timestamp is None:
@@ -243,6 +244,16 @@ def _check_efo(options: KinesisOptions) -> None:
         )
     elif options.efo_consumer_name is None:
         raise MissingOptionError("efoConsumerName", "recordPublisher is efo; each query has its own consumer")
+
+
+def _check_sizes(options: KinesisOptions) -> None:
+    for smaller, larger in (
+        ("bufferBytesPerShard", "bufferBytes"),
+        ("maxRecordSizeInBytes", "maxBatchSizeInBytes"),
+        ("maxBatchSize", "maxBufferedRequests"),
+    ):
+        if getattr(options, field_name(smaller)) > getattr(options, field_name(larger)):
+            raise ContradictoryOptionsError((smaller, larger), f"{larger} must hold at least one {smaller}")
 
 
 def _names(specs: tuple[OptionSpec, ...]) -> dict[str, OptionSpec]:

@@ -3,12 +3,12 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from opentelemetry.trace import Status, StatusCode
 from pyspark.errors import AnalysisException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import (
@@ -47,15 +47,19 @@ class PipelineRun:
         self._scheduler = scheduler
         self._store = store
         self._clock = clock
+        self._live: dict[str, list[StreamingQuery]] = {}
+        self._materialised: list[DataFrame] = []
 
     @property
     def progress(self) -> Mapping[str, StageProgress]:
         """State, attempts, seconds, rows and bytes by stage id, in the order of the plan."""
+        self._look_at_queries()
         return self._scheduler.progress(self._clock())
 
     @property
     def states(self) -> dict[str, StageState]:
         """State by the stages' names, in the order of the plan."""
+        self._look_at_queries()
         return {stage.name: self._scheduler.state(stage.id) for stage in self.plan.stages}
 
     @property
@@ -87,15 +91,34 @@ class PipelineRun:
         return True
 
     def stop(self) -> None:
-        """Stop the live queries and let another driver have the store."""
+        """Stop the live queries and let another driver have the store. Can be repeated."""
         try:
             for query in self.queries.values():
                 query.stop()
-            for stage in self.plan.stages:
-                if self._scheduler.state(stage.id) is StageState.RUNNING:
-                    self._scheduler.apply(StageFinished(stage_id=stage.id, at=self._clock()))
+            self._look_at_queries()
         finally:
+            for frame in self._materialised:
+                frame.unpersist()
             self._store.release()
+
+    def deploy(self, stage: Stage, queries: Mapping[str, StreamingQuery], inputs: Sequence[DataFrame]) -> None:
+        """Take over the queries of a live stage, and the committed results that are kept in memory for them."""
+        self._live[stage.id] = list(queries.values())
+        self.queries.update(queries)
+        self._materialised += inputs
+
+    def _look_at_queries(self) -> None:
+        """A live stage ends when one of its queries fails, or when all were stopped."""
+        for stage_id, queries in self._live.items():
+            if self._scheduler.state(stage_id) is not StageState.RUNNING:
+                continue
+            failed = next((error for query in queries if (error := query.exception()) is not None), None)
+            if failed is not None:
+                # The checkpoint is where it goes on: a new run does that, from the beginning of the failed micro-batch.
+                words = _words(failed)
+                self._scheduler.apply(StageFailed(stage_id=stage_id, at=self._clock(), error=words, retryable=False))
+            elif not any(query.isActive for query in queries):
+                self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
 
 
 def run_pipeline(
@@ -156,7 +179,7 @@ def _deploy(
                     StageFinished(stage_id=stage.id, at=clock(), rows=result.rows, size_bytes=result.size_bytes)
                 )
             else:
-                run.queries.update(runner.deploy_live(stage))
+                run.deploy(stage, *runner.deploy_live(stage))
         except Exception as error:
             _log.warning("stage %s failed", stage.name, exc_info=True)
             span.record_exception(error)

@@ -75,13 +75,7 @@ class ConsumerLeases:
     """Leases on a query's stream consumers, kept by heartbeats until they are released."""
 
     def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str) -> None:
-        self._registry: BlockingConsumerRegistry = open_registry(
-            endpoint=options.registry_endpoint,
-            security=service_security(options),
-            aws=aws,
-            store_path=Path(options.registry_store) if options.registry_store else None,
-            config=registrar_config(options),
-        )
+        self._registry = _open_registry(options, aws)
         self._lock = threading.Lock()
         self._lost: LostLease | None = None
         self.leases: list[Lease] = []
@@ -117,6 +111,16 @@ class ConsumerLeases:
     def _on_lost(self, error: LostLease) -> None:
         with self._lock:
             self._lost = self._lost or error
+
+
+def register_eagerly(options: KinesisOptions) -> None:
+    """Register the stream consumers ahead of the query, which will find its own lease on them (FLIP-128, `eager`).
+
+    The lease is not kept: if no query starts, it ends, and the registry cleans up.
+    """
+    with _open_registry(options, aws_options(options)) as registry:
+        for stream in options.stream_name:
+            registry.acquire(_request(options, stream, options.job_id or ""))
 
 
 class KinesisSession:
@@ -168,6 +172,16 @@ class KinesisSession:
 def open_session(options: KinesisOptions, positions: StreamPositions) -> ReadingSession:
     """Lease the stream consumers, if there are any, and open a reader at the positions."""
     return KinesisSession(options, positions)
+
+
+def _open_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumerRegistry:
+    return open_registry(
+        endpoint=options.registry_endpoint,
+        security=service_security(options),
+        aws=aws,
+        store_path=Path(options.registry_store) if options.registry_store else None,
+        config=registrar_config(options),
+    )
 
 
 def _request(options: KinesisOptions, stream: str, job_id: str) -> AcquireRequest:

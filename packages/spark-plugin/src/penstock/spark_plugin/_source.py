@@ -1,6 +1,8 @@
 """The data source `kinesis`."""
 
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -24,7 +26,12 @@ class KinesisDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        self._parsed = KinesisOptions.parse(options)
+        parsed = KinesisOptions.parse(options)
+        self._eager = parsed.record_publisher == "efo" and parsed.efo_registration == "eager"
+        if self._eager and parsed.job_id is None:
+            # The query finds the lease that is made with the DataFrame by the job's id.
+            parsed = replace(parsed, job_id=f"query-{uuid.uuid4().hex}")
+        self._parsed = parsed
 
     @classmethod
     def name(cls) -> str:
@@ -32,7 +39,11 @@ class KinesisDataSource(DataSource):
         return "kinesis"
 
     def schema(self) -> StructType:
-        """The columns that are read."""
+        """The columns that are read. Spark asks as the DataFrame is made: the moment of `efoRegistration=eager`."""
+        if self._eager:
+            from penstock.spark_plugin._session import register_eagerly
+
+            register_eagerly(self._parsed)
         return read_schema(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -29,6 +29,8 @@ class StageBuilder:
         self._store = store
         self._sources: dict[str, DataFrame] = {}
         self._fingerprints: dict[str, str] = {}
+        self.kept: dict[str, list[DataFrame]] = {}
+        """Committed results that are kept in memory, by id of the live stage that reads them."""
 
     def declared(self, name: str) -> Declared:
         """What was declared by that name."""
@@ -76,14 +78,19 @@ class StageBuilder:
     def _inputs(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> list[DataFrame]:
         committed = {one.source: one.stage_id for one in stage.inputs if one.target == name}
         return [
-            self._committed(self._plan.stage(committed[source]), source)
+            self._committed(self._plan.stage(committed[source]), source, stage)
             if source in committed
             else self._build(stage, source, built)
             for source in self._declared[name].inputs
         ]
 
-    def _committed(self, stage: Stage, vertex: str) -> DataFrame:
-        return self._spark.read.parquet(str(self.folder(stage).output(vertex)))
+    def _committed(self, stage: Stage, vertex: str, reader: Stage) -> DataFrame:
+        frame = self._spark.read.parquet(str(self.folder(stage).output(vertex)))
+        if not reader.bounded:
+            # Every micro-batch reads it: from memory that takes less than half of the time.
+            frame = frame.persist()
+            self.kept.setdefault(reader.id, []).append(frame)
+        return frame
 
     def _source(self, name: str) -> DataFrame:
         if name not in self._sources:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pyarrow.dataset
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -60,8 +60,11 @@ class StageRunner:
         folder.commit(result)
         return result
 
-    def deploy_live(self, stage: Stage) -> dict[str, StreamingQuery]:
-        """Start the queries of a live stage, one per sink, from their checkpoints where there are any."""
+    def deploy_live(self, stage: Stage) -> tuple[dict[str, StreamingQuery], list[DataFrame]]:
+        """Start the queries of a live stage, by sink, from their checkpoints where there are any.
+
+        With them come the committed results that stay in memory for as long as they run.
+        """
         queries: dict[str, StreamingQuery] = {}
         try:
             with self._job_group(stage):
@@ -70,8 +73,10 @@ class StageRunner:
         except BaseException:
             for query in queries.values():
                 query.stop()
+            for frame in self._builder.kept.pop(stage.id, []):
+                frame.unpersist()
             raise
-        return queries
+        return queries, self._builder.kept.pop(stage.id, [])
 
     def _start(self, stage: Stage, sink: str) -> StreamingQuery:
         writer = self._builder.writer(stage, sink)
