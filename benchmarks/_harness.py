@@ -31,9 +31,7 @@ class Case:
 Measure = Callable[[], float]
 
 
-def interleave(
-    name: str, ours: Measure, peer: Measure, *, peer_name: str, unit: str, rounds: int = ROUNDS
-) -> Case:
+def interleave(name: str, ours: Measure, peer: Measure, *, peer_name: str, unit: str, rounds: int = ROUNDS) -> Case:
     """Measure A B, B A, A B, … after a warm-up of both, so that neither always comes first."""
     ours()
     peer()

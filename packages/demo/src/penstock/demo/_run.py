@@ -112,20 +112,21 @@ def run_demo(settings: DemoSettings, console: Console) -> Report:
         DemoError: a process ended before its time, or nothing moved for minutes. The error names a log file.
     """
     started = time.monotonic()
-    with _tracer.start_as_current_span("demo") as span, open_world(settings) as world:
-        trace_id = trace.format_trace_id(span.get_span_context().trace_id)
-        driver = DriverKeeper(world, _write_job(world, settings), settings, console.print)
-        console.print("Spark starts; the weather of each day comes first", highlight=False)
-        stages = driver.await_live()
-        for stage in stages:
-            console.print(f"stage {stage.name}: {stage.state}, {stage.seconds:.1f} s", highlight=False)
-        with Progress(console) as progress:
-            producer, happened = _stream(world, settings, driver, progress)
-        driver.child.end()
-        console.print("comparing with the same join by pandas", highlight=False)
-        comparison = compare(
-            read_stream(world.kinesis, world.delays_stream), expected_delays(read_flights(settings.rows))
-        )
+    with open_world(settings) as world:
+        with _tracer.start_as_current_span("demo") as span:
+            world.join_trace()
+            driver = DriverKeeper(world, _write_job(world, settings), settings, console.print)
+            console.print("Spark starts; the weather of each day comes first", highlight=False)
+            stages = driver.await_live()
+            for stage in stages:
+                console.print(f"stage {stage.name}: {stage.state}, {stage.seconds:.1f} s", highlight=False)
+            with Progress(console) as progress:
+                producer, happened = _stream(world, settings, driver, progress)
+            live_seconds = driver.live_seconds()
+            driver.child.end()
+            console.print("comparing with the same join by pandas", highlight=False)
+            delays = read_stream(world.kinesis, world.delays_stream)
+            comparison = compare(delays, expected_delays(read_flights(settings.rows)))
         counts = read_counts(world.folders.counts)
         results = world.folders.results
         plot_latency(counts, happened.split_at, results / "latency.png")
@@ -134,11 +135,11 @@ def run_demo(settings: DemoSettings, console: Console) -> Report:
             read=sum(count.rows for count in counts),
             comparison=comparison,
             counts=counts,
-            stages=[*stages, StageTime("delays_stream", "live", driver.live_seconds())],
+            stages=[*stages, StageTime("delays_stream", "live", live_seconds)],
             split_shard=happened.split_shard,
             throttled=int(producer.latest.get("throttled", 0)),
             driver_starts=driver.starts,
-            trace_id=trace_id,
+            trace_id=trace.format_trace_id(span.get_span_context().trace_id),
             spans=merge_spans(world.folders.spans, results / "spans.jsonl"),
             seconds=time.monotonic() - started,
         )

@@ -6,7 +6,7 @@ this provider by its entry point, because `OTEL_PYTHON_TRACER_PROVIDER` names it
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
@@ -60,13 +60,9 @@ def create_tracer_provider() -> TracerProvider:
     return provider
 
 
-def telemetry_environment(folder: Path, traceparent: str) -> Mapping[str, str]:
-    """Variables for a child process: where its spans go, and of which trace they are part."""
-    return {
-        "OTEL_PYTHON_TRACER_PROVIDER": PROVIDER_NAME,
-        FOLDER_VARIABLE: str(folder),
-        "TRACEPARENT": traceparent,
-    }
+def telemetry_environment(folder: Path) -> dict[str, str]:
+    """Variables for a child process: where its spans go."""
+    return {"OTEL_PYTHON_TRACER_PROVIDER": PROVIDER_NAME, FOLDER_VARIABLE: str(folder)}
 
 
 def merge_spans(folder: Path, target: Path) -> int:

@@ -69,7 +69,7 @@ class World:
     """What the job needs, and is ended when it is done."""
 
     folders: Folders
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     """Variables for every child process."""
     aws_options: dict[str, str]
     kinesis: Any
@@ -85,6 +85,12 @@ class World:
         child = Child(name, module, arguments, log=self.folders.logs / f"{name}.log", environment=self.environment)
         self.children.callback(child.end)
         return child
+
+    def join_trace(self) -> None:
+        """Let the children that are started from now on be part of the current trace."""
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        self.environment |= {name.upper(): value for name, value in carrier.items()}
 
     def split_a_shard(self) -> str:
         """Split the first open shard of the flights in the middle, and name it."""
@@ -140,9 +146,7 @@ def open_world(settings: DemoSettings) -> Iterator[World]:
     """Start Kinesis and the services, create the streams; end everything on exit, whatever happened."""
     folders = Folders(settings.folder.resolve())
     folders.clear()
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    environment = dict(telemetry_environment(folders.spans, carrier.get("traceparent", "")))
+    environment = telemetry_environment(folders.spans)
     if settings.endpoint_url is None:
         # The embedded Kinesis takes any key; those of the user stay out of it.
         environment |= {

@@ -1,0 +1,189 @@
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROWS = 3_000
+
+
+def start_demo(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "penstock.demo", "--folder", str(folder), "--rows", str(ROWS), *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=folder.parent)
+
+
+def finish(process: subprocess.Popen[str], folder: Path) -> tuple[dict, str]:
+    output, _ = process.communicate(timeout=280)
+    assert process.returncode == 0, output + "".join(
+        log.read_text()[-3_000:] for log in (folder / "logs").glob("*.log")
+    )
+    return json.loads((folder / "report.json").read_text()), output
+
+
+def assert_exact(report: dict) -> None:
+    comparison = report["comparison"]
+    assert (report["accepted"], report["read"]) == (ROWS, ROWS)
+    assert comparison["expected"] > 500
+    assert comparison["missing"] == comparison["wrong"] == comparison["unexpected"] == 0
+    assert report["split_shard"] is not None
+
+
+@pytest.fixture(scope="module")
+def fan_out(tmp_path_factory) -> tuple[dict, str, Path]:
+    folder = tmp_path_factory.mktemp("demo") / "results"
+    report, output = finish(start_demo(folder), folder)
+    return report, output, folder
+
+
+def test_the_main_job_misses_and_doubles_nothing(fan_out):
+    """Every delayed flight arrives with its weather, though a shard is split under load."""
+    report, output, _ = fan_out
+    assert_exact(report)
+    assert report["comparison"]["duplicated"] == 0
+    assert "complete" in output
+    assert report["trace_id"] in output
+
+
+def test_the_blocking_stage_is_finished_before_the_live_one_starts(fan_out):
+    """The weather is committed first; the plan shows the blocking edge."""
+    report, _, folder = fan_out
+    assert [stage["name"] for stage in report["stages"]] == ["daily_weather", "delays_stream"]
+    assert report["stages"][0]["state"] == "finished"
+    assert "==>|blocking|" in (folder / "plan.mmd").read_text()
+    spans = read_spans(folder)
+    stage = next(one for one in spans if one["attributes"].get("penstock.stage.name") == "daily_weather")
+    first_read = min(one["start_time"] for one in spans if one["name"] == "spark_plugin.start_query")
+    assert stage["end_time"] <= first_read
+
+
+def test_the_results_are_left_and_nothing_else(fan_out):
+    """A picture, a plan, the spans, the report and the logs; no checkpoint, unless --keep asks for it."""
+    _, _, folder = fan_out
+    assert {path.name for path in folder.iterdir()} == {"latency.png", "plan.mmd", "spans.jsonl", "report.json", "logs"}
+    assert (folder / "latency.png").read_bytes().startswith(b"\x89PNG")
+
+
+def read_spans(folder: Path) -> list[dict]:
+    return [json.loads(line) for line in (folder / "spans.jsonl").read_text().splitlines()]
+
+
+def ancestors(span: dict, spans: dict[str, dict]) -> list[str]:
+    names = []
+    while (span := spans.get(span["parent_id"])) is not None:
+        names.append(span["name"].rpartition("/")[2])
+    return names
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("registration.register", ["spark_plugin.start_query", "demo"]),
+        ("efo_consumer.subscribe", ["spark_plugin.start_query", "demo"]),
+        ("spark_plugin.plan_batch", ["demo"]),
+        ("spark_plugin.read_partition", ["spark_plugin.plan_batch", "demo"]),
+        (
+            "efo_consumer.read_range",
+            ["ReadRange", "ReadRange", "spark_plugin.read_partition", "spark_plugin.plan_batch", "demo"],
+        ),
+        ("operator_attributes.compile", ["demo"]),
+        ("spark_plugin.stage", ["demo"]),
+        ("demo.produce", ["demo"]),
+    ],
+)
+def test_one_trace_leads_through_grpc_and_spark(fan_out, name, expected):
+    """Each span's parents are those that caused it, across processes, up to the root of the one trace."""
+    report, _, folder = fan_out
+    spans = read_spans(folder)
+    assert {span["context"]["trace_id"] for span in spans} == {"0x" + report["trace_id"]}
+    by_id = {span["context"]["span_id"]: span for span in spans}
+    found = [span for span in spans if span["name"] == name]
+    assert found
+    for span in found:
+        assert ancestors(span, by_id) == expected
+
+
+def test_writes_belong_to_the_stage_or_the_producer_that_caused_them(fan_out):
+    """A submit of the sink is a child of the write task of the live stage, or of the producer."""
+    _, _, folder = fan_out
+    spans = read_spans(folder)
+    by_id = {span["context"]["span_id"]: span for span in spans}
+    paths = {tuple(ancestors(span, by_id)) for span in spans if span["name"] == "async_sink.submit"}
+    assert paths == {("demo.produce", "demo"), ("spark_plugin.write_partition", "spark_plugin.stage", "demo")}
+
+
+def test_a_range_crosses_processes(fan_out):
+    """The task that asks and the reader that answers are different processes of one trace."""
+    _, _, folder = fan_out
+    spans = {span["context"]["span_id"]: span for span in read_spans(folder)}
+    served = [span for span in spans.values() if span["name"] == "efo_consumer.read_range"]
+    for span in served:
+        asked = spans[spans[span["parent_id"]]["parent_id"]]
+        assert asked["resource"]["attributes"]["process.pid"] != span["resource"]["attributes"]["process.pid"]
+
+
+def test_services_and_polling_give_the_same_rows(tmp_path):
+    """The same job with the shard reader as a service and without enhanced fan-out."""
+    folder = tmp_path / "results"
+    report, _ = finish(start_demo(folder, "--services", "--polling"), folder)
+    assert_exact(report)
+
+
+def test_services_lease_the_consumer_and_serve_the_ranges(tmp_path):
+    """With --services the registry registers, and the reader of another process serves the ranges."""
+    folder = tmp_path / "results"
+    report, _ = finish(start_demo(folder, "--services"), folder)
+    assert_exact(report)
+    spans = {span["context"]["span_id"]: span for span in read_spans(folder)}
+    registered = [span for span in spans.values() if span["name"] == "registration.register"]
+    assert len(registered) == 1
+    assert "Acquire" in spans[registered[0]["parent_id"]]["name"]
+
+
+def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twice(tmp_path):
+    """kill -9 of the Spark driver: the next one goes on from its checkpoint, and re-uses the committed stage."""
+    folder = tmp_path / "results"
+    report, output = finish(start_demo(folder, "--kill-driver", "--rate", "1000"), folder)
+    assert_exact(report)
+    assert report["driver_starts"] == 2
+    assert "killed by signal 9" in output
+    assert (folder / "run" / "counts.sqlite").exists()
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def descendants(pid: int) -> list[int]:
+    children = children_of(pid)
+    return children + [below for child in children for below in descendants(child)]
+
+
+def test_ctrl_c_in_the_middle_leaves_nothing_running(tmp_path):
+    """Every process that the demo started is gone, the JVM included, and the next run works."""
+    process = start_demo(tmp_path / "results", "--rate", "50")
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("put ") and "put 0 " not in line:
+            break
+    below = descendants(process.pid)
+    assert len(below) >= 4
+    watched = [os.pidfd_open(pid) for pid in below]
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    for handle in watched:
+        ended, _, _ = select.select([handle], [], [], 30)
+        os.close(handle)
+        assert ended
