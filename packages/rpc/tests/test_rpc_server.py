@@ -1,3 +1,4 @@
+import asyncio
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,15 +40,28 @@ class Servicer(pb_grpc.StageSchedulerServiceServicer):
         metadata = dict(context.invocation_metadata())
         return pb.GetJobResponse(job=pb.Job(job_id=metadata.get("traceparent", "none")))
 
+    def __init__(self) -> None:
+        self.entered = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def ListJobs(self, request, context):
+        self.entered.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
     async def Watch(self, request, context):
         for version in range(3):
             yield pb.WatchResponse(job=pb.Job(version=version))
 
 
-def server(**settings) -> GrpcServer:
+def server(servicer: Servicer | None = None, **settings) -> GrpcServer:
+    own = servicer or Servicer()
     return GrpcServer(
         ServerSettings(**settings),
-        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(Servicer(), server)],
+        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(own, server)],
         service_names=[SERVICE],
     )
 
@@ -124,7 +138,6 @@ async def test_a_typed_error_keeps_its_class_and_fields_over_the_wire():
 
 async def test_a_blocking_channel_carries_the_token_and_streams():
     """The channel for synchronous callers does what the other does."""
-    import asyncio
 
     def call(address: str) -> list[int]:
         with open_channel(address, ClientSecurity(token="secret")) as channel:
@@ -133,6 +146,23 @@ async def test_a_blocking_channel_carries_the_token_and_streams():
 
     async with server(security=ServerSecurity(token="secret")) as running:
         assert await asyncio.to_thread(call, running.address) == [0, 1, 2]
+
+
+async def test_cancelling_a_task_cancels_its_call():
+    """The server learns that nobody waits any more, also beneath the tracing interceptor."""
+    servicer = Servicer()
+    async with server(servicer) as running, open_aio_channel(running.address) as channel:
+        stub = pb_grpc.StageSchedulerServiceStub(channel)
+
+        async def call() -> None:
+            await stub.ListJobs(pb.ListJobsRequest())
+
+        task = asyncio.create_task(call())
+        await servicer.entered.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.wait_for(servicer.cancelled.wait(), 10)
 
 
 async def test_a_port_that_is_taken_is_a_typed_error():

@@ -6,6 +6,7 @@ import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors, client_interceptor
 from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 
+from penstock.rpc._cancel import CancelUnaryUnary
 from penstock.rpc._security import ClientSecurity
 from penstock.rpc._token import TokenInterceptor, aio_token_interceptors
 
@@ -21,6 +22,9 @@ def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
         ("grpc.keepalive_time_ms", 30_000),
         ("grpc.keepalive_timeout_ms", 20_000),
         ("grpc.http2.max_pings_without_data", 0),
+        # Its own default grows to two minutes: longer than a lease lives.
+        ("grpc.initial_reconnect_backoff_ms", 200),
+        ("grpc.max_reconnect_backoff_ms", 2_000),
         # gRPC would look for proxies in the environment even for loopback.
         ("grpc.enable_http_proxy", 0),
     ]
@@ -68,6 +72,7 @@ def open_aio_channel(
     interceptors: list[Any] = list(aio_client_interceptors())  # type: ignore[no-untyped-call]  # no annotations
     if security.token is not None:
         interceptors += aio_token_interceptors(security.token)
+    interceptors.append(CancelUnaryUnary())
     options = channel_options(max_message_bytes)
     if security.uses_tls:
         credentials = security.channel_credentials()

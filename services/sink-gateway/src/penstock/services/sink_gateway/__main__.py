@@ -11,9 +11,9 @@ from typing import Final
 from penstock.async_sink.errors import SinkError
 from penstock.aws import AwsError
 from penstock.rpc import PenstockRpcError, run_service
+from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.sink_gateway._serve import gateway_server
 from penstock.services.sink_gateway._settings import GatewaySettings
-from penstock.services.sink_gateway._telemetry import set_up_tracing
 
 NAME: Final = "penstock-sink"
 

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 from penstock.operator_attributes.errors import CompileError, InvalidDocumentError, InvalidOptionError
 from penstock.rpc import RpcOptionError, ServerSettings, run_service
+from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.stage_scheduler._explain import FORMATS, explain_file
 from penstock.services.stage_scheduler._serve import stage_scheduler_server
-from penstock.services.stage_scheduler._telemetry import UnknownExporterError, set_up_tracing
 
 NAME = "penstock-stages"
 _PREFIX = "PENSTOCK_STAGES"
@@ -46,7 +46,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     try:
         settings = ServerSettings.from_arguments(arguments, _PREFIX)
         tracing = set_up_tracing(NAME)
-    except (RpcOptionError, UnknownExporterError) as error:
+    except RpcOptionError as error:
         return _refuse(error, 2)
     try:
         return run_service(lambda: stage_scheduler_server(settings, max_jobs=arguments.max_jobs), name=NAME)

@@ -1,4 +1,7 @@
-"""Spans of the service: the OpenTelemetry SDK, set up as OTEL_TRACES_EXPORTER says."""
+"""Spans of a service: the OpenTelemetry SDK, set up as OTEL_TRACES_EXPORTER says.
+
+Only services import this module; it needs the extra `service`, because libraries know the OpenTelemetry API only.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from opentelemetry.sdk.resources import SERVICE_NAME, Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-from penstock.rpc import RpcOptionError
+from penstock.rpc.errors import RpcOptionError
 
 
 def set_up_tracing(service: str, environment: Mapping[str, str] = os.environ) -> TracerProvider | None:

@@ -1,0 +1,16 @@
+import pytest
+
+from penstock.rpc import RpcOptionError
+from penstock.rpc.telemetry import set_up_tracing
+
+
+@pytest.mark.parametrize("variable", [{}, {"OTEL_TRACES_EXPORTER": "none"}, {"OTEL_TRACES_EXPORTER": ""}])
+def test_no_exporter_leaves_the_telemetry_alone(variable):
+    """Without the variable nothing is configured, so that another provider can be found."""
+    assert set_up_tracing("penstock-test", variable) is None
+
+
+def test_an_exporter_that_is_not_installed_is_named():
+    """The error says which, before the service starts."""
+    with pytest.raises(RpcOptionError, match="nowhere"):
+        set_up_tracing("penstock-test", {"OTEL_TRACES_EXPORTER": "nowhere"})
