@@ -50,18 +50,19 @@ STEPS = st.lists(
         st.tuples(st.just("merge"), st.integers(0, 9), st.integers(0, 9)),
         st.tuples(st.just("batch"), st.integers(0, 12), st.integers(0, 200)),
         st.tuples(st.just("restart"), st.just(0), st.just(0)),
+        st.tuples(st.just("reopen"), st.integers(0, 9), st.just(0)),
         st.tuples(st.just("idle"), st.just(0), st.just(0)),
     ),
     max_size=25,
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(STEPS, st.sampled_from([1, 20_000, 10_000_000]), st.booleans())
 def test_any_chain_of_positions_partitions_the_streams(
     steps: list[tuple[str, int, int]], buffer_bytes: int, commits: bool
 ) -> None:
-    """Writes, reshards, limits, tiny buffers and new processes in any order: each record is in one range, for ever."""
+    """Writes, reshards, limits, tiny buffers, new sessions and processes: each record is in one range, for ever."""
 
     async def run() -> None:
         kinesis = FakeKinesis(event_records=3)
@@ -90,7 +91,7 @@ def test_any_chain_of_positions_partitions_the_streams(
             rows = await read(reader, ranges)
             assert len(rows) == len(set(rows))
             assert len(rows) == snapshot.records
-            batches.append((ranges, rows))
+            batches.append((ranges, rows, snapshot.positions))
             moved = snapshot.positions != position
             position = snapshot.positions
             return moved
@@ -108,17 +109,23 @@ def test_any_chain_of_positions_partitions_the_streams(
                     kinesis.idle()
                 elif kind == "batch":
                     await batch(one, two)
+                elif kind == "reopen":
+                    back = one % (len(batches) + 1)
+                    position = [start, *(end for _, _, end in batches)][back]
+                    del batches[back:]
+                    epoch = await reader.open(OpenRequest(session_id="q", positions=position))
                 elif kind == "restart":
                     await reader.aclose()
                     reader = LocalShardReader(kinesis, config)
                     epoch = await reader.open(OpenRequest(session_id="q", positions=position))
-            while sum(len(rows) for _, rows in batches) < len(written(kinesis)):
+            while sum(len(rows) for _, rows, _ in batches) < len(written(kinesis)):
                 assert await batch(0, 0, wait_seconds=5)
-            assert sorted(row for _, rows in batches for row in rows) == written(kinesis)
-            for ranges, rows in batches:
+            assert sorted(row for _, rows, _ in batches for row in rows) == written(kinesis)
+            for ranges, rows, _ in batches:
                 assert await read(reader, ranges) == rows
         finally:
             await reader.aclose()
+        assert reader.buffered_bytes == 0
 
     asyncio.run(run())
 

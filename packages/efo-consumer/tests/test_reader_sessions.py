@@ -356,6 +356,26 @@ async def test_a_caller_that_plans_but_never_fetches_does_not_stop_the_reader() 
         assert kinesis.polls > 0
 
 
+async def test_a_session_that_nobody_asks_does_not_stop_the_others() -> None:
+    """Records that an abandoned session was never asked for hold their memory, but everybody else goes on."""
+    kinesis = FakeKinesis(event_records=1)
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    written = kinesis.put("s", shard, 20, size=5000)
+    config = ReaderConfig(buffer_bytes_per_shard=20_000, buffer_bytes=20_000)
+    async with LocalShardReader(kinesis, config) as reader:
+        await reader.open(request(start, "abandoned"))
+        await until(lambda: reader.buffered_bytes >= 20_000)
+        epoch = await reader.open(request(start))
+        rows, position = [], start
+        while len(rows) < len(written):
+            snapshot = await reader.positions("q", epoch, position, wait_seconds=5)
+            rows += await read(reader, position, snapshot.positions)
+            position = snapshot.positions
+        assert rows == written
+        assert reader.buffered_bytes <= 20_000 + 3 * 10_000
+
+
 async def test_closing_ends_the_subscriptions_and_the_backend() -> None:
     """Nothing runs, and nothing is held, after the reader was closed."""
     kinesis = FakeKinesis()

@@ -71,7 +71,8 @@ class BufferPool:
                 continue
             other = next(others, None)
             if other is None:
-                return False
+                # Whoever holds nothing may take one event: others cannot keep it from being read at all.
+                return not buffer.held_bytes
             while self._held >= self._total_bytes and self._evict(other, promised_before):
                 pass
         return True

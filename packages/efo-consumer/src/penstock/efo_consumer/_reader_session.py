@@ -17,7 +17,7 @@ from penstock.efo_consumer._shard_graph import ShardGraph
 from penstock.efo_consumer.errors import EfoConsumerError, StaleEpochError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     import pyarrow as pa
 
@@ -74,16 +74,20 @@ class ReaderSession:
             for shard_id, position in shards.items()
         }
         await self._use_publisher(request)
-        for key, shard in list(self._shards.items()):
-            position = wanted.get(key, ShardPosition.trim_horizon())
-            if key[0] in request.positions.streams and not position.is_shard_end and shard.buffer.holds(position):
-                shard.buffer.forget_promises(position)
-                if self._publisher is not None:
-                    shard.start(self._publisher)
-            else:
-                await self._drop(key)
+        # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
+        await asyncio.gather(*(self._shards[key].stop() for key in self._outdated(wanted)))
+        outdated = [self._remove(key) for key in self._outdated(wanted)]
+        self._finished = {}
+        for key, shard in self._shards.items():
+            shard.buffer.forget_promises(wanted.get(key, ShardPosition.trim_horizon()))
+            if self._publisher is not None:
+                shard.start(self._publisher)
         self._told_idle_at = self._clock()
         await self._follow(request.positions)
+        for shard in outdated:
+            await shard.stop()
+            # One that was begun meanwhile may have taken an event between its removal and its end.
+            self._pool.remove(shard.buffer)
 
     async def positions(
         self, epoch: int, start: StreamPositions, *, max_records: int, max_bytes: int, wait_seconds: float
@@ -170,7 +174,9 @@ class ReaderSession:
         for task in self._discoveries.values():
             task.cancel()
         await asyncio.gather(*self._discoveries.values(), return_exceptions=True)
-        await asyncio.gather(*(self._drop(key) for key in list(self._shards)))
+        await asyncio.gather(*(shard.stop() for shard in self._shards.values()))
+        for key in list(self._shards):
+            self._remove(key)
         if self._publisher is not None:
             await self._publisher.close()
 
@@ -193,6 +199,23 @@ class ReaderSession:
             if shard.failure is not None:
                 raise shard.failure
 
+    def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
+        """Give the shards that cannot go on when these positions are asked for."""
+        resumed = {key for key, position in wanted.items() if self._holds(key, position)}
+        anew = {key[0] for key, position in wanted.items() if key not in resumed and not position.is_shard_end}
+        settled = {stream for stream, _ in wanted} - anew
+        # A child that was begun ahead goes on; but not when a parent begins anew, which needs the room first.
+        ahead = {key for key in self._shards if key not in wanted and key[0] in settled}
+        return [
+            key
+            for key in self._shards
+            if key not in resumed and not (key in ahead and self._holds(key, ShardPosition.trim_horizon()))
+        ]
+
+    def _holds(self, key: ShardKey, position: ShardPosition) -> bool:
+        shard = self._shards.get(key)
+        return shard is not None and not position.is_shard_end and shard.buffer.holds(position)
+
     async def _follow(self, positions: StreamPositions) -> None:
         """Follow every shard that has a position, and the children of those that are finished."""
         for stream, shards in positions.streams.items():
@@ -206,7 +229,9 @@ class ReaderSession:
                 shard = self._shards.get(key)
                 if shard is not None and not position.rank[0] and position != shard.buffer.origin:
                     # The caller went back to before the first record: nothing in this buffer tells where that was.
-                    await self._drop(key)
+                    await shard.stop()
+                    if self._shards.get(key) is shard:
+                        self._remove(key)
                 if key not in self._shards:
                     self._begin(key, position)
             self._begin_children(stream)
@@ -269,11 +294,11 @@ class ReaderSession:
             if self._discovery_needed(stream):
                 await asyncio.sleep(self._config.discovery_interval.total_seconds())
 
-    async def _drop(self, key: ShardKey) -> None:
+    def _remove(self, key: ShardKey) -> FollowedShard:
         shard = self._shards.pop(key)
-        await shard.stop()
         self._pool.remove(shard.buffer)
         self._room.ring()
+        return shard
 
     async def _use_publisher(self, request: OpenRequest) -> None:
         arns = {consumer.stream_name: consumer.consumer_arn for consumer in request.consumers}
