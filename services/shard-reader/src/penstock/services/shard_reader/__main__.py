@@ -11,9 +11,9 @@ from typing import Final
 from penstock.aws import AwsError
 from penstock.efo_consumer import EfoConsumerError
 from penstock.rpc import PenstockRpcError, run_service
+from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.shard_reader._serve import reader_server
 from penstock.services.shard_reader._settings import ReaderSettings
-from penstock.services.shard_reader._telemetry import set_up_tracing
 
 NAME: Final = "penstock-reader"
 
