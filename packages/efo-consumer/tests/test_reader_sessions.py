@@ -386,3 +386,23 @@ async def test_closing_ends_the_subscriptions_and_the_backend() -> None:
         assert any("follow" in task.get_name() for task in asyncio.all_tasks())
     assert not any("follow" in task.get_name() for task in asyncio.all_tasks())
     assert (kinesis.closed, reader.buffered_bytes) == (True, 0)
+
+
+@HOMES
+async def test_leaving_a_range_early_ends_its_reading(home: str) -> None:
+    """A task that is killed in the middle of a replay leaves no polling behind."""
+    kinesis = FakeKinesis(event_records=1)
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    kinesis.put("s", shard, 3000, size=2000)
+    end = StreamPositions({"s": {shard: ShardPosition.after(str(kinesis.tip))}})
+    async with reader_at(home, kinesis) as reader:
+        batches = reader.read_range("q", ranges_between(start, end), max_batch_bytes=1)
+        assert (await anext(batches)).num_rows == 1
+        await batches.aclose()
+        polls = -1
+        async with asyncio.timeout(5):
+            while polls != kinesis.polls:
+                polls = kinesis.polls
+                await asyncio.sleep(0.02)
+        assert polls < 3000
