@@ -132,19 +132,19 @@ def run_pipeline(
     """See `Pipeline.run`."""
     missing_settings(spark)
     plan = pipeline.compile()
+    scheduler = StageScheduler(plan, max_attempts=max_attempts)
     store = StageStore(pipeline.store)
     store.__enter__()
+    run = PipelineRun(plan, scheduler, store, clock=clock)
     try:
         if not resume:
             store.forget()
-        scheduler = StageScheduler(plan, max_attempts=max_attempts)
-        run = PipelineRun(plan, scheduler, store, clock=clock)
         runner = StageRunner(pipeline.name, StageBuilder(pipeline.declared, plan, spark, store), spark, store)
         while stages := scheduler.ready(clock()):
             for stage in stages:
                 _deploy(runner, stage, run, scheduler, clock)
     except BaseException:
-        store.release()
+        run.stop()
         raise
     if not run.queries:
         store.release()

@@ -128,12 +128,14 @@ class KinesisSession:
 
     def __init__(self, options: KinesisOptions, positions: StreamPositions) -> None:
         aws = aws_options(options)
-        self.session_id = options.job_id or f"query-{uuid.uuid4().hex}"
+        job_id = options.job_id or f"query-{uuid.uuid4().hex}"
+        # A job may read several streams, each by a source of its own: they must not take each other's session.
+        self.session_id = "/".join((job_id, ",".join(options.stream_name), options.efo_consumer_name or ""))
         self._leases: ConsumerLeases | None = None
         self._host: ReaderHost | None = None
         with contextlib.ExitStack() as undo:
             if options.record_publisher == "efo":
-                self._leases = ConsumerLeases(options, aws, self.session_id)
+                self._leases = ConsumerLeases(options, aws, job_id)
                 undo.callback(self._leases.release)
             if options.reader_endpoint:
                 self.security = service_security(options)

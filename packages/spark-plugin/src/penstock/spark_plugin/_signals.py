@@ -25,3 +25,9 @@ def exit_on_sigterm() -> None:
 
     signal.signal(signal.SIGTERM, leave)
     _installed_in = os.getpid()
+
+
+def ignore_sigterm() -> None:
+    """Let nothing interrupt the end that has begun, where `exit_on_sigterm` was called."""
+    if _installed_in == os.getpid() and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -16,7 +16,7 @@ from penstock.spark_plugin._partition import KinesisPartition, read_partition
 from penstock.spark_plugin._planning import default_max_partitions, group_ranges
 from penstock.spark_plugin._progress import BatchLimit, batch_limit, capped, default_limit, parse_offset
 from penstock.spark_plugin._settings import warn_in_reader
-from penstock.spark_plugin._signals import exit_on_sigterm
+from penstock.spark_plugin._signals import exit_on_sigterm, ignore_sigterm
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
 
 if TYPE_CHECKING:
@@ -141,6 +141,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """End the subscriptions and give the stream consumers back."""
         session, self._session = self._session, None
         if session is not None:
+            ignore_sigterm()
             session.close()
 
     def _open(self, positions: StreamPositions) -> "ReadingSession":
