@@ -1,20 +1,59 @@
 """An embedded Amazon Kinesis with the enhanced fan-out life cycle, for tests."""
 
-from ._clock import Clock, SystemClock, Timer
-from ._config import EmulatorConfig
-from ._kinesis import Kinesis
-from ._server import EmulatorServer
-from .errors import EmulatorConfigError, EmulatorError, EmulatorStartError, KinesisError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._clock import Clock, SystemClock, Timer
+    from ._config import EmulatorConfig
+    from ._faults import Fault, FaultPlan
+    from ._kinesis import Kinesis
+    from ._server import EmulatorServer, KinesisEmulator
+    from .errors import (
+        CompanionError,
+        EmulatorConfigError,
+        EmulatorError,
+        EmulatorStartError,
+        JournalError,
+        KinesisError,
+    )
 
 __all__ = [
     "Clock",
+    "CompanionError",
     "EmulatorConfig",
     "EmulatorConfigError",
     "EmulatorError",
     "EmulatorServer",
     "EmulatorStartError",
+    "Fault",
+    "FaultPlan",
+    "JournalError",
     "Kinesis",
+    "KinesisEmulator",
     "KinesisError",
     "SystemClock",
     "Timer",
 ]
+
+_MODULES = {
+    "_clock": ("Clock", "SystemClock", "Timer"),
+    "_config": ("EmulatorConfig",),
+    "_faults": ("Fault", "FaultPlan"),
+    "_kinesis": ("Kinesis",),
+    "_server": ("EmulatorServer", "KinesisEmulator"),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: the pytest plugin is imported in every test run, of people who may not use the emulator in it.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

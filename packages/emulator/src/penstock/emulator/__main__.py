@@ -10,27 +10,50 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import fields
+from dataclasses import MISSING, Field, fields
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._config import EmulatorConfig
 from ._server import EmulatorServer
-from .errors import EmulatorConfigError
+from .errors import EmulatorConfigError, EmulatorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+    if not pairs:
+        raise argparse.ArgumentTypeError("must be NAME=VALUE, or several with commas between them")
+    return pairs
+
+
+def _or_off(number: Callable[[str], float]) -> Callable[[str], float | None]:
+    return lambda text: None if text == "off" else number(text)
+
+
 _CONVERT: dict[str, Callable[[str], Any]] = {
     "int": int,
-    "int | None": int,
+    "int | None": _or_off(int),
+    "float | None": _or_off(float),
+    "Mapping[str, float | None]": lambda text: {name: _or_off(float)(value) for name, value in _pairs(text).items()},
     "float": float,
     "str": str,
     "Path | None": Path,
     "timedelta": lambda text: timedelta(seconds=float(text)),
+    "Mapping[str, str]": _pairs,
+    "tuple[str, ...]": lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
 }
-_METAVARS = {"timedelta": "SECONDS", "Path | None": "FILE"}
+_METAVARS = {
+    "timedelta": "SECONDS",
+    "Path | None": "FILE",
+    "Mapping[str, str]": "NAME=VALUE,...",
+    "Mapping[str, float | None]": "NAME=NUMBER,...",
+    "tuple[str, ...]": "NAME,...",
+}
+_FLAGS = {"companions": "--with"}
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -40,25 +63,41 @@ def build_parser() -> argparse.ArgumentParser:
         description="An embedded Amazon Kinesis. Prints one line of JSON with its endpoints when it is ready.",
     )
     for item in fields(EmulatorConfig):
-        flag = "--" + item.name.replace("_", "-")
-        kind = str(item.type)
-        default: Any = item.default
-        shown = default.total_seconds() if isinstance(default, timedelta) else default
-        if kind == "bool":
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, default=default, help=f"default: {shown}")
-        else:
-            parser.add_argument(
-                flag,
-                type=_CONVERT[kind],
-                default=default,
-                metavar=_METAVARS.get(kind, kind.partition(" ")[0].upper()),
-                help=f"default: {shown}",
-            )
+        _add_option(parser, item)
     parser.add_argument("--ready-file", type=Path, metavar="FILE", help="write the line there too, at once and whole")
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="end when standard input ends, as it does when the parent dies"
     )
     return parser
+
+
+def _flag(name: str) -> str:
+    return _FLAGS.get(name, "--" + name.replace("_", "-"))
+
+
+def _add_option(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
+    kind = str(item.type)
+    default = (
+        item.default_factory() if item.default is MISSING and item.default_factory is not MISSING else item.default
+    )
+    shown = default.total_seconds() if isinstance(default, timedelta) else default or "none"
+    if kind == "bool":
+        parser.add_argument(
+            _flag(item.name),
+            dest=item.name,
+            action=argparse.BooleanOptionalAction,
+            default=default,
+            help=f"default: {default}",
+        )
+        return
+    parser.add_argument(
+        _flag(item.name),
+        dest=item.name,
+        type=_CONVERT[kind],
+        default=default,
+        metavar=_METAVARS.get(kind, kind.partition(" ")[0].upper()),
+        help=f"default: {shown}",
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,8 +109,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         config = EmulatorConfig(**options)
     except EmulatorConfigError as error:
-        parser.error(f"--{error.option.replace('_', '-')}: {error.reason}")
-    asyncio.run(_run(config, ready_file=ready_file, exit_with_parent=exit_with_parent))
+        parser.error(f"{_flag(error.option)}: {error.reason}")
+    try:
+        asyncio.run(_run(config, ready_file=ready_file, exit_with_parent=exit_with_parent))
+    except (EmulatorError, OSError) as error:
+        # A port that is taken, a journal that is damaged, a companion that is not installed: no case for a traceback.
+        sys.stderr.write(f"penstock-emulator: {error}\n")
+        return 1
     return 0
 
 
@@ -88,6 +132,7 @@ async def _run(config: EmulatorConfig, *, ready_file: Path | None, exit_with_par
                 "endpoint_url": server.endpoint_url,
                 "tls_endpoint_url": server.tls_endpoint_url if config.tls else None,
                 "ca_file": str(server.ca_file) if config.tls else None,
+                "endpoints": server.endpoints,
                 "pid": os.getpid(),
             }
         )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,6 +35,17 @@ class EmulatorConfig:
     """Region that appears in ARNs."""
     account_id: str = "000000000000"
     """Account that appears in ARNs and messages; twelve digits."""
+
+    companions: tuple[str, ...] = ()
+    """Services that moto's server answers beside this one: `dynamodb`, `sqs`, `sts`, … (extra `companions`)."""
+    firehose_folder: Path | None = None
+    """Where the records of Firehose go, a folder for each delivery stream; a temporary folder by default."""
+
+    persist: Path | None = None
+    """File in which everything is kept, so that the next emulator with the same file continues; nothing by default."""
+    persist_fsync: bool = False
+    """Whether a write is answered only when it is on the disk. Without it an answered write outlives the process,
+    though not a power cut."""
 
     stream_creation_delay: timedelta = timedelta(0)
     """How long a stream is CREATING. Tens of seconds in AWS; none here, so that tests start at once."""
@@ -70,6 +82,13 @@ class EmulatorConfig:
     subscription_bytes_per_second: float = 2 * MIB
     """Bytes that a subscription pushes per second."""
 
+    firehose_records_per_second: float = 500_000
+    """Records that a Firehose delivery stream takes per second (direct put, us-east-1)."""
+    firehose_calls_per_second: float = 2000
+    """Calls that a Firehose delivery stream takes per second (direct put, us-east-1)."""
+    firehose_bytes_per_second: float = 5 * MIB
+    """Bytes that a Firehose delivery stream takes per second (direct put, us-east-1)."""
+
     consumers_per_stream: int = 20
     """Stream consumers that one stream can have."""
     consumers_creating_at_once: int = 5
@@ -81,8 +100,15 @@ class EmulatorConfig:
     retention: timedelta = timedelta(hours=24)
     """Retention that streams report, and the horizon of ListShards filters. Records are kept for good."""
 
+    verify_signatures: bool = False
+    """Whether requests have to be signed (Signature Version 4) with one of `access_keys`."""
+    access_keys: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Secret access keys by access key id."""
+
+    manual_clock: bool = False
+    """Whether time stands still until it is moved over HTTP (`POST /_emulator/clock`)."""
     seed: int | None = None
-    """Seed of every random choice; None draws one."""
+    """Seed of every random choice; None draws one, which `/_emulator/faults` tells."""
 
     def __post_init__(self) -> None:
         for name in ("port", "tls_port"):
@@ -90,6 +116,8 @@ class EmulatorConfig:
                 raise EmulatorConfigError(option=name, reason="must be a port between 0 and 65535")
         if not re.fullmatch(r"\d{12}", self.account_id):
             raise EmulatorConfigError(option="account_id", reason="must have twelve digits")
+        if self.verify_signatures and not self.access_keys:
+            raise EmulatorConfigError(option="access_keys", reason="must not be empty when signatures are verified")
         if not self.region:
             raise EmulatorConfigError(option="region", reason="must not be empty")
         for name, value in vars(self).items():

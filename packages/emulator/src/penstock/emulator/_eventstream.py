@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "application/vnd.amazon.eventstream"
 _JSON = "application/json"
 _STRING = 7
+_CRC = struct.Struct("!I")
+_EVENT = ((":message-type", "event"), (":event-type", "SubscribeToShardEvent"), (":content-type", _JSON))
 
 
 @lru_cache
@@ -35,11 +37,15 @@ def _headers(*pairs: tuple[str, str]) -> bytes:
 
 def encode_frame(headers: tuple[tuple[str, str], ...], payload: bytes) -> bytes:
     """Put headers and payload into a frame."""
+    opening = _opening(headers, len(payload))
+    crc = crc32(payload, crc32(opening))
+    return b"".join((opening, payload, _CRC.pack(crc)))
+
+
+def _opening(headers: tuple[tuple[str, str], ...], payload_bytes: int) -> bytes:
     encoded = _headers(*headers)
-    prelude = struct.pack("!II", 16 + len(encoded) + len(payload), len(encoded))
-    prelude += struct.pack("!I", crc32(prelude))
-    crc = crc32(payload, crc32(encoded, crc32(prelude)))
-    return b"".join((prelude, encoded, payload, struct.pack("!I", crc)))
+    prelude = struct.pack("!II", 16 + len(encoded) + payload_bytes, len(encoded))
+    return b"".join((prelude, _CRC.pack(crc32(prelude)), encoded))
 
 
 def initial_response() -> bytes:
@@ -51,22 +57,36 @@ def initial_response() -> bytes:
 def encode_event(event: RecordsEvent | KinesisError) -> bytes:
     """The frame of an event, or of an exception inside the stream."""
     if isinstance(event, RecordsEvent):
-        headers = (
-            (":message-type", "event"),
-            (":event-type", "SubscribeToShardEvent"),
-            (":content-type", _JSON),
-        )
-        return encode_frame(headers, _payload(event))
+        return _records_frame(event) if event.records else encode_frame(_EVENT, _payload_without_records(event))
     headers = ((":message-type", "exception"), (":exception-type", event.code), (":content-type", _JSON))
     return encode_frame(headers, msgspec.json.encode({"message": event.message}))
 
 
-def _payload(event: RecordsEvent) -> bytes:
-    rest: dict[str, object] = {}
+def _records_frame(event: RecordsEvent) -> bytes:
+    # What stands before and in the records is the same for all subscribers. What stands behind is not, but has a fixed
+    # length (JSON does not mind the blanks), so that neither the prelude nor the CRC up to there has to be made anew.
+    assert event.continuation is not None
+    tail = b'],"ContinuationSequenceNumber":"%b","MillisBehindLatest":%-15d}' % (
+        event.continuation.encode(),
+        event.millis_behind_latest,
+    )
+    key = (event.records.first_counter, event.records.last_counter)
+    shared = event.frames.get(key) if event.frames is not None else None
+    if shared is None:
+        records = b'{"Records":[' + b",".join(event.records.encoded)
+        opening = b"".join((_opening(_EVENT, len(records) + len(tail)), records))
+        shared = opening, crc32(opening), len(tail)
+        if event.frames is not None:
+            event.frames.put(key, shared)
+    opening, crc, tail_bytes = shared
+    assert tail_bytes == len(tail)
+    return b"".join((opening, tail, _CRC.pack(crc32(tail, crc))))
+
+
+def _payload_without_records(event: RecordsEvent) -> bytes:
+    payload: dict[str, object] = {"Records": [], "MillisBehindLatest": event.millis_behind_latest}
     if event.continuation is not None:
-        rest["ContinuationSequenceNumber"] = event.continuation
-    rest["MillisBehindLatest"] = event.millis_behind_latest
+        payload["ContinuationSequenceNumber"] = event.continuation
     if event.child_shards:
-        rest["ChildShards"] = event.child_shards
-    records = b",".join(event.records.encoded)
-    return b'{"Records":[' + records + b"]," + msgspec.json.encode(rest)[1:]
+        payload["ChildShards"] = event.child_shards
+    return msgspec.json.encode(payload)

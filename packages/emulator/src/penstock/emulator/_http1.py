@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING
 
 import h11
 
+from ._clock import sleep
+from ._delivery import CutConnection, CutStream, abort, send_body
 from ._dispatch import MAX_BODY_BYTES, Request, Response
 from ._pump import pump
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from ._clock import Clock
-    from ._dispatch import Dispatcher
+    from ._router import Router
 
 _READ_BYTES = 256 * 1024
 
@@ -21,11 +25,11 @@ class Http1Connection:
     """Serves a connection until the client closes it."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dispatcher: Dispatcher, clock: Clock
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, router: Router, clock: Clock
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._dispatcher = dispatcher
+        self._router = router
         self._clock = clock
         self._h11 = h11.Connection(h11.SERVER)
 
@@ -33,11 +37,9 @@ class Http1Connection:
         """Answer requests; returns when the connection is of no more use."""
         try:
             while (request := await self._receive()) is not None:
-                response = self._dispatcher.handle(request)
-                if response.subscription is None:
-                    await self._send_whole(response)
-                else:
-                    await self._send_stream(response)
+                response = self._router.handle(request)
+                await self._router.durable()
+                await self._send(response)
                 if self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
                     return
                 self._h11.start_next_cycle()
@@ -69,34 +71,56 @@ class Http1Connection:
             else:
                 return None
 
+    async def _send(self, response: Response) -> None:
+        try:
+            if response.subscription is not None:
+                await self._while_the_client_stays(self._send_stream(response))
+            elif response.delivery is not None:
+                await self._while_the_client_stays(self._send_whole(response))
+            else:
+                await self._send_whole(response)
+        except (CutConnection, CutStream):
+            abort(self._writer)
+            # For whoever serves connections it is gone, as if the client had left.
+            raise CutConnection from None
+        finally:
+            if response.subscription is not None:
+                response.subscription.close()
+
     async def _send_whole(self, response: Response) -> None:
         parts = [
             self._h11.send(h11.Response(status_code=response.status, headers=response.headers)),
             self._h11.send(h11.Data(data=response.body)),
             self._h11.send(h11.EndOfMessage()),
         ]
-        await self._write(b"".join(part for part in parts if part))
+        whole = b"".join(part for part in parts if part)
+        if response.delivery is None:
+            await self._write(whole)
+        else:
+            await sleep(self._clock, response.delivery.delay_seconds)
+            await send_body(whole, response.delivery.faults, self._clock, self._write)
 
     async def _send_stream(self, response: Response) -> None:
         assert response.subscription is not None
-        pumping = asyncio.create_task(self._pump(response), name="pump subscription over HTTP/1.1")
-        watching = asyncio.create_task(self._watch(), name="watch for the client to go")
-        try:
-            await asyncio.wait((pumping, watching), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (pumping, watching):
-                task.cancel()
-            await asyncio.gather(pumping, watching, return_exceptions=True)
-            response.subscription.close()
-        if not pumping.cancelled():
-            pumping.result()
-
-    async def _pump(self, response: Response) -> None:
-        assert response.subscription is not None
+        assert response.through is not None
+        if response.delivery is not None:
+            await sleep(self._clock, response.delivery.delay_seconds)
         head = self._h11.send(h11.Response(status_code=response.status, headers=response.headers))
         await self._write(head or b"")
-        await pump(response.subscription, self._clock, self._send_chunk)
+        await pump(response.subscription, self._clock, response.through(self._send_chunk))
         await self._write(self._h11.send(h11.EndOfMessage()) or b"")
+
+    async def _while_the_client_stays(self, sending: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(sending, name="send over HTTP/1.1")
+        watching = asyncio.create_task(self._watch(), name="watch for the client to go")
+        try:
+            await asyncio.wait((task, watching), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (task, watching):
+                each.cancel()
+            await asyncio.gather(task, watching, return_exceptions=True)
+        if not task.cancelled():
+            task.result()
 
     async def _send_chunk(self, data: bytes) -> None:
         await self._write(self._h11.send(h11.Data(data=data)) or b"")

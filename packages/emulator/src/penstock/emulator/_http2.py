@@ -13,12 +13,14 @@ import h2.errors
 import h2.events
 import h2.exceptions
 
+from ._clock import sleep
+from ._delivery import CutConnection, CutStream, abort, send_body
 from ._dispatch import MAX_BODY_BYTES, Request, Response
 from ._pump import pump
 
 if TYPE_CHECKING:
     from ._clock import Clock
-    from ._dispatch import Dispatcher
+    from ._router import Router
 
 _logger = logging.getLogger(__name__)
 _READ_BYTES = 256 * 1024
@@ -38,11 +40,11 @@ class Http2Connection:
     """Serves a connection until the client closes it; a stalled stream holds up nobody but itself."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, dispatcher: Dispatcher, clock: Clock
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, router: Router, clock: Clock
     ) -> None:
         self._reader = reader
         self._writer = writer
-        self._dispatcher = dispatcher
+        self._router = router
         self._clock = clock
         config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
         # The receive windows stay at their defaults: awscrt does not wake a stream that waits for window when a
@@ -112,11 +114,16 @@ class Http2Connection:
         stream.task = asyncio.create_task(self._respond(stream_id, request), name=f"HTTP/2 stream {stream_id}")
 
     async def _respond(self, stream_id: int, request: Request) -> None:
-        response = self._dispatcher.handle(request)
+        response = self._router.handle(request)
         try:
+            await self._router.durable()
             await self._send(stream_id, response)
-        except TimeoutError:
-            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.CANCEL)
+        except CutConnection:
+            abort(self._writer)
+        except (TimeoutError, CutStream) as error:
+            cut = isinstance(error, CutStream)
+            code = h2.errors.ErrorCodes.INTERNAL_ERROR if cut else h2.errors.ErrorCodes.CANCEL
+            self._h2.reset_stream(stream_id, code)
             self._write()
         except (ConnectionError, h2.exceptions.ProtocolError):
             # The client went, or reset the stream between two frames.
@@ -127,16 +134,20 @@ class Http2Connection:
             self._streams.pop(stream_id, None)
 
     async def _send(self, stream_id: int, response: Response) -> None:
-        self._h2.send_headers(stream_id, [(":status", str(response.status)), *response.headers])
-        await self._flush()
-
         async def send(data: bytes) -> None:
             await self._send_data(stream_id, data)
 
+        faults = response.delivery.faults if response.delivery is not None else ()
+        if response.delivery is not None:
+            await sleep(self._clock, response.delivery.delay_seconds)
+        if not any(fault.kind == "silence" for fault in faults):
+            self._h2.send_headers(stream_id, [(":status", str(response.status)), *response.headers])
+            await self._flush()
         if response.subscription is None:
-            await send(response.body)
+            await send_body(response.body, faults, self._clock, send)
         else:
-            await pump(response.subscription, self._clock, send)
+            assert response.through is not None
+            await pump(response.subscription, self._clock, response.through(send))
         self._h2.end_stream(stream_id)
         await self._flush()
 

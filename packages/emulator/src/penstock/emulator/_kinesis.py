@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from random import Random
+from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
+from ._faults import FaultPlan
 from ._stream import Stream
 from ._subscription import Subscription
 from ._tokens import TokenSealer
@@ -27,7 +28,9 @@ class Kinesis:
 
     def __init__(self, config: EmulatorConfig, *, random: Random | None = None) -> None:
         self.config = config
-        self.random = random or Random(config.seed)
+        self.seed = config.seed if config.seed is not None else SystemRandom().getrandbits(32)
+        self.random = random or Random(self.seed)
+        self.faults = FaultPlan(self.seed)
         self.tokens = TokenSealer(self.random)
         self.streams: dict[str, Stream] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
@@ -37,6 +40,22 @@ class Kinesis:
         """A second in which no shard was created before; runs ahead of the clock when there are many."""
         self._last_epoch = max(int(now), self._last_epoch + 1)
         return self._last_epoch
+
+    def account_state(self) -> dict[str, Any]:
+        """What of the account itself outlives the process."""
+        return {"last_epoch": self._last_epoch, "token_key": self.tokens.key}
+
+    def restore_account(self, last_epoch: int, token_key: bytes) -> None:
+        """Continue an earlier life: `account_state`."""
+        self._last_epoch = last_epoch
+        self.tokens.key = token_key
+
+    def reset(self) -> None:
+        """Forget all streams at once; subscriptions end as those of deleted consumers do."""
+        for subscription in self._subscriptions.values():
+            subscription.fail(not_found(f"Consumer {subscription.consumer_arn} not found."))
+        self._subscriptions.clear()
+        self.streams.clear()
 
     def settle(self, now: float) -> None:
         """Finish the deletions that are due."""
@@ -130,6 +149,11 @@ class Kinesis:
         self.settle(now)
 
     # Subscriptions
+
+    @property
+    def open_subscriptions(self) -> int:
+        """How many subscriptions are under way."""
+        return sum(not subscription.ended for subscription in self._subscriptions.values())
 
     def subscribe(self, consumer: Consumer, shard: Shard, position: int, *, now: float) -> Subscription:
         """Open a subscription, and end the one that it takes over.

@@ -42,6 +42,10 @@ class RecordSlice:
         """The counter of the last record."""
         return self._counters[-1]
 
+    def columns(self) -> tuple[list[int], list[int], list[int], list[bytes]]:
+        """Counters, arrival times, sizes and JSON objects."""
+        return self._counters.tolist(), self._arrivals_ms.tolist(), self._sizes.tolist(), self.encoded
+
     def __len__(self) -> int:
         return len(self.encoded)
 

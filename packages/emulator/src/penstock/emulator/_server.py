@@ -6,15 +6,22 @@ import asyncio
 import contextlib
 import ssl
 import tempfile
+import time
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from ._clock import SystemClock
+from ._clock import ManualClock, SystemClock
+from ._companions import OWN_SERVICES, start_companions
 from ._config import EmulatorConfig
 from ._dispatch import Dispatcher
+from ._firehose import Firehose
 from ._http1 import Http1Connection
 from ._http2 import Http2Connection
+from ._journal import Journal
 from ._kinesis import Kinesis
+from ._persistence import Persistence
+from ._router import Router
 from ._tls import server_context
 from .errors import EmulatorError
 
@@ -22,6 +29,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from ._clock import Clock
+    from ._companions import Companions
+    from ._faults import FaultPlan
 
 # What may wait in a connection's write buffer before its writers are held back.
 _WRITE_BUFFER_BYTES = 128 * 1024
@@ -35,9 +44,11 @@ class EmulatorServer:
 
     def __init__(self, config: EmulatorConfig | None = None, *, clock: Clock | None = None) -> None:
         self.config = config or EmulatorConfig()
-        self.clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or (ManualClock(time.time()) if self.config.manual_clock else SystemClock())
         self.kinesis = Kinesis(self.config)
-        self._dispatcher = Dispatcher(self.kinesis, self.clock)
+        self._router: Router | None = None
+        self._journal: Journal | None = None
+        self._companions: Companions | None = None
         self._resources = contextlib.ExitStack()
         self._connections: set[asyncio.Task[None]] = set()
         self._plain: asyncio.Server | None = None
@@ -46,6 +57,10 @@ class EmulatorServer:
 
     async def __aenter__(self) -> Self:
         try:
+            self._router = self._open()
+            if set(self.config.companions) - OWN_SERVICES:
+                # In a thread: importing them takes seconds, and other tasks have a right to the loop.
+                self._companions = await asyncio.to_thread(start_companions, self.config.companions)
             self._plain = await asyncio.start_server(self._accept, self.config.host, self.config.port)
             if self.config.tls:
                 context = self._make_certificate()
@@ -63,6 +78,11 @@ class EmulatorServer:
         await self._close()
 
     @property
+    def faults(self) -> FaultPlan:
+        """What is to go wrong; may be changed from any thread, at any time."""
+        return self.kinesis.faults
+
+    @property
     def endpoint_url(self) -> str:
         """The plain-text endpoint: HTTP/1.1."""
         return f"http://{self._address(self._plain)}"
@@ -73,11 +93,35 @@ class EmulatorServer:
         return f"https://{self._address(self._tls)}"
 
     @property
+    def endpoints(self) -> dict[str, str]:
+        """The endpoint of each service by the name that boto3 has for it."""
+        endpoints = {"kinesis": self.endpoint_url, "firehose": self.endpoint_url}
+        return endpoints | (self._companions.endpoints if self._companions is not None else {})
+
+    @property
+    def firehose_folder(self) -> Path:
+        """Where Firehose writes, a folder for each delivery stream; a temporary folder goes with the emulator."""
+        if self.config.firehose_folder is not None:
+            return self.config.firehose_folder
+        return self._temporary_folder / "firehose"
+
+    @property
     def ca_file(self) -> Path:
         """The PEM file of the certificate authority that clients of the TLS endpoint have to trust."""
         if self._ca_file is None:
             raise EmulatorError("the emulator has no TLS listener")
         return self._ca_file
+
+    def _open(self) -> Router:
+        commit = None
+        if self.config.persist is not None:
+            self._journal = Journal(self.config.persist, fsync=self.config.persist_fsync)
+            persistence = Persistence(self.kinesis, self._journal)
+            persistence.restore(self.clock.time())
+            commit = persistence.commit
+        dispatcher = Dispatcher(self.kinesis, self.clock, commit=commit)
+        firehose = Firehose(self.kinesis, self.clock, self.firehose_folder)
+        return Router(dispatcher, firehose, self._journal)
 
     def _address(self, server: asyncio.Server | None) -> str:
         if server is None or not server.sockets:
@@ -90,11 +134,14 @@ class EmulatorServer:
 
     def _make_certificate(self) -> ssl.SSLContext:
         if self.config.ca_file is None:
-            folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="penstock-emulator-"))
-            self._ca_file = Path(folder) / "ca.pem"
+            self._ca_file = self._temporary_folder / "ca.pem"
         else:
             self._ca_file = self.config.ca_file
         return server_context(self.config.host, self._ca_file)
+
+    @cached_property
+    def _temporary_folder(self) -> Path:
+        return Path(self._resources.enter_context(tempfile.TemporaryDirectory(prefix="penstock-emulator-")))
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.create_task(self._serve(reader, writer), name="emulator connection")
@@ -103,15 +150,16 @@ class EmulatorServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(high=_WRITE_BUFFER_BYTES)
+        assert self._router is not None
         encrypted = writer.get_extra_info("ssl_object")
         http2 = encrypted is not None and encrypted.selected_alpn_protocol() == "h2"
-        connection = (Http2Connection if http2 else Http1Connection)(reader, writer, self._dispatcher, self.clock)
+        connection = (Http2Connection if http2 else Http1Connection)(reader, writer, self._router, self.clock)
         try:
             await connection.serve()
             writer.close()
             await writer.wait_closed()
-        except (ConnectionError, ssl.SSLError, TimeoutError):
-            # The client is gone; there is nobody to tell.
+        except OSError:
+            # The client is gone, or must not be told that its write is safe.
             pass
         finally:
             writer.transport.abort()
@@ -127,4 +175,19 @@ class EmulatorServer:
         for server in (self._plain, self._tls):
             if server is not None:
                 await server.wait_closed()
+        if self._journal is not None:
+            await self._journal.close()
+        if self._companions is not None:
+            await asyncio.to_thread(self._companions.stop)
         self._resources.close()
+
+
+class KinesisEmulator(EmulatorServer):
+    """An `EmulatorServer` that takes the fields of `EmulatorConfig` as its keyword arguments.
+
+    Raises:
+        EmulatorConfigError: an option is out of range; the error names it.
+    """
+
+    def __init__(self, *, clock: Clock | None = None, **options: Any) -> None:
+        super().__init__(EmulatorConfig(**options), clock=clock)

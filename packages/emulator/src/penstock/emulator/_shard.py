@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._frames import FrameCache
 from ._limits import TokenBucket
 from ._log import RecordLog
 from ._record import encode_record
@@ -42,6 +43,7 @@ class Shard:
         self.created = now
         self.closed: float | None = None
         self.log = RecordLog()
+        self.frames = FrameCache()
         self.listeners: set[Callable[[], None]] = set()
         self.on_append: Callable[[Shard], None] | None = None
         """Called after every record: the journal's place to look in."""
@@ -55,6 +57,11 @@ class Shard:
         self._read_bytes = TokenBucket(config.shard_read_bytes_per_second, now=now)
         self.starting_sequence_number = self.advance(now)
         self.ending_sequence_number: str | None = None
+
+    @property
+    def epoch(self) -> int:
+        """The second that its sequence numbers begin with."""
+        return self._sequence.epoch
 
     @property
     def is_open(self) -> bool:
@@ -114,6 +121,22 @@ class Shard:
             self.on_append(self)
         return sequence_number
 
+    def restore(self, counter: int, arrival_ms: int, size_bytes: int, encoded: bytes) -> None:
+        """Add a record of an earlier life."""
+        self.log.append(counter=counter, arrival_ms=arrival_ms, size_bytes=size_bytes, encoded=encoded)
+        self._next_counter = max(self._next_counter, counter + 1)
+        self._last_ms = max(self._last_ms, arrival_ms)
+
+    def take_over(self, other: Shard) -> None:
+        """Continue from `other`, this shard as it was before something changed about it."""
+        self.log = other.log
+        self._next_counter = max(self._next_counter, other._next_counter)
+        self._last_ms = max(self._last_ms, other._last_ms)
+
+    def skip(self, count: int) -> None:
+        """Use up sequence numbers that may have been given out in an earlier life."""
+        self._next_counter += count
+
     def advance(self, now: float) -> str:
         """Use up a sequence number without a record: the shard's bounds, and progress on an idle shard."""
         counter = self._next_counter
@@ -146,6 +169,11 @@ class Shard:
     def sequence_number_at(self, position: int, now: float) -> str:
         """A sequence number of this shard with the counter `position`."""
         return self._sequence.text(position, int(now))
+
+    def sequence_number_of(self, records: RecordSlice, index: int) -> str:
+        """The sequence number of one of the records of this shard."""
+        record = records[index]
+        return self._sequence.text(record.counter, record.arrival_ms // 1000)
 
     def read(self, position: int, *, max_records: int, max_bytes: int) -> RecordSlice:
         """Records from `position` on, in order; always one where there is one, whatever its size."""

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ._config import EmulatorConfig
+    from ._frames import FrameCache
     from ._log import RecordSlice
     from ._shard import Shard
     from .errors import KinesisError
@@ -33,6 +34,8 @@ class RecordsEvent:
     continuation: str | None
     millis_behind_latest: int
     child_shards: list[dict[str, Any]]
+    frames: FrameCache | None = None
+    """Where others of the same shard have left what they built of these records, or will look for it."""
 
 
 class Subscription:
@@ -103,7 +106,14 @@ class Subscription:
         self._idle_at = now + self._idle_interval
         if self._pace is not None:
             self._pace.take(records.size_bytes)
-        return RecordsEvent(records, records[-1].sequence_number, self.shard.millis_behind(self.position, now), [])
+        return RecordsEvent(
+            records,
+            self.shard.sequence_number_of(records, -1),
+            self.shard.millis_behind(self.position, now),
+            [],
+            # Alone, a subscription would only fill the memory.
+            self.shard.frames if len(self.shard.listeners) > 1 else None,
+        )
 
     def _changed(self) -> None:
         if self.on_change is not None:

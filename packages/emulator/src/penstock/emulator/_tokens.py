@@ -19,7 +19,8 @@ class TokenSealer:
     """Makes tokens that only the same emulator can read, so that nobody comes to rely on what is in them."""
 
     def __init__(self, random: Random) -> None:
-        self._key = random.randbytes(32)
+        self.key = random.randbytes(32)
+        """What tells these tokens from those of another emulator."""
 
     def seal(self, kind: str, content: list[Any]) -> str:
         """Put `content` (strings and numbers) into a token of this kind."""
@@ -39,4 +40,4 @@ class TokenSealer:
         return content
 
     def _digest(self, kind: str, body: bytes) -> bytes:
-        return blake2b(kind.encode() + b"\0" + body, key=self._key, digest_size=_DIGEST_BYTES).digest()
+        return blake2b(kind.encode() + b"\0" + body, key=self.key, digest_size=_DIGEST_BYTES).digest()

@@ -3,10 +3,17 @@
 EmulatorError
 ├── EmulatorConfigError    an option of EmulatorConfig is out of range (field: option)
 ├── EmulatorStartError     the emulator's process did not come up (fields: exit_code, output)
+├── CompanionError         a service of another maker cannot be started (field: services)
+├── JournalError           the file of `persist` cannot be used (fields: path, offset, reason)
 └── KinesisError           an answer that the API defines (fields: code, message, status)
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class EmulatorError(Exception):
@@ -29,6 +36,31 @@ class EmulatorStartError(EmulatorError):
         super().__init__(f"the emulator did not become ready (exit code {exit_code}): {output.strip()}")
         self.exit_code = exit_code
         self.output = output
+
+
+class CompanionError(EmulatorError):
+    """A service that moto should answer cannot be started.
+
+    `services` are those that were asked for.
+    """
+
+    def __init__(self, *, services: tuple[str, ...], reason: str) -> None:
+        super().__init__(f"cannot start {', '.join(services)}: {reason}")
+        self.services = services
+        self.reason = reason
+
+
+class JournalError(EmulatorError):
+    """The file of `persist` cannot be used.
+
+    `path` is the file, `offset` the byte at which it is wrong, `reason` what is.
+    """
+
+    def __init__(self, *, path: Path, offset: int, reason: str) -> None:
+        super().__init__(f"{path} at byte {offset}: {reason}")
+        self.path = path
+        self.offset = offset
+        self.reason = reason
 
 
 class KinesisError(EmulatorError):

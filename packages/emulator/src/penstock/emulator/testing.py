@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import heapq
-import itertools
 import json
 import subprocess
 import sys
@@ -16,15 +14,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import botocore.session
 
+from ._clock import ManualClock
 from ._config import EmulatorConfig
 from ._server import EmulatorServer
 from .errors import EmulatorStartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import timedelta
 
-    from ._clock import Clock, Timer
+    from ._clock import Clock
+    from ._faults import FaultPlan
     from ._kinesis import Kinesis
 
 __all__ = ["EmulatorProcess", "ManualClock", "RunningEmulator", "running_emulator", "start_emulator_process"]
@@ -32,67 +31,10 @@ __all__ = ["EmulatorProcess", "ManualClock", "RunningEmulator", "running_emulato
 _T = TypeVar("_T")
 
 
-class ManualClock:
-    """A clock that stands still until it is advanced; give it to `EmulatorServer` or `running_emulator`.
-
-    `advance` may be called from any thread: timers run on the loop that asked for them.
-    """
-
-    def __init__(self, start: float = 1_750_000_000.0) -> None:
-        self._now = start
-        self._timers: list[tuple[float, int, _ManualTimer]] = []
-        self._order = itertools.count()
-        self._lock = threading.Lock()
-
-    def time(self) -> float:
-        """Seconds since the epoch."""
-        return self._now
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
-        """Call `callback` on the running loop once the clock was advanced to `when`; soon, if it is there already."""
-        timer = _ManualTimer(asyncio.get_running_loop(), callback)
-        with self._lock:
-            if when > self._now:
-                heapq.heappush(self._timers, (when, next(self._order), timer))
-                return timer
-        timer.fire()
-        return timer
-
-    def advance(self, by: timedelta | float) -> None:
-        """Move the clock on (a number means seconds), and start the timers that this makes due."""
-        seconds = by if isinstance(by, (int, float)) else by.total_seconds()
-        due: list[_ManualTimer] = []
-        with self._lock:
-            self._now += seconds
-            while self._timers and self._timers[0][0] <= self._now:
-                due.append(heapq.heappop(self._timers)[2])
-        for timer in due:
-            timer.fire()
-
-
-class _ManualTimer:
-    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-        self._loop = loop
-        self._callback = callback
-        self._cancelled = False
-
-    def cancel(self) -> None:
-        self._cancelled = True
-
-    def fire(self) -> None:
-        # A loop that is closed has nobody left to call.
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._run)
-
-    def _run(self) -> None:
-        if not self._cancelled:
-            self._callback()
-
-
-def kinesis_client(endpoint_url: str, *, region: str = "us-east-1", **options: Any) -> Any:
-    """Make a boto3 Kinesis client with dummy credentials for an endpoint; `options` go to ``create_client``."""
+def kinesis_client(endpoint_url: str, *, region: str = "us-east-1", service: str = "kinesis", **options: Any) -> Any:
+    """Make a boto3 client with dummy credentials for an endpoint; `options` go to ``create_client``."""
     return botocore.session.Session().create_client(
-        "kinesis",
+        service,
         endpoint_url=endpoint_url,
         region_name=region,
         aws_access_key_id="test",
@@ -107,15 +49,18 @@ class RunningEmulator:
     def __init__(self, server: EmulatorServer, loop: asyncio.AbstractEventLoop) -> None:
         self.endpoint_url: str = server.endpoint_url
         self.tls_endpoint_url: str = server.tls_endpoint_url if server.config.tls else ""
+        self.endpoints: dict[str, str] = server.endpoints
         self.ca_file: Path = server.ca_file if server.config.tls else Path()
+        self.firehose_folder: Path = server.firehose_folder
         self.kinesis: Kinesis = server.kinesis
+        self.faults: FaultPlan = server.faults
         self.config: EmulatorConfig = server.config
         self.clock: Clock = server.clock
         self._loop = loop
 
-    def client(self, **options: Any) -> Any:
-        """Make a boto3 Kinesis client with dummy credentials (plain text, HTTP/1.1)."""
-        return kinesis_client(self.endpoint_url, region=self.config.region, **options)
+    def client(self, service: str = "kinesis", **options: Any) -> Any:
+        """Make a boto3 client with dummy credentials (plain text, HTTP/1.1) for one of the `endpoints`."""
+        return kinesis_client(self.endpoints[service], region=self.config.region, service=service, **options)
 
     def call(self, function: Callable[[], _T]) -> _T:
         """Run `function` on the emulator's loop and return its result: the safe way to touch `kinesis`."""
@@ -172,13 +117,14 @@ class EmulatorProcess:
     def __init__(self, ready: dict[str, Any], process: subprocess.Popen[str]) -> None:
         self.endpoint_url: str = ready["endpoint_url"]
         self.tls_endpoint_url: str = ready["tls_endpoint_url"] or ""
+        self.endpoints: dict[str, str] = ready["endpoints"]
         self.ca_file = Path(ready["ca_file"] or "")
         self.pid: int = ready["pid"]
         self.process = process
 
-    def client(self, **options: Any) -> Any:
-        """Make a boto3 Kinesis client with dummy credentials (plain text, HTTP/1.1)."""
-        return kinesis_client(self.endpoint_url, **options)
+    def client(self, service: str = "kinesis", **options: Any) -> Any:
+        """Make a boto3 client with dummy credentials (plain text, HTTP/1.1) for one of the `endpoints`."""
+        return kinesis_client(self.endpoints[service], service=service, **options)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,37 @@
+"""From a request to the service that it is for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ._dispatch import Dispatcher, Request, Response
+    from ._firehose import Firehose
+    from ._journal import Journal
+
+_FIREHOSE = "Firehose_20150804."
+
+
+class Router:
+    """Kinesis and Firehose on one port, told apart by X-Amz-Target."""
+
+    def __init__(self, kinesis: Dispatcher, firehose: Firehose | None = None, journal: Journal | None = None) -> None:
+        self._kinesis = kinesis
+        self._firehose = firehose
+        self._journal = journal
+
+    def handle(self, request: Request) -> Response:
+        """Answer a request; never raises for what a client can send."""
+        target = request.headers.get("x-amz-target", "")
+        if self._firehose is not None and target.startswith(_FIREHOSE):
+            return self._firehose.handle(target.removeprefix(_FIREHOSE), request)
+        return self._kinesis.handle(request)
+
+    async def durable(self) -> None:
+        """Wait until what was answered is as safe as the options ask for.
+
+        Raises:
+            OSError: it is not; nobody may be told that it was done.
+        """
+        if self._journal is not None:
+            await self._journal.synced()
