@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import socket
+import ssl
 import threading
+import time
+from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+import h2.config
+import h2.connection
+import h2.events
 import pytest
 from botocore.config import Config
 
@@ -62,6 +69,54 @@ class Subscriber:
             self._events.put(error)
 
 
+class RawHttp2:
+    """An HTTP/2 client of which a test decides every frame."""
+
+    def __init__(self, world: Any) -> None:
+        context = ssl.create_default_context(cafile=str(world.emulator.ca_file))
+        context.set_alpn_protocols(["h2"])
+        port = int(world.emulator.tls_endpoint_url.rpartition(":")[2])
+        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = context.wrap_socket(plain, server_hostname="localhost")
+        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
+        self.h2.initiate_connection()
+        self.bodies: dict[int, bytes] = {}
+        self._events: deque[Any] = deque()
+
+    def call(self, operation: str, body: bytes) -> int:
+        stream_id = self.h2.get_next_available_stream_id()
+        headers = [
+            (":method", "POST"),
+            (":scheme", "https"),
+            (":authority", "localhost"),
+            (":path", "/"),
+            ("x-amz-target", f"Kinesis_20131202.{operation}"),
+        ]
+        self.h2.send_headers(stream_id, headers)
+        self.h2.send_data(stream_id, body, end_stream=True)
+        self.flush()
+        return stream_id
+
+    def flush(self) -> None:
+        self.socket.sendall(self.h2.data_to_send())
+
+    def until(self, stream_id: int, kind: type[Any]) -> Any:
+        """Receive until an event of this kind for this stream; no window is given back."""
+        while True:
+            while self._events:
+                event = self._events.popleft()
+                if isinstance(event, kind) and event.stream_id == stream_id:
+                    return event
+            data = self.socket.recv(65536)
+            if not data:
+                raise ConnectionResetError("the emulator closed the connection")
+            for event in self.h2.receive_data(data):
+                if isinstance(event, h2.events.DataReceived):
+                    self.bodies[event.stream_id] = self.bodies.get(event.stream_id, b"") + event.data
+                self._events.append(event)
+            self.flush()
+
+
 class World:
     """An emulator without delays on a manual clock; `start` replaces it by one with other options."""
 
@@ -81,6 +136,21 @@ class World:
 
     def tls_client(self) -> Any:
         return kinesis_client(self.emulator.tls_endpoint_url, verify=str(self.emulator.ca_file), config=PLAIN)
+
+    def http2(self) -> RawHttp2:
+        """A raw HTTP/2 client, closed at the end of the test."""
+        client = RawHttp2(self)
+        self._resources.callback(client.socket.close)
+        return client
+
+    @staticmethod
+    def until(condition: Callable[[], bool], *, seconds: float = 20) -> None:
+        """Wait until a condition about another thread holds, or fail."""
+        deadline = time.monotonic() + seconds
+        pause = threading.Event()
+        while not condition():
+            assert time.monotonic() < deadline, "it did not happen in time"
+            pause.wait(0.01)
 
     def stream(self, name: str = "stream", shards: int = 1) -> str:
         """Create a stream and return its ARN."""

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import json
 import socket
-import ssl
 import threading
 import time
-from collections import deque
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import h2.config
-import h2.connection
 import h2.errors
 import h2.events
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 MIB = 1024 * 1024
 
@@ -89,55 +85,12 @@ def test_a_stalled_http1_client_stops_its_subscription(backlog: Any) -> None:
         assert stands_still(backlog) == 41
 
 
-class RawHttp2:
-    """An HTTP/2 client of which a test decides every frame."""
-
-    def __init__(self, world: Any) -> None:
-        context = ssl.create_default_context(cafile=str(world.emulator.ca_file))
-        context.set_alpn_protocols(["h2"])
-        port = int(world.emulator.tls_endpoint_url.rpartition(":")[2])
-        plain = socket.create_connection(("127.0.0.1", port), timeout=20)
-        self.socket = context.wrap_socket(plain, server_hostname="localhost")
-        self.h2 = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-        self.h2.initiate_connection()
-        self._events: deque[Any] = deque()
-
-    def call(self, operation: str, body: bytes) -> int:
-        stream_id = self.h2.get_next_available_stream_id()
-        headers = [
-            (":method", "POST"),
-            (":scheme", "https"),
-            (":authority", "localhost"),
-            (":path", "/"),
-            ("x-amz-target", f"Kinesis_20131202.{operation}"),
-        ]
-        self.h2.send_headers(stream_id, headers)
-        self.h2.send_data(stream_id, body, end_stream=True)
-        self.flush()
-        return stream_id
-
-    def flush(self) -> None:
-        self.socket.sendall(self.h2.data_to_send())
-
-    def until(self, stream_id: int, kind: type[Any]) -> Any:
-        """Receive until an event of this kind for this stream; no window is given back."""
-        while True:
-            while self._events:
-                event = self._events.popleft()
-                if isinstance(event, kind) and event.stream_id == stream_id:
-                    return event
-            self._events += self.h2.receive_data(self.socket.recv(65536))
-            self.flush()
-
-
 @pytest.fixture
-def raw_http2(backlog: Any) -> Iterator[RawHttp2]:
-    client = RawHttp2(backlog)
-    yield client
-    client.socket.close()
+def raw_http2(backlog: Any) -> Any:
+    return backlog.http2()
 
 
-def test_a_stream_that_the_client_resets_is_forgotten(backlog: Any, raw_http2: RawHttp2) -> None:
+def test_a_stream_that_the_client_resets_is_forgotten(backlog: Any, raw_http2: Any) -> None:
     """RST_STREAM in the middle of an event ends the subscription; the connection stays usable."""
     stream_id = raw_http2.call("SubscribeToShard", subscribe_body(backlog))
     raw_http2.until(stream_id, h2.events.DataReceived)
@@ -153,7 +106,7 @@ def test_a_stream_that_the_client_resets_is_forgotten(backlog: Any, raw_http2: R
     assert json.loads(raw_http2.until(other, h2.events.DataReceived).data)["StreamNames"] == ["stream"]
 
 
-def test_a_client_without_window_gets_its_headers_and_no_more(backlog: Any, raw_http2: RawHttp2) -> None:
+def test_a_client_without_window_gets_its_headers_and_no_more(backlog: Any, raw_http2: Any) -> None:
     """65,535 bytes are sent and not one more, until the client credits the connection and the stream."""
     stream_id = raw_http2.call("SubscribeToShard", subscribe_body(backlog))
     received = 0
@@ -168,7 +121,7 @@ def test_a_client_without_window_gets_its_headers_and_no_more(backlog: Any, raw_
 
 
 @pytest.mark.parametrize("end", ["expiry", "takeover", "deregistration"])
-def test_a_stalled_client_cannot_keep_a_subscription_that_is_over(backlog: Any, raw_http2: RawHttp2, end: str) -> None:
+def test_a_stalled_client_cannot_keep_a_subscription_that_is_over(backlog: Any, raw_http2: Any, end: str) -> None:
     """When the life is over, or another call takes over, a stream whose client does not read is cut."""
     body = subscribe_body(backlog)
     stream_id = raw_http2.call("SubscribeToShard", body)
@@ -195,7 +148,7 @@ def test_a_stalled_http1_client_cannot_keep_a_subscription_that_is_over(backlog:
         eventually(lambda: not shard.listeners)
 
 
-def test_frames_that_are_no_http2_end_the_connection(raw_http2: RawHttp2) -> None:
+def test_frames_that_are_no_http2_end_the_connection(raw_http2: Any) -> None:
     """A violation of the protocol is answered with GOAWAY and the end of the connection."""
     stream_id = raw_http2.call("ListStreams", b"{}")
     raw_http2.until(stream_id, h2.events.StreamEnded)

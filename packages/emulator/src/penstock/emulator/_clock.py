@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import heapq
+import itertools
+import threading
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import timedelta
 
 
 class Timer(Protocol):
@@ -30,6 +35,14 @@ class Clock(Protocol):
         """Call `callback` on the running loop once `time()` has reached `when`."""
 
 
+@runtime_checkable
+class AdjustableClock(Protocol):
+    """A clock that somebody else moves."""
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clock on; a number means seconds."""
+
+
 class SystemClock:
     """Real time: the wall clock at construction, moved on by the monotonic clock."""
 
@@ -43,3 +56,72 @@ class SystemClock:
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call `callback` on the running loop once `time()` has reached `when`."""
         return asyncio.get_running_loop().call_later(max(0.0, when - self.time()), callback)
+
+
+class ManualClock:
+    """A clock that stands still until it is advanced; give it to `EmulatorServer` or `running_emulator`.
+
+    `advance` may be called from any thread: timers run on the loop that asked for them.
+    """
+
+    def __init__(self, start: float = 1_750_000_000.0) -> None:
+        self._now = start
+        self._timers: list[tuple[float, int, _ManualTimer]] = []
+        self._order = itertools.count()
+        self._lock = threading.Lock()
+
+    def time(self) -> float:
+        """Seconds since the epoch."""
+        return self._now
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call `callback` on the running loop once the clock was advanced to `when`; soon, if it is there already."""
+        timer = _ManualTimer(asyncio.get_running_loop(), callback)
+        with self._lock:
+            if when > self._now:
+                heapq.heappush(self._timers, (when, next(self._order), timer))
+                return timer
+        timer.fire()
+        return timer
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clock on (a number means seconds), and start the timers that this makes due."""
+        seconds = by if isinstance(by, (int, float)) else by.total_seconds()
+        due: list[_ManualTimer] = []
+        with self._lock:
+            self._now += seconds
+            while self._timers and self._timers[0][0] <= self._now:
+                due.append(heapq.heappop(self._timers)[2])
+        for timer in due:
+            timer.fire()
+
+
+class _ManualTimer:
+    def __init__(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
+        self._loop = loop
+        self._callback = callback
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def fire(self) -> None:
+        # A loop that is closed has nobody left to call.
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._run)
+
+    def _run(self) -> None:
+        if not self._cancelled:
+            self._callback()
+
+
+async def sleep(clock: Clock, seconds: float) -> None:
+    """Wait on a clock."""
+    if seconds <= 0:
+        return
+    done = asyncio.Event()
+    timer = clock.call_at(clock.time() + seconds, done.set)
+    try:
+        await done.wait()
+    finally:
+        timer.cancel()

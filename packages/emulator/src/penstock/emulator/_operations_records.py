@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ._hash_keys import MAX_HASH_KEY, hash_key
+from ._iterators import make_iterator, open_iterator
 from ._positions import resolve_position
 from .errors import KinesisError, invalid_argument, not_found, throughput_exceeded
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 _MAX_READ_RECORDS = 10_000
 _MAX_READ_BYTES = 10 * 1024 * 1024
-_ITERATOR = "shard iterator"
 
 
 def put_record(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
@@ -45,11 +45,16 @@ def put_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     if sum(sizes) > kinesis.config.max_request_bytes:
         raise invalid_argument(f"Records size exceeds the limit of {kinesis.config.max_request_bytes} bytes.")
     keys = [_hash_key(entry) for entry in entries]
+    shards = [stream.shard_for(key) for key in keys]
+    refused = kinesis.faults.on_records(stream.name, [shard.id for shard in shards]) if kinesis.faults else {}
     results: list[dict[str, str]] = []
     failed = 0
     written: set[Shard] = set()
-    for entry, size, key in zip(entries, sizes, keys, strict=True):
-        shard = stream.shard_for(key)
+    for index, (entry, size, shard) in enumerate(zip(entries, sizes, shards, strict=True)):
+        if index in refused:
+            failed += 1
+            results.append({"ErrorCode": refused[index].code, "ErrorMessage": refused[index].message})
+            continue
         if not shard.admit_write(size, now):
             failed += 1
             results.append(
@@ -81,15 +86,15 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
         timestamp=params.get("Timestamp"),
         now=now,
     )
-    return {"ShardIterator": _iterator(kinesis, stream, shard, position, now)}
+    return {"ShardIterator": make_iterator(kinesis, stream, shard, position, now)}
 
 
 def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
     """GetRecords; at the end of a closed shard the next iterator is null and the children are named."""
-    content = kinesis.tokens.open(_ITERATOR, params["ShardIterator"])
-    if content is None:
+    iterator = open_iterator(kinesis, params["ShardIterator"])
+    if iterator is None:
         raise invalid_argument("Invalid ShardIterator.")
-    made, name, created, shard_id, position = content
+    made, name, created, shard_id, position = iterator
     lifetime = kinesis.config.shard_iterator_lifetime.total_seconds()
     if now - made > lifetime:
         raise KinesisError(
@@ -116,7 +121,7 @@ def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     if shard.exhausted(position):
         answer["ChildShards"] = shard.child_shards()
     else:
-        answer["NextShardIterator"] = _iterator(kinesis, stream, shard, position, now)
+        answer["NextShardIterator"] = make_iterator(kinesis, stream, shard, position, now)
     return answer
 
 
@@ -153,7 +158,3 @@ def _hash_key(entry: dict[str, Any]) -> int:
 
 def _rate_exceeded(kinesis: Kinesis, stream: Stream, shard: Shard) -> str:
     return f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {kinesis.config.account_id}."
-
-
-def _iterator(kinesis: Kinesis, stream: Stream, shard: Shard, position: int, now: float) -> str:
-    return kinesis.tokens.seal(_ITERATOR, [now, stream.name, stream.created, shard.id, position])
