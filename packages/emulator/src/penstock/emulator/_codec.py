@@ -112,15 +112,13 @@ def _compile(shape: Shape) -> Callable[[Any], Any]:
         members = {name: _compile(member) for name, member in shape.members.items()}
 
         def structure(value: Any) -> Any:
-            if isinstance(value, msgspec.Raw):
-                value = msgspec.json.decode(value)
             # A null is left out: readers of CBOR take it for a value.
-            return {name: members[name](item) for name, item in value.items() if item is not None}
+            return {name: members[name](item) for name, item in _plain(value).items() if item is not None}
 
         return structure
     if isinstance(shape, ListShape):
         item = _compile(shape.member)
-        return lambda value: [item(element) for element in value]
+        return lambda value: [item(element) for element in _plain(value)]
     if isinstance(shape, MapShape):
         entry = _compile(shape.value)
         return lambda value: {key: entry(element) for key, element in value.items()}
@@ -130,3 +128,8 @@ def _compile(shape: Shape) -> Callable[[Any], Any]:
         case "blob":
             return pybase64.b64decode
     return lambda value: value
+
+
+def _plain(value: Any) -> Any:
+    # Records are kept as the JSON in which they are sent.
+    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value

@@ -1,0 +1,107 @@
+"""CBOR as the SDKs for Java speak it. No client for Python does, so these tests do it by hand."""
+
+from __future__ import annotations
+
+import http.client
+from typing import Any
+
+import cbor2
+import pytest
+
+CBOR = "application/x-amz-cbor-1.1"
+
+
+@pytest.fixture
+def ask(world: Any) -> Any:
+    def ask(operation: str, params: Any, *, content_type: str = CBOR) -> tuple[int, Any]:
+        connection = http.client.HTTPConnection(world.emulator.endpoint_url.removeprefix("http://"), timeout=20)
+        body = params if isinstance(params, bytes) else cbor2.dumps(params)
+        headers = {"Content-Type": content_type, "X-Amz-Target": f"Kinesis_20131202.{operation}"}
+        connection.request("POST", "/", body, headers)
+        response = connection.getresponse()
+        content = response.read()
+        assert response.headers["Content-Type"] == CBOR
+        connection.close()
+        # Tags as they are: that of a timestamp holds milliseconds, which is not what the tag means.
+        hook = {1: lambda value, _immutable=False: cbor2.CBORTag(1, value)}
+        return response.status, cbor2.loads(content, semantic_decoders=hook) if content else None
+
+    return ask
+
+
+def test_records_go_in_and_out_as_byte_strings(world: Any, ask: Any) -> None:
+    """Data is bytes both ways, and the arrival time is tag 1 around milliseconds."""
+    world.stream()
+    entries = [{"Data": b"\x00\xff", "PartitionKey": "a"}, {"Data": b"", "PartitionKey": "b"}]
+    status, answer = ask("PutRecords", {"StreamName": "stream", "Records": entries})
+    assert (status, answer["FailedRecordCount"]) == (200, 0)
+    assert world.read()["Records"][0]["Data"] == b"\x00\xff"
+    _, answer = ask("GetRecords", {"ShardIterator": world.iterator()})
+    first, second = answer["Records"]
+    assert (first["Data"], first["PartitionKey"]) == (b"\x00\xff", "a")
+    assert second["Data"] == b""
+    assert first["ApproximateArrivalTimestamp"] == cbor2.CBORTag(1, round(world.clock.time() * 1000))
+    assert answer["MillisBehindLatest"] == 0
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_timestamp_comes_as_milliseconds_in_a_tag(world: Any, ask: Any, tagged: bool) -> None:
+    """AT_TIMESTAMP takes tag 1 around milliseconds; a number without the tag means seconds, as in JSON."""
+    world.stream()
+    world.put("before")
+    world.clock.advance(10)
+    world.put("after")
+    at = world.clock.time() - 5
+    timestamp = cbor2.CBORTag(1, round(at * 1000)) if tagged else at
+    request = {"StreamName": "stream", "ShardId": world.first, "ShardIteratorType": "AT_TIMESTAMP"}
+    _, answer = ask("GetShardIterator", {**request, "Timestamp": timestamp})
+    records = world.client.get_records(ShardIterator=answer["ShardIterator"])["Records"]
+    assert [record["PartitionKey"] for record in records] == ["after"]
+
+
+def test_answers_have_the_shapes_of_the_model(world: Any, ask: Any) -> None:
+    """Nested timestamps are tagged, numbers and strings are not, and what is null is left out."""
+    world.stream(shards=2)
+    created = cbor2.CBORTag(1, int(world.clock.time()) * 1000)
+    _, answer = ask("DescribeStream", {"StreamName": "stream"})
+    assert answer["StreamDescription"]["StreamCreationTimestamp"] == created
+    assert len(answer["StreamDescription"]["Shards"]) == 2
+    _, answer = ask("ListStreams", {})
+    assert answer["StreamSummaries"][0]["StreamCreationTimestamp"] == created
+    world.client.merge_shards(
+        StreamName="stream", ShardToMerge=world.first, AdjacentShardToMerge="shardId-000000000001"
+    )
+    _, answer = ask("GetRecords", {"ShardIterator": world.iterator()})
+    assert "NextShardIterator" not in answer
+    assert [child["ShardId"] for child in answer["ChildShards"]] == ["shardId-000000000002"]
+
+
+def test_an_operation_that_answers_nothing_has_no_body(ask: Any) -> None:
+    """CreateStream is answered with a status alone."""
+    assert ask("CreateStream", {"StreamName": "stream", "ShardCount": 1}) == (200, None)
+
+
+@pytest.mark.parametrize(
+    ("operation", "params", "code"),
+    [
+        ("DescribeStreamSummary", {"StreamName": "absent"}, "ResourceNotFoundException"),
+        ("PutRecord", {"StreamName": "", "Data": b"", "PartitionKey": "k"}, "ValidationException"),
+        ("PutRecord", {"StreamName": "s", "Data": 7, "PartitionKey": "k"}, "SerializationException"),
+        ("PutRecord", b"\xff", "SerializationException"),
+        ("PutRecord", b"\xa1", "SerializationException"),
+        ("GetShardIterator", b"\xa1\x69Timestamp\xc1\x61x", "SerializationException"),
+        ("ListStreams", [], "SerializationException"),
+        ("Nonsense", {}, "UnknownOperationException"),
+        ("SubscribeToShard", {}, "SerializationException"),
+    ],
+)
+def test_errors_are_in_cbor_too(ask: Any, operation: str, params: Any, code: str) -> None:
+    """__type and message, as in JSON."""
+    status, error = ask(operation, params)
+    assert (status, error["__type"]) == (400, code)
+    assert error["message"]
+
+
+def test_the_content_type_may_have_parameters(ask: Any) -> None:
+    """What follows a semicolon does not matter, nor does the case."""
+    assert ask("ListStreams", {}, content_type="Application/X-AMZ-CBOR-1.1; charset=utf-8")[0] == 200
