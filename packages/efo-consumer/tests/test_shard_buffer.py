@@ -160,6 +160,23 @@ def test_the_pool_makes_room_from_its_own_shard_before_others() -> None:
     assert numbers(two.read(TRIM_HORIZON, at(2))) == [1, 2]
 
 
+def test_a_buffer_that_was_let_go_counts_no_more() -> None:
+    """Whatever still happens to it, the bytes of the others stay what they are."""
+    pool = BufferPool(shard_bytes=1, total_bytes=1, promise_grace_seconds=0)
+    one, two = ShardBuffer(TRIM_HORIZON), ShardBuffer(TRIM_HORIZON)
+    for shard in (one, two):
+        pool.append(shard, shard_event(wire_records([1]), 1))
+        shard.promise(at(1), now=0)
+    pool.remove(one)
+    pool.remove(one)
+    pool.make_room(one, now=1)
+    pool.trim(one, at(1))
+    assert pool.held_bytes == two.held_bytes
+    pool.append(one, shard_event(wire_records([2]), 2))
+    pool.remove(one)
+    assert pool.held_bytes == two.held_bytes
+
+
 EVENTS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), min_size=1, max_size=12)
 
 

@@ -51,7 +51,8 @@ class BufferPool:
         """Trim a buffer."""
         before = buffer.held_bytes
         buffer.trim(position)
-        self._held += buffer.held_bytes - before
+        if buffer in self._buffers:
+            self._held += buffer.held_bytes - before
 
     def remove(self, buffer: ShardBuffer) -> None:
         """Let go of a buffer as a whole."""
@@ -78,6 +79,9 @@ class BufferPool:
         return True
 
     def _evict(self, buffer: ShardBuffer, promised_before: float) -> bool:
+        if buffer not in self._buffers:
+            # Its shard was let go and is about to end: its bytes count no more.
+            return False
         freed = buffer.evict(promised_before)
         self._held -= freed
         return freed > 0
