@@ -104,6 +104,15 @@ def test_a_missing_region_profile_or_credential_says_what_to_set():
     assert error.value.option == "awsAccessKeyId"
 
 
+def test_the_region_is_found_in_the_environment(monkeypatch):
+    """AWS_REGION, which AWS's own platforms set, counts like AWS_DEFAULT_REGION, and an option before both."""
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-central-1")
+    assert AwsSession().region == "eu-central-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-1")
+    assert AwsSession().region == "eu-west-1"
+    assert AwsSession(AwsOptions(region="us-east-2")).region == "us-east-2"
+
+
 def test_the_endpoint_is_the_regions_own_unless_given():
     """A custom endpoint loses its trailing slash, so that URLs can be joined."""
     assert AwsSession(AwsOptions(region="eu-west-1")).endpoint_url() == "https://kinesis.eu-west-1.amazonaws.com"

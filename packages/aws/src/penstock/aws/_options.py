@@ -32,7 +32,7 @@ class AwsOptions:
     """
 
     region: str | None = None
-    """Such as `eu-west-1`. Default: that of the environment or profile."""
+    """Such as `eu-west-1`. Default: `AWS_REGION`, `AWS_DEFAULT_REGION`, or the profile's."""
     endpoint_url: str | None = None
     """Of Kinesis, such as `https://127.0.0.1:4567`. Default: the region's own."""
     access_key_id: str | None = None

@@ -1,5 +1,6 @@
 """Sessions: credentials that refresh, boto3 clients, signatures."""
 
+import os
 import ssl
 import threading
 from collections.abc import Mapping
@@ -50,9 +51,11 @@ class AwsSession:
         self._clients: dict[str, Any] = {}
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
-            region = self._options.region or botocore_session.get_config_variable("region")
+            configured = botocore_session.get_config_variable("region")
         except ProfileNotFound as error:
             raise AwsOptionError("awsProfile", str(error)) from error
+        # The other SDKs and AWS's own platforms set AWS_REGION, which botocore does not read.
+        region = self._options.region or os.environ.get("AWS_REGION") or configured
         if not region:
             raise AwsOptionError("region", "is not set, neither here nor in the environment nor in the profile")
         self.region: str = region
