@@ -1,0 +1,144 @@
+"""The ways to run an emulator: on a loop, with companions, as a command, as pytest fixtures."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.emulator import CompanionError, EmulatorConfigError, KinesisEmulator
+from penstock.emulator.testing import kinesis_client, running_emulator, start_emulator_process
+
+if TYPE_CHECKING:
+    from penstock.emulator.testing import RunningEmulator
+
+pytest_plugins = ["pytester"]
+
+
+async def test_the_emulator_takes_options_by_keyword() -> None:
+    """`KinesisEmulator` is there between `async with` and its end, with the options of EmulatorConfig."""
+    async with KinesisEmulator(region="eu-west-1", tls=False) as kinesis:
+        client = kinesis_client(kinesis.endpoint_url)
+        await asyncio.to_thread(client.create_stream, StreamName="stream", ShardCount=1)
+        assert kinesis.kinesis.streams["stream"].arn.startswith("arn:aws:kinesis:eu-west-1:")
+        assert kinesis.endpoints == {"kinesis": kinesis.endpoint_url, "firehose": kinesis.endpoint_url}
+    with pytest.raises(EmulatorConfigError, match="account_id"):
+        KinesisEmulator(account_id="12")
+
+
+def test_companions_answer_beside_it() -> None:
+    """moto's DynamoDB, SQS and STS are in the endpoints, on loopback, and gone afterwards; Firehose is our own."""
+    with start_emulator_process("--with", "dynamodb,sqs,sts,firehose", "--no-tls") as emulator:
+        assert emulator.endpoints["firehose"] == emulator.endpoints["kinesis"] == emulator.endpoint_url
+        assert emulator.endpoints["sqs"].startswith("http://127.0.0.1:")
+        assert emulator.endpoints["sqs"] != emulator.endpoint_url
+        assert emulator.client("sqs").create_queue(QueueName="queue")["QueueUrl"].endswith("/queue")
+        assert emulator.client("dynamodb").list_tables()["TableNames"] == []
+        assert emulator.client("sts").get_caller_identity()["Account"]
+        assert emulator.client("firehose").list_delivery_streams()["DeliveryStreamNames"] == []
+    assert emulator.process.returncode == 0
+
+
+def test_a_companion_that_is_not_known_is_an_error() -> None:
+    """The error names the services."""
+    with (
+        pytest.raises(CompanionError, match="moto does not know telepathy") as caught,
+        running_emulator(companions=("sqs", "telepathy")),
+    ):
+        pytest.fail("it started")
+    assert caught.value.services == ("sqs", "telepathy")
+
+
+def test_without_moto_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The extra is named; Firehose alone needs none."""
+    find_spec = importlib.util.find_spec
+
+    def without_moto(name: str, package: str | None = None) -> Any:
+        return None if name == "moto" else find_spec(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_moto)
+    with pytest.raises(CompanionError, match=r"penstock-emulator\[companions\]"), running_emulator(companions=("sqs",)):
+        pytest.fail("it started")
+    with running_emulator(companions=("firehose",), tls=False) as emulator:
+        assert set(emulator.endpoints) == {"kinesis", "firehose"}
+
+
+def test_the_command_is_ready_soon() -> None:
+    """Well below a second of work from the start to the ready line; what else the machine does is not counted."""
+    process = subprocess.Popen([sys.executable, "-m", "penstock.emulator"], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        assert json.loads(process.stdout.readline())["endpoint_url"]
+    finally:
+        process.terminate()
+        process.stdout.close()
+        _, _, usage = os.wait4(process.pid, 0)
+        process.returncode = 0
+    assert usage.ru_utime + usage.ru_stime < 1.0
+
+
+def test_the_fixture_gives_each_test_its_own(kinesis_emulator: RunningEmulator, kinesis_client: Any) -> None:
+    """A client of an empty emulator, without any preparation."""
+    assert kinesis_client.meta.endpoint_url == kinesis_emulator.endpoint_url
+    assert kinesis_client.list_streams()["StreamNames"] == []
+    kinesis_client.create_stream(StreamName="stream", ShardCount=1)
+
+
+@pytest.mark.kinesis_emulator(region="eu-central-1", consumers_per_stream=3)
+def test_the_marker_gives_options(kinesis_emulator: RunningEmulator) -> None:
+    """Those of EmulatorConfig, for this test."""
+    assert kinesis_emulator.config.region == "eu-central-1"
+    assert kinesis_emulator.config.consumers_per_stream == 3
+
+
+def test_one_emulator_for_the_session(pytester: pytest.Pytester) -> None:
+    """`kinesis_emulator_session` keeps its streams from test to test, with the project's options."""
+    pytester.makeconftest(
+        """
+        import pytest
+
+        @pytest.fixture(scope="session")
+        def kinesis_emulator_options():
+            return {"region": "eu-north-1"}
+        """
+    )
+    pytester.makepyfile(
+        """
+        def test_first(kinesis_emulator_session):
+            kinesis_emulator_session.client().create_stream(StreamName="stream", ShardCount=1)
+
+        def test_second(kinesis_emulator_session, kinesis_client):
+            names = kinesis_emulator_session.client().list_streams()["StreamNames"]
+            assert names == ["stream"]
+            assert kinesis_emulator_session.config.region == "eu-north-1"
+            assert kinesis_client.list_streams()["StreamNames"] == []
+        """
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+
+def test_the_plugin_costs_nothing_where_it_is_not_used(pytester: pytest.Pytester) -> None:
+    """Neither the emulator nor what it needs is imported, and a project's own fixture of the same name wins."""
+    pytester.makepyfile(
+        """
+        import sys
+        import pytest
+
+        @pytest.fixture
+        def kinesis_client():
+            return "mine"
+
+        def test_mine(kinesis_client):
+            assert kinesis_client == "mine"
+            for name in ("botocore", "h2", "trustme", "penstock.emulator._server"):
+                assert name not in sys.modules
+        """
+    )
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:hypothesispytest", "--strict-markers")
+    result.assert_outcomes(passed=1)
