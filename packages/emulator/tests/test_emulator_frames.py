@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from botocore.eventstream import EventStreamBuffer
 
@@ -11,9 +11,6 @@ from penstock.emulator._eventstream import encode_event
 from penstock.emulator._frames import FrameCache
 from penstock.emulator._log import RecordLog
 from penstock.emulator._subscription import RecordsEvent
-
-if TYPE_CHECKING:
-    from conftest import World
 
 
 def log_of(count: int) -> RecordLog:
@@ -63,7 +60,7 @@ def test_few_frames_are_kept() -> None:
     assert sum(frames.get((start, start)) is not None for start in range(100)) == 4
 
 
-def test_all_subscribers_of_a_shard_get_all_records(world: World) -> None:
+def test_all_subscribers_of_a_shard_get_all_records(world: Any) -> None:
     """Those that start together, and one that starts later, in the middle of a batch."""
     world.start(enforce_limits=False)
     world.stream()
