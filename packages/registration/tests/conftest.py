@@ -1,6 +1,7 @@
 """Registries of both homes, over a Kinesis in memory and a SQLite file."""
 
 import asyncio
+import uuid
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
@@ -10,6 +11,7 @@ from penstock.registration import (
     SERVICE_NAME,
     AcquireRequest,
     ConsumerRegistryServicer,
+    DynamoDbLeaseStore,
     LeaseSettings,
     LocalConsumerRegistry,
     RegistrarConfig,
@@ -17,7 +19,13 @@ from penstock.registration import (
     SqliteLeaseStore,
     StreamConsumerRegistrar,
 )
-from penstock.registration.testing import FakeKinesis, ManualClock
+from penstock.registration.testing import (
+    DynamoDbClients,
+    FakeKinesis,
+    InMemoryLeaseStore,
+    ManualClock,
+    running_dynamodb,
+)
 from penstock.rpc import GrpcServer, ServerSecurity, ServerSettings
 
 
@@ -97,6 +105,41 @@ async def parts(tmp_path):
     yield make
     for registry in registries:
         await registry.close()
+
+
+@pytest.fixture(scope="session")
+def dynamodb():
+    with running_dynamodb() as endpoint_url:
+        yield endpoint_url
+
+
+@pytest.fixture
+async def open_store(request, tmp_path, dynamodb_table):
+    """Opens a store by kind; several calls of a kind open several stores over the same records."""
+    stores = []
+    in_memory = InMemoryLeaseStore()
+
+    def open_it(kind):
+        match kind:
+            case "memory":
+                return in_memory
+            case "sqlite":
+                store = SqliteLeaseStore(tmp_path / "leases.db")
+            case _:
+                endpoint_url = request.getfixturevalue("dynamodb")
+                store = DynamoDbLeaseStore(DynamoDbClients(endpoint_url), dynamodb_table)
+        stores.append(store)
+        return store
+
+    yield open_it
+    for store in stores:
+        await store.close()
+
+
+@pytest.fixture
+def dynamodb_table():
+    """A name that no other test uses."""
+    return f"leases-{uuid.uuid4()}"
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, SqliteLeaseStore
+from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, Renewal, SqliteLeaseStore, _lease
 from penstock.registration.errors import LeaseStoreError
-from penstock.registration.testing import InMemoryLeaseStore
 
 HOLDING = Holding(job_id="job", fencing_token=7, acquired_at=1.5, renewed_at=2.25, time_to_live_seconds=30.0)
 
@@ -21,11 +20,15 @@ def new_record(stream_name="flights", consumer_name="delays", **fields):
     return ConsumerRecord(stream_name=stream_name, consumer_name=consumer_name, created_at=1.0, **fields)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request, tmp_path):
-    made = InMemoryLeaseStore() if request.param == "memory" else SqliteLeaseStore(tmp_path / "leases.db")
-    yield made
-    await made.close()
+def renewal(stream_name="flights", consumer_name="delays", job_id="job", fencing_token=7, at=20.0):
+    return Renewal(
+        stream_name=stream_name, consumer_name=consumer_name, job_id=job_id, fencing_token=fencing_token, at=at
+    )
+
+
+@pytest.fixture(params=["memory", "sqlite", "dynamodb"])
+async def store(request, open_store):
+    return open_store(request.param)
 
 
 async def test_what_was_never_written_is_none(store):
@@ -75,6 +78,32 @@ async def test_records_of_one_write_stand_each_for_itself(store):
     await store.write([new_record(consumer_name="b")])
     answers = await store.write([new_record(consumer_name=name) for name in "abc"])
     assert answers == [True, False, True]
+
+
+async def test_a_renewal_prolongs_the_newest_lease(store):
+    """From the moment that it names, by the lease's own time to live; whoever read before must read again."""
+    await store.write([new_record(fencing_token=7, holding=HOLDING)])
+    read = await store.get("flights", "delays")
+    assert await store.renew([renewal(at=20.5)]) == [30.0]
+    renewed = await store.get("flights", "delays")
+    assert renewed == replace(read, version=2, holding=replace(HOLDING, renewed_at=20.5))
+    assert renewed.holding == _lease.renew(read, job_id="job", fencing_token=7, now=20.5).holding
+    assert await store.write([replace(read, fencing_token=8)]) == [False]
+
+
+@pytest.mark.parametrize("stranger", [{"job_id": "other"}, {"fencing_token": 6}, {"consumer_name": "unheard-of"}])
+async def test_a_renewal_of_a_lease_that_is_not_the_newest_changes_nothing(store, stranger):
+    """And says so, beside the answer to one that is."""
+    await store.write([new_record(fencing_token=7, holding=HOLDING)])
+    assert await store.renew([renewal(**stranger), renewal()]) == [None, 30.0]
+    assert await store.renew([renewal(**stranger)]) == [None]
+    assert (await store.get("flights", "delays")).version == 2
+
+
+async def test_a_lease_that_was_given_back_is_not_renewed(store):
+    """Nobody holds it."""
+    await store.write([new_record(fencing_token=7, idle_since=3.0)])
+    assert await store.renew([renewal()]) == [None]
 
 
 async def test_list_is_ordered_and_can_be_of_one_stream(store):
@@ -189,3 +218,30 @@ async def test_sqlite_files_may_be_opened_for_the_first_time_by_many_at_once(tmp
         stores = [SqliteLeaseStore(tmp_path / f"{attempt}.db") for _ in range(8)]
         assert await asyncio.gather(*(store.list() for store in stores)) == [[]] * 8
         await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_sqlite_puts_what_arrives_together_into_one_transaction(tmp_path):
+    """A thousand heartbeats cost a handful of writes to the disk."""
+    store = SqliteLeaseStore(tmp_path / "leases.db")
+    await store.write([new_record(consumer_name=f"c{number}", holding=HOLDING) for number in range(1000)])
+    statements = []
+    store._file._connection.set_trace_callback(statements.append)
+    answers = await asyncio.gather(*(store.renew([renewal(consumer_name=f"c{number}")]) for number in range(1000)))
+    assert answers == [[30.0]] * 1000
+    assert statements.count("COMMIT") <= 3
+    await store.close()
+
+
+async def test_sqlite_lets_a_call_that_cannot_be_carried_out_fail_alone(tmp_path):
+    """What arrived with it is written."""
+    store = SqliteLeaseStore(tmp_path / "leases.db")
+    outcomes = await asyncio.gather(
+        store.write([new_record(consumer_name="a")]),
+        store.write([new_record(consumer_name="\ud800")]),
+        store.write([new_record(consumer_name="b")]),
+        return_exceptions=True,
+    )
+    assert [outcomes[0], outcomes[2]] == [[True], [True]]
+    assert isinstance(outcomes[1], UnicodeEncodeError)
+    assert [record.consumer_name for record in await store.list()] == ["a", "b"]
+    await store.close()

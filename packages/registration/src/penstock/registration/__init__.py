@@ -15,13 +15,14 @@ from penstock.registration._config import (
     RegistrationStrategy,
     consumer_name_of,
 )
+from penstock.registration._dynamodb_store import DynamoDbLeaseStore
 from penstock.registration._keeper import LeaseKeeper, OnLost
 from penstock.registration._lease_settings import LeaseSettings
 from penstock.registration._local_registry import LocalConsumerRegistry
 from penstock.registration._record import ConsumerRecord, Holding, RegistrationPhase
 from penstock.registration._registrar import (
+    AwsClients,
     FoundConsumer,
-    KinesisSession,
     RegisteredConsumer,
     StreamConsumerRegistrar,
 )
@@ -30,7 +31,7 @@ from penstock.registration._remote_registry import RemoteConsumerRegistry
 from penstock.registration._servicer import SERVICE_NAME, ConsumerRegistryServicer
 from penstock.registration._sqlite_store import SqliteLeaseStore
 from penstock.registration._status import STATUS
-from penstock.registration._store import LeaseStore
+from penstock.registration._store import LeaseStore, Renewal
 from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease
 
 __all__ = [
@@ -39,16 +40,17 @@ __all__ = [
     "SERVICE_NAME",
     "STATUS",
     "AcquireRequest",
+    "AwsClients",
     "BlockingConsumerRegistry",
     "ConflictPolicy",
     "Consumer",
     "ConsumerRecord",
     "ConsumerRegistry",
     "ConsumerRegistryServicer",
+    "DynamoDbLeaseStore",
     "FoundConsumer",
     "Heartbeat",
     "Holding",
-    "KinesisSession",
     "Lease",
     "LeaseKeeper",
     "LeaseSettings",
@@ -61,6 +63,7 @@ __all__ = [
     "RegistrationPhase",
     "RegistrationStrategy",
     "RemoteConsumerRegistry",
+    "Renewal",
     "SqliteLeaseStore",
     "StreamConsumerRegistrar",
     "consumer_name_of",

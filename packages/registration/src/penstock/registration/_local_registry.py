@@ -70,15 +70,11 @@ class LocalConsumerRegistry:
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""
-        record = await self._records.change(
-            (lease.stream_name, lease.consumer_name),
-            lambda record: lease_rules.renew(
-                record, job_id=lease.job_id, fencing_token=lease.fencing_token, now=self._clock()
-            ),
-        )
-        if record is None or record.holding is None:
+        key = (lease.stream_name, lease.consumer_name)
+        time_to_live = await self._records.renew(key, lease.job_id, lease.fencing_token)
+        if time_to_live is None:
             return Heartbeat(held=False, time_to_live_seconds=0.0)
-        return Heartbeat(held=True, time_to_live_seconds=record.holding.time_to_live_seconds)
+        return Heartbeat(held=True, time_to_live_seconds=time_to_live)
 
     async def release(self, lease: Lease) -> bool:
         """See ConsumerRegistry. Without a grace period it returns when the consumer is gone.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from penstock.registration import _lease as lease_rules
 from penstock.registration._clock import Clock
 from penstock.registration._record import ConsumerRecord
-from penstock.registration._store import LeaseStore
+from penstock.registration._store import LeaseStore, Renewal
 
 Key = tuple[str, str]
 
@@ -32,6 +32,14 @@ class Records:
         """Write one record. False: it changed since it was read."""
         (written,) = await self._store.write([record])
         return written
+
+    async def renew(self, key: Key, job_id: str, fencing_token: int) -> float | None:
+        """Prolong a lease from now on. Returns its time to live in seconds; None when it is lost."""
+        renewal = Renewal(
+            stream_name=key[0], consumer_name=key[1], job_id=job_id, fencing_token=fencing_token, at=self._clock()
+        )
+        (time_to_live,) = await self._store.renew([renewal])
+        return time_to_live
 
     async def change(
         self, key: Key, decide: Callable[[ConsumerRecord], ConsumerRecord | None]

@@ -27,7 +27,7 @@ from penstock.registration.errors import (
 _THREADS = 8
 
 
-class KinesisSession(Protocol):
+class AwsClients(Protocol):
     """What gives clients: `penstock.aws.AwsSession`, or a fake."""
 
     def client(self, service_name: str) -> Any:
@@ -66,7 +66,7 @@ class StreamConsumerRegistrar:
 
     def __init__(
         self,
-        session: KinesisSession,
+        session: AwsClients,
         config: RegistrarConfig | None = None,
         *,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,

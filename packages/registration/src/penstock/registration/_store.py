@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.registration._record import ConsumerRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewal:
+    """One heartbeat, to be written."""
+
+    stream_name: str
+    consumer_name: str
+    job_id: str
+    fencing_token: int
+    at: float
+    """From when on the lease lives its time to live, in seconds of the registry's clock."""
 
 
 class LeaseStore(Protocol):
@@ -31,6 +45,17 @@ class LeaseStore(Protocol):
 
         Raises:
             LeaseStoreError: the store cannot be used; nothing was written.
+        """
+        ...
+
+    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
+        """Prolong each lease that is still the newest of its consumer, as `_lease.renew` would, in one step.
+
+        Returns one entry per renewal: the lease's time to live in seconds; None when it is another's, or ended. The
+        version counts up, so that whoever read the record before must read again. What is not None is durable.
+
+        Raises:
+            LeaseStoreError: the store cannot be used; unknown what was written.
         """
         ...
 

@@ -48,7 +48,11 @@ class DaemonThreads:
         Cancelling stops the waiting, not the call.
         """
         context = contextvars.copy_context()
-        job: _Job[T] = _Job(lambda: context.run(call, *args, **kwargs))
+        return await asyncio.wrap_future(self.submit(lambda: context.run(call, *args, **kwargs)))
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run the call in a thread, for whoever cares about its outcome."""
+        job: _Job[T] = _Job(call)
         with self._lock:
             if len(self._threads) < self._count:
                 name = f"{self._name} {len(self._threads)}"
@@ -56,7 +60,7 @@ class DaemonThreads:
                 self._threads.append(thread)
                 thread.start()
         self._jobs.put(job)
-        return await asyncio.wrap_future(job.future)
+        return job.future
 
     def close(self) -> None:
         """Let the threads end after what they are doing now. Does not wait."""

@@ -1,19 +1,24 @@
-"""For tests of those who use this package: a clock to move, a store in memory, and Kinesis's side of registration."""
+"""For tests of those who use this package: a clock to move, stores, and Kinesis's side of registration."""
 
 from __future__ import annotations
 
 import builtins
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import boto3
+from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from penstock.registration import _lease as lease_rules
 from penstock.registration._record import ConsumerRecord
+from penstock.registration._store import Renewal
 
-__all__ = ["FakeKinesis", "InMemoryLeaseStore", "ManualClock"]
+__all__ = ["DynamoDbClients", "FakeKinesis", "InMemoryLeaseStore", "ManualClock", "running_dynamodb"]
 
 
 class ManualClock:
@@ -51,6 +56,20 @@ class InMemoryLeaseStore:
         """See LeaseStore."""
         return [self._write_one(record) for record in records]
 
+    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
+        """See LeaseStore."""
+        return [self._renew_one(renewal) for renewal in renewals]
+
+    def _renew_one(self, renewal: Renewal) -> float | None:
+        stored = self._records.get((renewal.stream_name, renewal.consumer_name))
+        if stored is None:
+            return None
+        renewed = lease_rules.renew(stored, job_id=renewal.job_id, fencing_token=renewal.fencing_token, now=renewal.at)
+        if renewed is None or renewed.holding is None:
+            return None
+        self._write_one(renewed)
+        return renewed.holding.time_to_live_seconds
+
     def _write_one(self, record: ConsumerRecord) -> bool:
         stored = self._records.get(record.key)
         if record.version != (0 if stored is None else stored.version):
@@ -65,6 +84,60 @@ class InMemoryLeaseStore:
 
     async def close(self) -> None:
         """See LeaseStore."""
+
+
+class DynamoDbClients:
+    """A session for a DynamoDB of tests, with dummy keys."""
+
+    def __init__(self, endpoint_url: str) -> None:
+        self.client_of_all: Any = boto3.client(
+            "dynamodb",
+            endpoint_url=endpoint_url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"total_max_attempts": 1}, max_pool_connections=32),
+        )
+
+    def client(self, service_name: str) -> Any:
+        """The one client, whatever the service."""
+        return self.client_of_all
+
+
+@contextmanager
+def running_dynamodb() -> Iterator[str]:
+    """Run moto's DynamoDB on a port of the loopback interface, on threads of its own. Gives its endpoint.
+
+    Needs the extra `testing`. Each request is carried out in one piece, as DynamoDB does it for one item: moto by
+    itself lets another request in between condition and write.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        # Without it a client's next request on a connection waits for a delayed acknowledgement.
+        wbufsize = -1
+        protocol_version = "HTTP/1.1"
+
+        def log_request(self, code: object = "-", size: object = "-") -> None:
+            """A line per request is too much."""
+
+    one_at_a_time = threading.Lock()
+    moto: Any = DomainDispatcherApplication(create_backend_app)
+
+    def serve(environment: Any, start_response: Any) -> Any:
+        with one_at_a_time:
+            return list(moto(environment, start_response))
+
+    server = make_server("127.0.0.1", 0, serve, threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="dynamodb", daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @dataclass

@@ -1,0 +1,212 @@
+"""Records in a DynamoDB table, shared by registries anywhere."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import random as random_module
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from penstock.aws import AwsError, BackoffPolicy, ErrorKind, classify, error_code, retry
+from penstock.registration._dynamodb_items import (
+    KEY_SCHEMA,
+    KEY_TYPES,
+    PARTITION_KEY,
+    Item,
+    from_item,
+    key_of,
+    partition_of,
+    to_item,
+)
+from penstock.registration._record import ConsumerRecord
+from penstock.registration._registrar import AwsClients
+from penstock.registration._store import Renewal
+from penstock.registration._threads import DaemonThreads
+from penstock.registration.errors import LeaseStoreError
+
+_THREADS: Final = 16
+_RETRIES: Final = BackoffPolicy(
+    base=timedelta(milliseconds=50), maximum=timedelta(seconds=1), exponent=2.0, max_attempts=8
+)
+_TABLE_SECONDS: Final = 120.0
+_TABLE_PAUSE_SECONDS: Final = 0.5
+_CONFLICT: Final = "ConditionalCheckFailedException"
+_NO_TABLE: Final = "ResourceNotFoundException"
+
+
+class DynamoDbLeaseStore:
+    """A LeaseStore in a table: one item per consumer, conditional writes, consistent reads.
+
+    Any number of registries, on any machines, may use one table. It is made on demand, billed per request. A throttled
+    or unanswered request is made again; a write that was carried out although nobody heard of it is recognised.
+
+    `namespace` keeps apart what shares a table: registries for different endpoints or regions do not see each other's
+    records.
+    """
+
+    def __init__(
+        self,
+        session: AwsClients,
+        table_name: str,
+        *,
+        namespace: str = "",
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        random: Callable[[], float] = random_module.random,
+    ) -> None:
+        self._session = session
+        self._table_name = table_name
+        self._namespace = namespace
+        self._sleep = sleep
+        self._random = random
+        self._threads = DaemonThreads(_THREADS, name="penstock lease store")
+        self._making_table = asyncio.Lock()
+
+    async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:
+        """See LeaseStore."""
+        key = key_of(self._namespace, stream_name, consumer_name)
+        answer = await self._call("get_item", Key=key, ConsistentRead=True)
+        return from_item(answer["Item"]) if "Item" in answer else None
+
+    async def list(self, stream_name: str | None = None) -> list[ConsumerRecord]:
+        """See LeaseStore. A list of all streams reads the whole table."""
+        operation, condition, name, value = "query", "KeyConditionExpression", PARTITION_KEY, ""
+        if stream_name is None:
+            operation, condition, name, value = "scan", "FilterExpression", "namespace", self._namespace
+        else:
+            value = partition_of(self._namespace, stream_name)
+        parameters: dict[str, Any] = {
+            condition: "#name = :value",
+            "ExpressionAttributeNames": {"#name": name},
+            "ExpressionAttributeValues": {":value": {"S": value}},
+            "ConsistentRead": True,
+        }
+        items: builtins.list[Item] = []
+        while True:
+            answer = await self._call(operation, **parameters)
+            items += answer["Items"]
+            if not answer.get("LastEvaluatedKey"):
+                return sorted(map(from_item, items), key=lambda record: record.key)
+            parameters["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
+        """See LeaseStore. One request per record."""
+        return await asyncio.gather(*map(self._write_one, records))
+
+    async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
+        """See LeaseStore. One request per renewal."""
+        return await asyncio.gather(*map(self._renew_one, renewals))
+
+    async def close(self) -> None:
+        """See LeaseStore."""
+        self._threads.close()
+
+    async def _write_one(self, record: ConsumerRecord) -> bool:
+        write_id = uuid.uuid4().hex
+        parameters: dict[str, Any] = {
+            "Item": to_item(record, self._namespace, write_id),
+            "ConditionExpression": "attribute_not_exists(#version)",
+            "ExpressionAttributeNames": {"#version": "version"},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+        if record.version > 0:
+            parameters["ConditionExpression"] = "#version = :read"
+            parameters["ExpressionAttributeValues"] = {":read": {"N": str(record.version)}}
+        conflict = await self._try("put_item", **parameters)
+        # A request that was carried out, but not answered, is in its own way when it is made again.
+        return conflict is None or conflict.get("write_id") == {"S": write_id}
+
+    async def _renew_one(self, renewal: Renewal) -> float | None:
+        answer: dict[str, Any] = {}
+        conflict = await self._try(
+            "update_item",
+            into=answer,
+            Key=key_of(self._namespace, renewal.stream_name, renewal.consumer_name),
+            UpdateExpression="SET renewed_at = :at, #version = #version + :one",
+            ConditionExpression="job_id = :job AND holding_token = :token",
+            ExpressionAttributeNames={"#version": "version"},
+            ExpressionAttributeValues={
+                ":at": {"N": repr(renewal.at)},
+                ":one": {"N": "1"},
+                ":job": {"S": renewal.job_id},
+                ":token": {"N": str(renewal.fencing_token)},
+            },
+            ReturnValues="ALL_NEW",
+        )
+        return None if conflict is not None else float(answer["Attributes"]["time_to_live_seconds"]["N"])
+
+    async def _try(self, operation: str, into: dict[str, Any] | None = None, **parameters: Any) -> Item | None:
+        """Make a conditional request. Returns None when it took effect, else the item that was in its way, if told."""
+        try:
+            answer = await self._call(operation, **parameters)
+        except LeaseStoreError as error:
+            cause = error.__cause__
+            if isinstance(cause, ClientError) and error_code(cause) == _CONFLICT:
+                found: Item = dict(cause.response).get("Item", {})  # type: ignore[assignment]  # not in the stubs
+                return found
+            raise
+        if into is not None:
+            into.update(answer)
+        return None
+
+    async def _call(self, operation: str, **parameters: Any) -> Any:
+        try:
+            try:
+                return await self._request(operation, TableName=self._table_name, **parameters)
+            except ClientError as error:
+                if error_code(error) != _NO_TABLE:
+                    raise
+            await self._make_table()
+            return await self._request(operation, TableName=self._table_name, **parameters)
+        except (AwsError, BotoCoreError, ClientError, OSError) as error:
+            raise self._error(f"{operation}: {error}") from error
+
+    async def _request(self, operation: str, **parameters: Any) -> Any:
+        def request_now() -> Any:
+            return getattr(self._session.client("dynamodb"), operation)(**parameters)
+
+        return await retry(
+            lambda: self._threads.run(request_now),
+            _RETRIES,
+            is_retryable=lambda error: classify(error) is not ErrorKind.FATAL,
+            sleep=self._sleep,
+            random=self._random,
+        )
+
+    async def _make_table(self) -> None:
+        """Make the table, unless somebody else does, and wait until it can be used."""
+        async with self._making_table:
+            try:
+                await self._request(
+                    "create_table",
+                    TableName=self._table_name,
+                    KeySchema=KEY_SCHEMA,
+                    AttributeDefinitions=KEY_TYPES,
+                    BillingMode="PAY_PER_REQUEST",
+                )
+            except ClientError as error:
+                if error_code(error) != "ResourceInUseException":
+                    raise
+            waited = 0.0
+            while not await self._table_is_active():
+                if waited >= _TABLE_SECONDS:
+                    raise self._error(f"the table is not ACTIVE after {waited:g} s")
+                await self._sleep(_TABLE_PAUSE_SECONDS)
+                waited += _TABLE_PAUSE_SECONDS
+
+    async def _table_is_active(self) -> bool:
+        try:
+            answer = await self._request("describe_table", TableName=self._table_name)
+        except ClientError as error:
+            # A table that was made a moment ago may not be known everywhere yet.
+            if error_code(error) == _NO_TABLE:
+                return False
+            raise
+        return bool(answer["Table"]["TableStatus"] == "ACTIVE")
+
+    def _error(self, reason: str) -> LeaseStoreError:
+        return LeaseStoreError(store=f"dynamodb://{self._table_name}", reason=reason)

@@ -1,0 +1,181 @@
+"""One SQLite file, used by one thread, with many operations to a transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from penstock.registration._sqlite_rows import CREATE
+from penstock.registration._threads import DaemonThreads
+from penstock.registration.errors import LeaseStoreError
+
+T = TypeVar("T")
+
+_SCHEMA_VERSION: Final = 1
+_BUSY_SECONDS: Final = 30.0
+_LOCKED_PAUSE_SECONDS: Final = 0.02
+_LONGEST_GROUP: Final = 2_000
+"""Operations of one transaction: other processes wait for its end."""
+
+Outcome = tuple[Any, BaseException | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Operation:
+    call: Callable[[sqlite3.Connection], Any]
+    writes: bool
+    future: asyncio.Future[Any]
+
+
+class SqliteFile:
+    """Runs operations in the order of their arrival; those that arrive while others run share a transaction.
+
+    A transaction costs a write to the disk, however much is in it: a thousand heartbeats that arrive together cost
+    hardly more than one. An operation that fails is on its own: the others are run again without it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: sqlite3.Connection | None = None
+        # One thread: a SQLite connection is for one user at a time.
+        self._thread = DaemonThreads(1, name="penstock lease store")
+        self._waiting: list[_Operation] = []
+        self._lock = threading.Lock()
+
+    async def run(self, call: Callable[[sqlite3.Connection], T], *, writes: bool) -> T:
+        """Run the operation in a transaction. What it wrote is on the disk when this returns.
+
+        Cancelling stops the waiting, not the operation.
+
+        Raises:
+            LeaseStoreError: the file cannot be used; nothing was written.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._lock:
+            self._waiting.append(_Operation(call, writes, future))
+            is_first = len(self._waiting) == 1
+        if is_first:
+            self._thread.submit(self._run_waiting)
+        return await future
+
+    async def close(self) -> None:
+        """Close the file. It is opened again when it is used again."""
+
+        def close() -> None:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+        await self._thread.run(close)
+        self._thread.close()
+
+    def _run_waiting(self) -> None:
+        while True:
+            with self._lock:
+                group = self._waiting[:_LONGEST_GROUP]
+            _answer(group, self._run_group(group))
+            with self._lock:
+                del self._waiting[: len(group)]
+                # Whoever comes to an empty list wakes this thread again.
+                if not self._waiting:
+                    return
+
+    def _run_group(self, group: Sequence[_Operation]) -> list[Outcome]:
+        writes = any(operation.writes for operation in group)
+        try:
+            connection = self._open()
+            if writes:
+                # Immediate: a transaction that begins by reading fails at its first write if another process wrote.
+                connection.execute("BEGIN IMMEDIATE")
+        except Exception as error:
+            return [(None, self._typed(error)) for _ in group]
+        try:
+            results: list[Outcome] = [(operation.call(connection), None) for operation in group]
+            if writes:
+                connection.execute("COMMIT")
+        except Exception as error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if len(group) > 1:
+                return [outcome for operation in group for outcome in self._run_group([operation])]
+            return [(None, self._typed(error))]
+        return results
+
+    def _typed(self, error: Exception) -> Exception:
+        if not isinstance(error, sqlite3.Error | OSError):
+            return error
+        typed = LeaseStoreError(store=str(self._path), reason=str(error))
+        typed.__cause__ = error
+        return typed
+
+    def _open(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            give_up_at = time.monotonic() + _BUSY_SECONDS
+            while (connection := self._try_to_open(last=time.monotonic() > give_up_at)) is None:
+                time.sleep(_LOCKED_PAUSE_SECONDS)
+            self._connection = connection
+        return self._connection
+
+    def _try_to_open(self, *, last: bool) -> sqlite3.Connection | None:
+        """A connection; None when another process is setting up the file: SQLite does not wait for that by itself."""
+        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            connection.row_factory = sqlite3.Row
+            _set_up(connection)
+        except BaseException as error:
+            connection.close()
+            if isinstance(error, sqlite3.OperationalError) and _is_busy(error) and not last:
+                return None
+            raise
+        return connection
+
+
+def _answer(group: Sequence[_Operation], outcomes: Sequence[Outcome]) -> None:
+    """Wake each loop once, whatever the number of its operations."""
+    by_loop: defaultdict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], Outcome]]] = defaultdict(list)
+    for operation, outcome in zip(group, outcomes, strict=True):
+        by_loop[operation.future.get_loop()].append((operation.future, outcome))
+    for loop, answers in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle, answers)
+        except RuntimeError:
+            # The loop is closed: nobody waits any more.
+            continue
+
+
+def _settle(answers: Sequence[tuple[asyncio.Future[Any], Outcome]]) -> None:
+    for future, (result, error) in answers:
+        if future.done():
+            continue
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)
+
+
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    # The low byte is the error; the rest says more about it.
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    connection.execute("PRAGMA journal_mode = WAL")
+    # A token that was given must not be given again after a power cut.
+    connection.execute("PRAGMA synchronous = FULL")
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version == _SCHEMA_VERSION:
+        return
+    if version > _SCHEMA_VERSION:
+        raise sqlite3.DatabaseError(f"the file has schema {version}, this release knows {_SCHEMA_VERSION}")
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(CREATE)
+    connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+    connection.execute("COMMIT")

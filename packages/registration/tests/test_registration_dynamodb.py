@@ -1,0 +1,169 @@
+"""What DynamoDB adds to a store: a table on demand, lost answers, pages, throttling."""
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from botocore.exceptions import ClientError, ReadTimeoutError
+
+from penstock.registration import ConsumerRecord, DynamoDbLeaseStore, Holding, Renewal
+from penstock.registration.errors import LeaseStoreError
+from penstock.registration.testing import DynamoDbClients
+
+
+def new_record(consumer_name="delays", **fields):
+    return ConsumerRecord(stream_name="flights", consumer_name=consumer_name, created_at=1.0, **fields)
+
+
+class Meddling:
+    """A client whose calls are counted, and answered or not as the test wants."""
+
+    def __init__(self, endpoint_url):
+        self.real = DynamoDbClients(endpoint_url).client("dynamodb")
+        self.calls = []
+        self.before = {}
+        self.after = {}
+
+    def client(self, service_name):
+        assert service_name == "dynamodb"
+        return self
+
+    def __getattr__(self, operation):
+        def call(**parameters):
+            self.calls.append((operation, parameters))
+            if errors := self.before.get(operation):
+                raise errors.pop()
+            answer = getattr(self.real, operation)(**parameters)
+            if errors := self.after.get(operation):
+                raise errors.pop()
+            return answer
+
+        return call
+
+
+async def at_once(_seconds):
+    """A sleep for those who do not wait."""
+    await asyncio.sleep(0)
+
+
+@pytest.fixture
+def meddling(dynamodb):
+    return Meddling(dynamodb)
+
+
+@pytest.fixture
+def store(meddling, dynamodb_table):
+    return DynamoDbLeaseStore(meddling, dynamodb_table, sleep=at_once)
+
+
+def client_error(code, status=400):
+    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "operation")
+
+
+LOST = ReadTimeoutError(endpoint_url="http://dynamodb")
+
+
+async def test_the_table_is_made_on_demand_by_one_of_many(dynamodb, dynamodb_table):
+    """Four replicas that start together find one table, which is billed per request."""
+    stores = [DynamoDbLeaseStore(DynamoDbClients(dynamodb), dynamodb_table) for _ in range(4)]
+    outcomes = await asyncio.gather(*(store.write([new_record()]) for store in stores))
+    assert sorted(outcomes) == [[False]] * 3 + [[True]]
+    table = DynamoDbClients(dynamodb).client("dynamodb").describe_table(TableName=dynamodb_table)["Table"]
+    assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    for store in stores:
+        await store.close()
+
+
+async def test_a_write_whose_answer_was_lost_is_not_lost(store, meddling):
+    """It was carried out; the second attempt is refused on its account, and knows its own hand."""
+    meddling.after["put_item"] = [LOST]
+    assert await store.write([new_record(fencing_token=1)]) == [True]
+    assert [name for name, _ in meddling.calls].count("put_item") == 3  # one found no table
+    assert (await store.get("flights", "delays")).version == 1
+
+
+async def test_a_write_whose_answer_was_lost_does_not_win_over_a_later_one(store, meddling, dynamodb, dynamodb_table):
+    """Another replica read what was written, and wrote after it: this one must read again."""
+    await store.write([new_record()])
+    read = await store.get("flights", "delays")
+    other = DynamoDbClients(dynamodb).client("dynamodb")
+
+    class Overtaken:
+        def pop(self):
+            del meddling.after["put_item"]
+            key = meddling.calls[-1][1]["Item"]
+            other.put_item(
+                TableName=dynamodb_table, Item={**key, "version": {"N": "3"}, "write_id": {"S": "another's"}}
+            )
+            return LOST
+
+    meddling.after["put_item"] = Overtaken()
+    assert await store.write([replace(read, fencing_token=5)]) == [False]
+
+
+async def test_a_renewal_whose_answer_was_lost_is_made_again(store, meddling):
+    """Renewing twice is renewing."""
+    holding = Holding(job_id="job", fencing_token=1, acquired_at=1.0, renewed_at=1.0, time_to_live_seconds=30.0)
+    await store.write([new_record(fencing_token=1, holding=holding)])
+    meddling.after["update_item"] = [LOST]
+    renewal = Renewal(stream_name="flights", consumer_name="delays", job_id="job", fencing_token=1, at=9.0)
+    assert await store.renew([renewal]) == [30.0]
+
+
+async def test_throttling_is_waited_out(store, meddling):
+    """With back-off, as for every call to AWS."""
+    await store.write([new_record()])
+    meddling.before["get_item"] = [client_error("ProvisionedThroughputExceededException")] * 3
+    assert (await store.get("flights", "delays")).version == 1
+
+
+async def test_a_list_reads_all_pages(store, meddling):
+    """DynamoDB gives a megabyte at a time."""
+    await asyncio.gather(*(store.write([new_record(f"consumer-{number:02}")]) for number in range(25)))
+    real = meddling.real
+
+    class Paged:
+        def __getattr__(self, operation):
+            limit = {"Limit": 4} if operation in ("scan", "query") else {}
+            return lambda **parameters: getattr(real, operation)(**parameters, **limit)
+
+    meddling.real = Paged()
+    names = [f"consumer-{number:02}" for number in range(25)]
+    assert [record.consumer_name for record in await store.list()] == names
+    assert [record.consumer_name for record in await store.list("flights")] == names
+    assert len([1 for name, _ in meddling.calls if name == "scan"]) > 5
+
+
+async def test_namespaces_share_a_table_without_seeing_each_other(dynamodb, dynamodb_table):
+    """Registries of different endpoints and regions."""
+    one, other = (
+        DynamoDbLeaseStore(DynamoDbClients(dynamodb), dynamodb_table, namespace=namespace)
+        for namespace in ("https://one", "https://other")
+    )
+    await one.write([new_record(fencing_token=5)])
+    assert await other.list() == await other.list("flights") == []
+    assert await other.get("flights", "delays") is None
+    assert await other.write([new_record(fencing_token=1)]) == [True]
+    assert (await one.get("flights", "delays")).fencing_token == 5
+
+
+@pytest.mark.parametrize("operation", ["get_item", "put_item", "scan", "update_item"])
+async def test_what_dynamodb_refuses_is_an_error_of_the_store(store, meddling, operation):
+    """It names the table, and keeps DynamoDB's reason."""
+    meddling.before[operation] = [client_error("AccessDeniedException")]
+    renewal = Renewal(stream_name="flights", consumer_name="delays", job_id="job", fencing_token=1, at=9.0)
+    calls = {
+        "get_item": lambda: store.get("flights", "delays"),
+        "put_item": lambda: store.write([new_record()]),
+        "scan": store.list,
+        "update_item": lambda: store.renew([renewal]),
+    }
+    with pytest.raises(LeaseStoreError, match=f"dynamodb://.*{operation}.*AccessDenied"):
+        await calls[operation]()
+
+
+async def test_a_table_that_cannot_be_made_is_an_error_of_the_store(store, meddling):
+    """IAM may allow the items only."""
+    meddling.before["create_table"] = [client_error("AccessDeniedException")]
+    with pytest.raises(LeaseStoreError, match="AccessDenied"):
+        await store.get("flights", "delays")
