@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -80,6 +81,8 @@ def spark(span_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     builder = configure(SparkSession.builder.master("local[2]").appName("penstock tests"))
     for name, value in settings.items():
         builder = builder.config(name, value)
+    if SparkSession.getActiveSession() is None:
+        end_jvm()
     with pytest.MonkeyPatch.context() as patch:
         # The JVM hands its environment on to every process that it starts; this process keeps its own.
         for name, value in tracing_environment(span_folder, tmp_path_factory.mktemp("provider")).items():
@@ -88,6 +91,17 @@ def spark(span_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+    end_jvm()
+
+
+def end_jvm() -> None:
+    """End the JVM, which would outlive its session with the environment of these tests."""
+    gateway: Any = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(30)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="session")

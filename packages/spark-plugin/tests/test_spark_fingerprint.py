@@ -1,5 +1,9 @@
+import functools
+import importlib.util
 import os
+import sys
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,8 +11,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
+from pyspark.sql.types import IntegerType
 
-from penstock.spark_plugin._fingerprint import function_fingerprint, source_fingerprint
+from penstock.spark_plugin._code_fingerprint import function_fingerprint
+from penstock.spark_plugin._fingerprint import source_fingerprint
 from penstock.spark_plugin._stage_store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin.errors import StoreInUseError
 
@@ -85,8 +91,68 @@ def test_what_cannot_be_compared_is_unlike_anything() -> None:
     assert function_fingerprint(function) != function_fingerprint(function)
 
 
+def user_module(folder: Path, name: str, text: str) -> types.ModuleType:
+    """A module of the user's, freshly imported."""
+    file = folder / f"{name}.py"
+    file.write_text(text)
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "def build(x): return helpers.clean(x)\n",
+        "def build(x): return CLEAN(x)\n",
+        "def build(x): return PARTIAL(x)\n",
+        "def build(x): return OBJECT.clean(x)\n",
+        "def build(x): return METHOD(x)\n",
+        "def build(x): return UDF(x)\n",
+        "def build(x): return helpers.Cleaner().clean(x)\n",
+    ],
+)
+def test_code_in_the_users_other_files_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: str) -> None:
+    """However a function reaches a helper, an edit of the helper is seen, although its name stays the same."""
+    monkeypatch.delitem(sys.modules, "user_helpers", raising=False)
+
+    def fingerprint(step: int) -> str:
+        text = f"def clean(x): return x + {step}\nclass Cleaner:\n    def clean(self, x): return x + {step}\n"
+        helpers = user_module(tmp_path, "user_helpers", text)
+        cleaner = helpers.Cleaner()
+        names = {
+            "helpers": helpers,
+            "CLEAN": helpers.clean,
+            "PARTIAL": functools.partial(helpers.clean),
+            "OBJECT": cleaner,
+            "METHOD": cleaner.clean,
+            "UDF": F.udf(helpers.clean, IntegerType()),
+        }
+        return function_fingerprint(compiled(use, **names))
+
+    assert fingerprint(1) == fingerprint(1)
+    assert fingerprint(1) != fingerprint(2)
+
+
+def test_functions_of_a_notebook_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook's module has no file; its functions are the user's all the same."""
+    main = types.ModuleType("__main__")
+    monkeypatch.setitem(sys.modules, "__main__", main)
+
+    def build(step: int) -> Callable[..., Any]:
+        exec(f"def helper(x): return x + {step}\ndef build(x): return helper(x)", main.__dict__)
+        function: Callable[..., Any] = main.__dict__["build"]
+        return function
+
+    assert function_fingerprint(build(1)) != function_fingerprint(build(2))
+
+
 def test_a_library_counts_by_its_name() -> None:
-    """Library functions are not followed into."""
+    """Functions of installed distributions are not followed into; their versions count."""
     source = "def build(x):\n    return F.sum(x)\n"
     assert function_fingerprint(compiled(source, F=F)) == function_fingerprint(compiled(source, F=F))
     assert function_fingerprint(helper) == function_fingerprint(helper)

@@ -6,12 +6,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
-from penstock.spark_plugin._fingerprint import (
-    digest,
-    function_fingerprint,
-    session_fingerprint,
-    source_fingerprint,
-)
+from penstock.spark_plugin._code_fingerprint import digest, function_fingerprint
+from penstock.spark_plugin._fingerprint import session_fingerprint, source_fingerprint
 from penstock.spark_plugin._pipeline import Declared
 from penstock.spark_plugin._stage_store import StageFolder, StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError

@@ -1,0 +1,197 @@
+"""Fingerprints of functions: equal only where nothing that they run, or name, has changed.
+
+They err on the safe side: what cannot be told apart reliably gets a fingerprint that nothing else has.
+"""
+
+import functools
+import hashlib
+import inspect
+import sys
+import sysconfig
+import types
+import uuid
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+_PLAIN = (str, int, float, bool, bytes, complex, type(None), type(Ellipsis))
+_STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
+_NO_PART_OF_A_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__"})
+
+
+def digest(*parts: str) -> str:
+    """One short text for many, in their order."""
+    hashed = hashlib.sha256()
+    for part in parts:
+        hashed.update(f"{len(part)}:".encode())
+        hashed.update(part.encode("utf-8", "surrogatepass"))
+    return hashed.hexdigest()[:32]
+
+
+def unique() -> str:
+    """A fingerprint that nothing else has."""
+    return f"unknown-{uuid.uuid4().hex}"
+
+
+def function_fingerprint(function: Callable[..., Any]) -> str:
+    """Of a function: its code, defaults, closure, and the functions, classes, modules and values that it names.
+
+    They are followed as deep as they go in the user's own files; installed distributions count by their versions.
+    Comments and line numbers do not count, except in modules that are named as a whole.
+    """
+    return _value(function, _Seen())
+
+
+class _Seen:
+    """Numbers objects in the order of meeting them; keeps them alive, so that no other gets their id."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, tuple[int, object]] = {}
+
+    def number(self, value: object) -> int | None:
+        """The object's number if it was met before."""
+        known = self._numbers.get(id(value))
+        if known is None:
+            self._numbers[id(value)] = (len(self._numbers), value)
+            return None
+        return known[0]
+
+
+def _value(value: object, seen: _Seen) -> str:
+    """A text for a value that a function depends on."""
+    if isinstance(value, _PLAIN):
+        return f"{type(value).__name__}:{value!r}"
+    if isinstance(value, SparkSession):
+        return "session"
+    number = seen.number(value)
+    if number is not None:
+        return f"again:{number}"
+    if isinstance(value, types.ModuleType | types.FunctionType | types.BuiltinFunctionType | type):
+        library = _library(value)
+        if library is not None:
+            return f"library:{getattr(value, '__qualname__', '')}:{library}"
+    if isinstance(value, types.ModuleType):
+        return _module(value, seen)
+    if isinstance(value, types.FunctionType):
+        return _function(value, seen)
+    if isinstance(value, type):
+        return _class(value, seen)
+    if isinstance(value, tuple | list):
+        return f"{type(value).__name__}:" + digest(*(_value(one, seen) for one in value))
+    if isinstance(value, frozenset | set):
+        return "set:" + digest(*sorted(_value(one, _Seen()) for one in value))
+    if isinstance(value, dict):
+        return "dict:" + digest(*(f"{_value(key, seen)}={_value(one, seen)}" for key, one in value.items()))
+    if isinstance(value, functools.partial):
+        return "partial:" + digest(*(_value(one, seen) for one in (value.func, value.args, value.keywords)))
+    if isinstance(value, types.MethodType):
+        return "method:" + digest(_value(value.__func__, seen), _value(value.__self__, seen))
+    return _instance(value, seen)
+
+
+def _function(function: types.FunctionType, seen: _Seen) -> str:
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    names = _names(function.__code__)
+    named = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    return digest(
+        "function",
+        _code(function.__code__),
+        _value(function.__defaults__ or (), seen),
+        _value(function.__kwdefaults__ or {}, seen),
+        # A decorated function: what it wraps may hide in an object that is pickled by its name alone.
+        _value(getattr(function, "__wrapped__", None), seen),
+        *(f"{name}={_cell(cell, seen)}" for name, cell in sorted(cells.items())),
+        *(f"{name}={_value(one, seen)}" for name, one in sorted(named.items())),
+    )
+
+
+def _cell(cell: types.CellType, seen: _Seen) -> str:
+    try:
+        return _value(cell.cell_contents, seen)
+    except ValueError:  # not filled yet
+        return "empty"
+
+
+def _names(code: types.CodeType) -> set[str]:
+    """Names that code looks up in its globals, nested functions and lambdas included; attributes are among them."""
+    names = set(code.co_names)
+    for one in code.co_consts:
+        if isinstance(one, types.CodeType):
+            names |= _names(one)
+    return names
+
+
+def _code(code: types.CodeType) -> str:
+    constants = [_code(one) if isinstance(one, types.CodeType) else _value(one, _Seen()) for one in code.co_consts]
+    return digest("code", code.co_code.hex(), *constants, "|", *code.co_names, "|", *code.co_varnames)
+
+
+def _module(module: types.ModuleType, seen: _Seen) -> str:
+    """A module of the user's: its file, and what it takes from others."""
+    try:
+        text = Path(module.__file__ or "").read_bytes().hex()
+    except OSError:
+        return unique()
+    taken = (
+        f"{name}={_value(one, seen)}"
+        for name, one in sorted(vars(module).items())
+        if isinstance(one, types.ModuleType | types.FunctionType | type)
+        and getattr(one, "__module__", None) != module.__name__
+    )
+    return digest("module", module.__name__, text, *taken)
+
+
+def _class(value: type, seen: _Seen) -> str:
+    parts = []
+    for name, one in sorted(vars(value).items()):
+        if name in _NO_PART_OF_A_CLASS:
+            continue
+        if isinstance(one, staticmethod | classmethod):
+            parts.append(f"{name}={_value(one.__func__, seen)}")
+        elif isinstance(one, property):
+            parts += [f"{name}={_value(part, seen)}" for part in (one.fget, one.fset)]
+        else:
+            parts.append(f"{name}={_value(one, seen)}")
+    return digest("class", value.__qualname__, *(_value(base, seen) for base in value.__bases__), *parts)
+
+
+def _instance(value: object, seen: _Seen) -> str:
+    try:
+        pickled = cloudpickle.dumps(value).hex()  # type: ignore[no-untyped-call]  # has no types
+    except Exception:
+        # Whatever refuses to be pickled cannot be compared either.
+        return unique()
+    # What can be imported is pickled by its name: code that an object holds is looked at, too.
+    held = [one for one in getattr(value, "__dict__", {}).values() if isinstance(one, types.FunctionType)]
+    return digest("instance", _value(type(value), seen), pickled, *(_value(one, seen) for one in held))
+
+
+def _library(value: Any) -> str | None:
+    """Name and version of what comes with Python or an installed distribution; None for the user's own."""
+    module = value if isinstance(value, types.ModuleType) else inspect.getmodule(value)
+    if module is None or module.__name__ == "__main__":
+        return None
+    name: str = module.__name__
+    if name in sys.builtin_module_names:
+        return f"{name}@{sys.version}"
+    origin = getattr(module, "__file__", None)
+    if origin is None:
+        return None
+    if "site-packages" in origin or "dist-packages" in origin:
+        return f"{name}@{_versions().get(name.partition('.')[0], '')}"
+    if name.startswith("penstock."):
+        return f"{name}@{_versions().get('penstock', '')}"
+    return f"{name}@{sys.version}" if origin.startswith(_STANDARD_LIBRARY) else None
+
+
+@functools.cache
+def _versions() -> dict[str, str]:
+    """Versions of the distributions that give a top-level package."""
+    return {
+        package: ",".join(sorted(f"{name} {metadata.version(name)}" for name in set(distributions)))
+        for package, distributions in metadata.packages_distributions().items()
+    }
