@@ -43,7 +43,9 @@ def function_fingerprint(function: Callable[..., Any]) -> str:
     They are followed as deep as they go in the user's own files; installed distributions count by their versions.
     Comments and line numbers do not count, except in modules that are named as a whole.
     """
-    return _value(function, _Seen())
+    seen = _Seen()
+    # A function of a pipeline is the user's, even when it was installed.
+    return _function(function, seen) if isinstance(function, types.FunctionType) else _value(function, seen)
 
 
 class _Seen:
@@ -183,8 +185,6 @@ def _library(value: Any) -> str | None:
         return None
     if "site-packages" in origin or "dist-packages" in origin:
         return f"{name}@{_versions().get(name.partition('.')[0], '')}"
-    if name.startswith("penstock."):
-        return f"{name}@{_versions().get('penstock', '')}"
     return f"{name}@{sys.version}" if origin.startswith(_STANDARD_LIBRARY) else None
 
 
