@@ -52,7 +52,7 @@ def test_a_name_is_registered_once_per_stream(world: Any) -> None:
 
 def test_a_stream_has_twenty_consumers_at_most(world: Any) -> None:
     """The twenty-first registration is a LimitExceededException until one is gone."""
-    world.stream()
+    world.start(operation_limits={"RegisterStreamConsumer": None}).stream()
     arns = [world.register() for _ in range(20)]
     assert world.refused(world.register)[0] == "LimitExceededException"
     world.client.deregister_stream_consumer(ConsumerARN=arns[0])
@@ -61,7 +61,9 @@ def test_a_stream_has_twenty_consumers_at_most(world: Any) -> None:
 
 def test_five_consumers_are_creating_at_once_at_most(world: Any) -> None:
     """The sixth registration is a LimitExceededException until the others are ACTIVE."""
-    world.start(consumer_creation_delay=timedelta(seconds=3)).stream()
+    world.start(
+        consumer_creation_delay=timedelta(seconds=3), operation_limits={"RegisterStreamConsumer": None}
+    ).stream()
     for _ in range(5):
         world.register()
     assert world.refused(world.register)[0] == "LimitExceededException"

@@ -52,7 +52,7 @@ def test_a_connection_is_kept_alive(connection: Any) -> None:
     assert connection.sock.getsockname() == local
 
 
-@pytest.mark.parametrize("operation", ["AddTagsToStream", "Nonsense", ""])
+@pytest.mark.parametrize("operation", ["CreateQueue", "Nonsense", ""])
 def test_an_operation_that_is_not_emulated_is_unknown(connection: Any, operation: str) -> None:
     """Operations that are left out, and those that never were, are UnknownOperationException."""
     response, error = ask(connection, operation, "{}")

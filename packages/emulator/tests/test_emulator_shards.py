@@ -81,7 +81,7 @@ def test_sequence_numbers_grow_along_the_lineage(world: Any) -> None:
 
 def test_a_split_key_has_to_lie_inside_the_shard(world: Any) -> None:
     """A key at the edge or outside of the range, and a shard that is closed, are refused."""
-    world.stream(shards=2)
+    world.start(operation_limits={"SplitShard": None}).stream(shards=2)
 
     def split(shard: str, key: int) -> Any:
         return world.client.split_shard(StreamName="stream", ShardToSplit=shard, NewStartingHashKey=str(key))

@@ -8,9 +8,21 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from ._limits import DAILY_LIMITS, OPERATION_LIMITS
 from .errors import EmulatorConfigError
 
 MIB = 1024 * 1024
+_COUNTS = {
+    "consumers_per_stream",
+    "consumers_creating_at_once",
+    "streams_creating_at_once",
+    "shards_per_account",
+    "on_demand_streams",
+}
+_RATES: tuple[tuple[str, Mapping[str, object]], ...] = (
+    ("operation_limits", OPERATION_LIMITS),
+    ("daily_limits", DAILY_LIMITS),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,35 +82,45 @@ class EmulatorConfig:
     """How long a NextToken can be used."""
 
     enforce_limits: bool = True
-    """Whether the throughput limits below hold. Sizes and counts of a request are always checked."""
-    shard_write_records_per_second: float = 1000
+    """Whether the rates below hold, unless they are None. Sizes and counts are always checked."""
+    shard_write_records_per_second: float | None = 1000
     """Records that a shard takes per second."""
-    shard_write_bytes_per_second: float = MIB
+    shard_write_bytes_per_second: float | None = MIB
     """Bytes (data and partition keys) that a shard takes per second."""
-    shard_read_calls_per_second: float = 5
+    shard_read_calls_per_second: float | None = 5
     """GetRecords calls that a shard answers per second, over all its readers."""
-    shard_read_bytes_per_second: float = 2 * MIB
+    shard_read_bytes_per_second: float | None = 2 * MIB
     """Bytes that GetRecords gives per second and shard, over all its readers."""
-    subscription_bytes_per_second: float = 2 * MIB
+    subscription_bytes_per_second: float | None = 2 * MIB
     """Bytes that a subscription pushes per second."""
+    operation_limits: Mapping[str, float | None] = field(default_factory=dict)
+    """Calls per second by operation, in place of AWS's rates (see the README); None: as many as come."""
+    daily_limits: Mapping[str, float | None] = field(default_factory=dict)
+    """Successes per stream and 24 hours by operation, in place of AWS's; None: as many as come."""
 
-    firehose_records_per_second: float = 500_000
+    firehose_records_per_second: float | None = 500_000
     """Records that a Firehose delivery stream takes per second (direct put, us-east-1)."""
-    firehose_calls_per_second: float = 2000
+    firehose_calls_per_second: float | None = 2000
     """Calls that a Firehose delivery stream takes per second (direct put, us-east-1)."""
-    firehose_bytes_per_second: float = 5 * MIB
+    firehose_bytes_per_second: float | None = 5 * MIB
     """Bytes that a Firehose delivery stream takes per second (direct put, us-east-1)."""
 
-    consumers_per_stream: int = 20
+    consumers_per_stream: int | None = 20
     """Stream consumers that one stream can have."""
-    consumers_creating_at_once: int = 5
+    consumers_creating_at_once: int | None = 5
     """Stream consumers of one stream that can be CREATING at the same time."""
+    streams_creating_at_once: int | None = 5
+    """Streams of the account that can be CREATING at the same time."""
+    shards_per_account: int | None = 20_000
+    """Open shards of all provisioned streams together. AWS's default in its largest regions, us-east-1 among them."""
+    on_demand_streams: int | None = 50
+    """On-demand streams that the account can have."""
     max_record_bytes: int = MIB
     """Size of a record, data and partition key, of streams that do not set their own maximum."""
     max_request_bytes: int = 10 * MIB
     """Size of the records of one PutRecords, data and partition keys."""
     retention: timedelta = timedelta(hours=24)
-    """Retention that streams report, and the horizon of ListShards filters. Records are kept for good."""
+    """How long new streams keep their records; 24 hours to 365 days in AWS."""
 
     verify_signatures: bool = False
     """Whether requests have to be signed (Signature Version 4) with one of `access_keys`."""
@@ -123,10 +145,21 @@ class EmulatorConfig:
         for name, value in vars(self).items():
             if isinstance(value, timedelta) and value < timedelta(0):
                 raise EmulatorConfigError(option=name, reason="must not be negative")
+            if value is None:
+                continue
             if name.endswith("_per_second") and value <= 0:
-                raise EmulatorConfigError(option=name, reason="must be positive; see enforce_limits")
-            if (name.startswith(("max_", "consumers_"))) and value < 1:
+                raise EmulatorConfigError(option=name, reason="must be positive, or None for no limit")
+            if name.startswith("max_") and value < 1:
                 raise EmulatorConfigError(option=name, reason="must be at least 1")
+            if name in _COUNTS and value < 1:
+                raise EmulatorConfigError(option=name, reason="must be at least 1, or None for no limit")
+        for name, known in _RATES:
+            for operation, rate in getattr(self, name).items():
+                if operation not in known:
+                    reason = f"has no limit for {operation}; there are {', '.join(known)}"
+                    raise EmulatorConfigError(option=name, reason=reason)
+                if rate is not None and rate <= 0:
+                    raise EmulatorConfigError(option=name, reason=f"must be positive, or None, for {operation}")
         for name in ("subscription_lifetime", "idle_event_interval"):
             if getattr(self, name) <= timedelta(0):
                 raise EmulatorConfigError(option=name, reason="must be longer than nothing")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -18,6 +18,7 @@ class Consumer:
     active_at: float
     deleted_at: float | None = None
     """When the consumer, being deleted, is gone."""
+    tags: dict[str, str] = field(default_factory=dict)
 
     def status(self, now: float) -> str:
         """CREATING, ACTIVE or DELETING."""

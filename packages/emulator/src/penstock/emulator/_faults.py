@@ -223,7 +223,8 @@ class FaultPlan:
                     continue
                 there = {index for index, shard in enumerate(shards) if fault.shard in (None, shard)}
                 if there and active.fires():
-                    refused |= {index: fault.error("PutRecords") for index in active.choose(len(shards)) if index in there}
+                    chosen = there.intersection(active.choose(len(shards)))
+                    refused |= {index: fault.error("PutRecords") for index in chosen}
         return refused
 
     def _fire(self, kinds: Iterable[str], target: Target) -> Sequence[Fault]:

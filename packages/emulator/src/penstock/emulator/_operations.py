@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from . import _operations_consumers as consumers
 from . import _operations_records as records
+from . import _operations_settings as settings
 from . import _operations_shards as shards
 from . import _operations_streams as streams
+from . import _operations_tags as tags
 from ._validation import validate_request
 from .errors import KinesisError
 
@@ -18,24 +20,39 @@ if TYPE_CHECKING:
     from ._subscription import Subscription
 
 OPERATIONS: dict[str, Callable[[Kinesis, dict[str, Any], float], dict[str, Any] | Subscription]] = {
+    "AddTagsToStream": tags.add_tags_to_stream,
     "CreateStream": streams.create_stream,
+    "DecreaseStreamRetentionPeriod": settings.decrease_stream_retention_period,
     "DeleteStream": streams.delete_stream,
     "DeregisterStreamConsumer": consumers.deregister_stream_consumer,
+    "DescribeLimits": streams.describe_limits,
     "DescribeStream": streams.describe_stream,
     "DescribeStreamConsumer": consumers.describe_stream_consumer,
     "DescribeStreamSummary": streams.describe_stream_summary,
+    "DisableEnhancedMonitoring": settings.disable_enhanced_monitoring,
+    "EnableEnhancedMonitoring": settings.enable_enhanced_monitoring,
     "GetRecords": records.get_records,
     "GetShardIterator": records.get_shard_iterator,
+    "IncreaseStreamRetentionPeriod": settings.increase_stream_retention_period,
     "ListShards": shards.list_shards,
     "ListStreamConsumers": consumers.list_stream_consumers,
     "ListStreams": streams.list_streams,
+    "ListTagsForResource": tags.list_tags_for_resource,
+    "ListTagsForStream": tags.list_tags_for_stream,
     "MergeShards": shards.merge_shards,
     "PutRecord": records.put_record,
     "PutRecords": records.put_records,
     "RegisterStreamConsumer": consumers.register_stream_consumer,
+    "RemoveTagsFromStream": tags.remove_tags_from_stream,
     "SplitShard": shards.split_shard,
+    "StartStreamEncryption": settings.start_stream_encryption,
+    "StopStreamEncryption": settings.stop_stream_encryption,
     "SubscribeToShard": consumers.subscribe_to_shard,
+    "TagResource": tags.tag_resource,
+    "UntagResource": tags.untag_resource,
+    "UpdateMaxRecordSize": settings.update_max_record_size,
     "UpdateShardCount": shards.update_shard_count,
+    "UpdateStreamMode": settings.update_stream_mode,
 }
 
 
@@ -55,5 +72,8 @@ def perform(kinesis: Kinesis, operation: str, params: Any, now: float) -> dict[s
     if checked.get("DryRun"):
         # Answering a dry run with anything but an exception would have to do, or to pretend, the work.
         raise KinesisError("DryRunOperationException", "DryRun is not emulated; nothing was done.")
+    if operation != "SubscribeToShard":
+        # That has rules that come before its rate.
+        kinesis.admit(operation, checked, now)
     kinesis.settle(now)
     return handler(kinesis, checked, now)

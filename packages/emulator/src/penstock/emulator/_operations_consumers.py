@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ._operations_tags import checked_tags
 from ._positions import resolve_position
 from .errors import KinesisError, invalid_argument
 
@@ -19,7 +20,10 @@ def register_stream_consumer(kinesis: Kinesis, params: dict[str, Any], now: floa
     """RegisterStreamConsumer."""
     stream = kinesis.find_stream(params)
     stream.require_active(now)
-    return {"Consumer": stream.register(params["ConsumerName"], now).as_dict(now)}
+    tags = checked_tags({}, params.get("Tags", {}))
+    consumer = stream.register(params["ConsumerName"], now)
+    consumer.tags = tags
+    return {"Consumer": consumer.as_dict(now)}
 
 
 def describe_stream_consumer(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
@@ -63,13 +67,15 @@ def deregister_stream_consumer(kinesis: Kinesis, params: dict[str, Any], now: fl
 def subscribe_to_shard(kinesis: Kinesis, params: dict[str, Any], now: float) -> Subscription:
     """SubscribeToShard: everything that can be refused is refused here, before the stream begins."""
     consumer = kinesis.find_consumer(params)
-    shard = kinesis.stream_of(consumer).shard(params["ShardId"])
+    stream = kinesis.stream_of(consumer)
+    shard = stream.shard(params["ShardId"])
     start = params["StartingPosition"]
     position = resolve_position(
         shard,
         kind=start["Type"],
         sequence_number=start.get("SequenceNumber"),
         timestamp=start.get("Timestamp"),
+        horizon=stream.horizon(now),
         now=now,
     )
     return kinesis.subscribe(consumer, shard, position, now=now)

@@ -31,9 +31,12 @@ def put_record(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str
         raise invalid_argument(f"ExclusiveMinimumSequenceNumber {ordering} used in PutRecord is invalid.")
     if not shard.admit_write(size, now):
         raise throughput_exceeded(_rate_exceeded(kinesis, stream, shard))
-    sequence_number = shard.append(partition_key=params["PartitionKey"], data=params["Data"], size_bytes=size, now=now)
+    encrypted = stream.encryption_key is not None
+    sequence_number = shard.append(
+        partition_key=params["PartitionKey"], data=params["Data"], size_bytes=size, now=now, encrypted=encrypted
+    )
     shard.notify()
-    return {"ShardId": shard.id, "SequenceNumber": sequence_number}
+    return {"ShardId": shard.id, "SequenceNumber": sequence_number, **_encryption(stream)}
 
 
 def put_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
@@ -47,6 +50,7 @@ def put_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     keys = [_hash_key(entry) for entry in entries]
     shards = [stream.shard_for(key) for key in keys]
     refused = kinesis.faults.on_records(stream.name, [shard.id for shard in shards]) if kinesis.faults else {}
+    encrypted = stream.encryption_key is not None
     results: list[dict[str, str]] = []
     failed = 0
     written: set[Shard] = set()
@@ -65,13 +69,13 @@ def put_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
             )
             continue
         sequence_number = shard.append(
-            partition_key=entry["PartitionKey"], data=entry["Data"], size_bytes=size, now=now
+            partition_key=entry["PartitionKey"], data=entry["Data"], size_bytes=size, now=now, encrypted=encrypted
         )
         written.add(shard)
         results.append({"SequenceNumber": sequence_number, "ShardId": shard.id})
     for shard in written:
         shard.notify()
-    return {"FailedRecordCount": failed, "Records": results}
+    return {"FailedRecordCount": failed, "Records": results, **_encryption(stream)}
 
 
 def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
@@ -84,6 +88,7 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
         kind=params["ShardIteratorType"],
         sequence_number=params.get("StartingSequenceNumber"),
         timestamp=params.get("Timestamp"),
+        horizon=stream.horizon(now),
         now=now,
     )
     return {"ShardIterator": make_iterator(kinesis, stream, shard, position, now)}
@@ -154,6 +159,10 @@ def _hash_key(entry: dict[str, Any]) -> int:
             f"Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. Specified value was {key}"
         )
     return key
+
+
+def _encryption(stream: Stream) -> dict[str, str]:
+    return {"EncryptionType": "KMS"} if stream.encryption_key is not None else {}
 
 
 def _rate_exceeded(kinesis: Kinesis, stream: Stream, shard: Shard) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import KinesisError, in_use, invalid_argument
+from .errors import KinesisError, in_use, invalid_argument, limit_exceeded
 
 if TYPE_CHECKING:
     from ._kinesis import Kinesis
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _MAX_PAGE = 1000
 _SHARDS = "shards"
+MAX_SHARDS_AT_ONCE = 10_000
+"""Of UpdateShardCount, whatever the account may have."""
 
 
 def list_shards(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
@@ -25,14 +27,14 @@ def list_shards(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     if token is None:
         stream = kinesis.find_stream(params)
         # Resolved now: the pages of one listing must agree on what they list.
-        shard_filter = _resolve(params.get("ShardFilter"), kinesis, stream, now)
+        shard_filter = _resolve(params.get("ShardFilter"), stream, now)
         after = params.get("ExclusiveStartShardId", "")
     else:
         stream, shard_filter, after = _continue(kinesis, token, params, now)
     _check_creation(stream, params)
     if stream.status(now) in ("CREATING", "DELETING"):
         raise in_use(f"Stream {stream.name} under account {kinesis.config.account_id} is {stream.status(now)}.")
-    shards = [shard for shard in stream.shards if shard.id > after and _matches(shard, shard_filter)]
+    shards = [shard for shard in stream.known_shards if shard.id > after and _matches(shard, shard_filter)]
     limit = min(params.get("MaxResults", _MAX_PAGE), _MAX_PAGE)
     answer: dict[str, Any] = {"Shards": [shard.description() for shard in shards[:limit]]}
     if len(shards) > limit:
@@ -46,7 +48,10 @@ def split_shard(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     """SplitShard."""
     stream = kinesis.find_stream(params)
     stream.require_active(now)
-    stream.split(stream.shard(params["ShardToSplit"]), int(params["NewStartingHashKey"]), now)
+    shard = stream.shard(params["ShardToSplit"])
+    if stream.mode == "PROVISIONED":
+        kinesis.require_shards(1)
+    stream.split(shard, int(params["NewStartingHashKey"]), now)
     return {}
 
 
@@ -65,7 +70,13 @@ def update_shard_count(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
     if stream.mode == "ON_DEMAND":
         raise KinesisError("ValidationException", "UpdateShardCount is not supported for ON_DEMAND streams.")
     current = len(stream.open_shards)
-    stream.scale(params["TargetShardCount"], now)
+    target = params["TargetShardCount"]
+    if target > MAX_SHARDS_AT_ONCE:
+        raise limit_exceeded(f"UpdateShardCount cannot scale over {MAX_SHARDS_AT_ONCE} shards.")
+    kinesis.require_shards(target - current)
+    kinesis.require_daily(stream, "UpdateShardCount", now)
+    stream.scale(target, now)
+    stream.record_change("UpdateShardCount", now)
     return {
         "StreamName": stream.name,
         "CurrentShardCount": current,
@@ -98,8 +109,8 @@ def _check_creation(stream: Stream, params: dict[str, Any]) -> None:
         )
 
 
-def _resolve(shard_filter: dict[str, Any] | None, kinesis: Kinesis, stream: Stream, now: float) -> tuple[str, Any]:
-    horizon = max(stream.created, now - kinesis.config.retention.total_seconds())
+def _resolve(shard_filter: dict[str, Any] | None, stream: Stream, now: float) -> tuple[str, Any]:
+    horizon = stream.horizon(now)
     if shard_filter is None:
         return "FROM_TIMESTAMP", horizon
     kind = shard_filter["Type"]

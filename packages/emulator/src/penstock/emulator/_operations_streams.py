@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .errors import KinesisError, in_use, invalid_argument, limit_exceeded
+from ._operations_tags import checked_tags
+from .errors import KinesisError, in_use, invalid_argument
 
 if TYPE_CHECKING:
     from ._kinesis import Kinesis
     from ._stream import Stream
 
 _ON_DEMAND_SHARDS = 4
-_MAX_SHARDS = 10_000
+_NO_LIMIT = 2**31 - 1
 _DEFAULT_PAGE = 100
 _STREAM_NAME = "stream name"
 
@@ -28,20 +29,29 @@ def create_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[
         raise KinesisError("ValidationException", "ShardCount is required for a stream in PROVISIONED mode.")
     if params.get("RecordDistributionStrategy") == "AUTO":
         raise invalid_argument("The AUTO record distribution strategy is not emulated.")
-    if shard_count > _MAX_SHARDS:
-        raise limit_exceeded(
-            f"This request would exceed the shard limit for the account {kinesis.config.account_id} in "
-            f"{kinesis.config.region}. Limit: {_MAX_SHARDS}."
-        )
+    kinesis.require_room(mode, shard_count, now)
+    tags = checked_tags({}, params.get("Tags", {}))
     max_record_kib = params.get("MaxRecordSizeInKiB")
-    kinesis.create_stream(
+    stream = kinesis.create_stream(
         params["StreamName"],
         shard_count,
         now=now,
         mode=mode,
         max_record_bytes=max_record_kib * 1024 if max_record_kib else None,
     )
+    stream.tags = tags
     return {}
+
+
+def describe_limits(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """DescribeLimits; a limit that is switched off is told as the greatest number there is."""
+    config = kinesis.config
+    return {
+        "ShardLimit": config.shards_per_account or _NO_LIMIT,
+        "OpenShardCount": kinesis.open_shard_count,
+        "OnDemandStreamCount": kinesis.on_demand_stream_count,
+        "OnDemandStreamCountLimit": config.on_demand_streams or _NO_LIMIT,
+    }
 
 
 def delete_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
@@ -59,7 +69,7 @@ def delete_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[
 def describe_stream_summary(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
     """DescribeStreamSummary."""
     stream = kinesis.find_stream(params)
-    summary = _description(kinesis, stream, now)
+    summary = _description(stream, now)
     summary["OpenShardCount"] = len(stream.open_shards)
     summary["ConsumerCount"] = len(stream.consumers)
     summary["MaxRecordSizeInKiB"] = stream.max_record_bytes // 1024
@@ -70,11 +80,11 @@ def describe_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dic
     """DescribeStream, paged by ExclusiveStartShardId."""
     stream = kinesis.find_stream(params)
     after = params.get("ExclusiveStartShardId", "")
-    shards = [shard.description() for shard in stream.shards if shard.id > after]
+    shards = [shard.description() for shard in stream.known_shards if shard.id > after]
     if stream.status(now) == "CREATING":
         shards = []
     limit = params.get("Limit", _DEFAULT_PAGE)
-    description = _description(kinesis, stream, now)
+    description = _description(stream, now)
     description["Shards"] = shards[:limit]
     description["HasMoreShards"] = len(shards) > limit
     return {"StreamDescription": description}
@@ -110,14 +120,17 @@ def list_streams(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[s
     return answer
 
 
-def _description(kinesis: Kinesis, stream: Stream, now: float) -> dict[str, Any]:
-    return {
+def _description(stream: Stream, now: float) -> dict[str, Any]:
+    description = {
         "StreamName": stream.name,
         "StreamARN": stream.arn,
         "StreamStatus": stream.status(now),
         "StreamModeDetails": {"StreamMode": stream.mode},
-        "RetentionPeriodHours": int(kinesis.config.retention.total_seconds() // 3600),
+        "RetentionPeriodHours": int(stream.retention_seconds // 3600),
         "StreamCreationTimestamp": int(stream.created),
-        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
-        "EncryptionType": "NONE",
+        "EnhancedMonitoring": [{"ShardLevelMetrics": stream.shard_level_metrics}],
+        "EncryptionType": "NONE" if stream.encryption_key is None else "KMS",
     }
+    if stream.encryption_key is not None:
+        description["KeyId"] = stream.encryption_key
+    return description

@@ -14,15 +14,21 @@ _FUTURE_SECONDS = 5.0
 
 
 def resolve_position(
-    shard: Shard, *, kind: str, sequence_number: str | None, timestamp: float | None, now: float
+    shard: Shard,
+    *,
+    kind: str,
+    sequence_number: str | None,
+    timestamp: float | None,
+    horizon: float,
+    now: float,
 ) -> int:
     """Resolve one of the five shard iterator types.
 
-    A timestamp before the first record means TRIM_HORIZON.
+    A timestamp before the first record means TRIM_HORIZON. `horizon` is the time before which records are trimmed.
 
     Raises:
         KinesisError: InvalidArgumentException where what the type needs is missing, or the sequence number is not of
-            this shard.
+            this shard, or from before the horizon: what came after it may be lost.
     """
     if kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
         if sequence_number is None:
@@ -32,6 +38,11 @@ def resolve_position(
             raise invalid_argument(
                 "Invalid StartingSequenceNumber. It encodes a shard or a position that is not of "
                 f"{shard.id}: {sequence_number}"
+            )
+        if shard.is_before(sequence_number, horizon):
+            raise invalid_argument(
+                f"StartingSequenceNumber {sequence_number} used on {shard.id} is invalid because it is older than the "
+                "retention period of the stream."
             )
         return position if kind == "AT_SEQUENCE_NUMBER" else position + 1
     if sequence_number is not None:

@@ -8,14 +8,17 @@ import msgspec
 import pybase64
 
 
-def encode_record(*, arrival_ms: int, sequence_number: str, partition_key: str, data: bytes) -> bytes:
+def encode_record(
+    *, arrival_ms: int, sequence_number: str, partition_key: str, data: bytes, encrypted: bool = False
+) -> bytes:
     """The JSON object in which a record is sent: built once, when the record is put, for all of its readers."""
-    return b'{"SequenceNumber":"%b","ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","PartitionKey":%b}' % (
+    return b'{"SequenceNumber":"%b","ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","PartitionKey":%b%b}' % (
         sequence_number.encode(),
         arrival_ms // 1000,
         arrival_ms % 1000,
         pybase64.b64encode(data),
         msgspec.json.encode(partition_key),
+        b',"EncryptionType":"KMS"' if encrypted else b"",
     )
 
 

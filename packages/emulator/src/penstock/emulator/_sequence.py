@@ -40,6 +40,10 @@ class SequenceNumbers:
             return None
         return parts.counter
 
+    def arrival_seconds(self, text: str) -> int:
+        """The second at which a sequence number of this shard was given out."""
+        return (int(text) >> _ARRIVAL_SHIFT) & ((1 << (_COUNTER_SHIFT - _ARRIVAL_SHIFT)) - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class _Parts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from ._frames import FrameCache
@@ -42,6 +43,8 @@ class Shard:
         self.children: list[Shard] = []
         self.created = now
         self.closed: float | None = None
+        self.expired = False
+        """Whether it was closed longer ago than the retention: AWS does not know it any more."""
         self.log = RecordLog()
         self.frames = FrameCache()
         self.listeners: set[Callable[[], None]] = set()
@@ -102,7 +105,7 @@ class Shard:
         if self._limited:
             self._read_bytes.take(size_bytes)
 
-    def append(self, *, partition_key: str, data: bytes, size_bytes: int, now: float) -> str:
+    def append(self, *, partition_key: str, data: bytes, size_bytes: int, now: float, encrypted: bool = False) -> str:
         """Add a record, and return its sequence number; call `notify` when the request's records are all in."""
         counter = self._next_counter
         # Arrival times must not go back within a shard, whatever the clock does.
@@ -114,7 +117,11 @@ class Shard:
             arrival_ms=arrival_ms,
             size_bytes=size_bytes,
             encoded=encode_record(
-                arrival_ms=arrival_ms, sequence_number=sequence_number, partition_key=partition_key, data=data
+                arrival_ms=arrival_ms,
+                sequence_number=sequence_number,
+                partition_key=partition_key,
+                data=data,
+                encrypted=encrypted,
             ),
         )
         if self.on_append is not None:
@@ -149,6 +156,18 @@ class Shard:
         self.children = children
         self.ending_sequence_number = self.advance(now)
         self.notify()
+
+    def trim(self, horizon: float) -> None:
+        """Forget the records that arrived before `horizon` (seconds); a shard that was closed before it is expired."""
+        self.log.trim_before(math.ceil(horizon * 1000))
+        self.expired = self.expired or (self.closed is not None and self.closed < horizon)
+
+    def is_before(self, sequence_number: str, horizon: float) -> bool:
+        """Whether a sequence number of this shard was given out before `horizon`; its first one never was."""
+        if sequence_number == self.starting_sequence_number:
+            return False
+        # Whole seconds are all that a sequence number knows.
+        return self._sequence.arrival_seconds(sequence_number) + 1 <= horizon
 
     def notify(self) -> None:
         """Tell whoever waits at the tip."""

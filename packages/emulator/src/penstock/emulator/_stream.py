@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from ._config import EmulatorConfig
 
 
+_TRIM_INTERVAL_SECONDS = 1.0
+_DAY_SECONDS = 86_400
+
+
 class Stream:
     """A stream's shards in order of creation, and its consumers by name."""
 
@@ -38,6 +42,14 @@ class Stream:
         self.max_record_bytes = max_record_bytes
         self.consumers: dict[str, Consumer] = {}
         self.deleted_at: float | None = None
+        self.retention_seconds = config.retention.total_seconds()
+        self.trimmed_before = now
+        """The time from which on records are kept, as of the last trimming; never goes back."""
+        self.tags: dict[str, str] = {}
+        self.encryption_key: str | None = None
+        self.shard_level_metrics: list[str] = []
+        self.changes: dict[str, list[float]] = {}
+        """When operations with a daily limit succeeded, by their name; of the last 24 hours."""
         self._config = config
         self._new_epoch = new_epoch
         self._active_at = now + config.stream_creation_delay.total_seconds()
@@ -91,9 +103,14 @@ class Stream:
             KinesisError: ResourceNotFoundException.
         """
         shard = self._by_id.get(shard_id)
-        if shard is None:
+        if shard is None or shard.expired:
             raise not_found(f"Could not find shard {shard_id} in stream {self._place}.")
         return shard
+
+    @property
+    def known_shards(self) -> list[Shard]:
+        """The shards, open or closed, that are not expired, in order of creation."""
+        return [shard for shard in self.shards if not shard.expired]
 
     def shard_for(self, hash_key: int) -> Shard:
         """The open shard whose range holds `hash_key`."""
@@ -121,6 +138,21 @@ class Stream:
         self.shards.append(shard)
         self._by_id[shard.id] = shard
         return shard
+
+    # Retention
+
+    def horizon(self, now: float) -> float:
+        """The time before which records are lost, or may be at any moment."""
+        return max(self.trimmed_before, now - self.retention_seconds)
+
+    def trim(self, now: float) -> None:
+        """Forget what is older than the retention; records outlive it by a second at most."""
+        horizon = now - self.retention_seconds
+        if horizon - self.trimmed_before < _TRIM_INTERVAL_SECONDS:
+            return
+        self.trimmed_before = horizon
+        for shard in self.shards:
+            shard.trim(horizon)
 
     # Resharding
 
@@ -182,8 +214,20 @@ class Stream:
             )
 
     def _resharded(self, now: float) -> None:
-        self._updated_at = now + self._config.stream_update_delay.total_seconds()
+        self.update(now)
         self._route()
+
+    def record_change(self, operation: str, now: float) -> None:
+        """Remember that an operation with a daily limit succeeded."""
+        self.changes[operation] = [*self.recent_changes(operation, now), now]
+
+    def recent_changes(self, operation: str, now: float) -> list[float]:
+        """When an operation succeeded in the last 24 hours."""
+        return [at for at in self.changes.get(operation, []) if now - at < _DAY_SECONDS]
+
+    def update(self, now: float) -> None:
+        """Be UPDATING for a while."""
+        self._updated_at = now + self._config.stream_update_delay.total_seconds()
 
     # Consumers
 
@@ -193,12 +237,12 @@ class Stream:
             raise in_use(
                 f"Consumer {name} under stream {self.name} already exists for account {self._config.account_id}."
             )
-        if len(self.consumers) >= self._config.consumers_per_stream:
+        if not _below(len(self.consumers), self._config.consumers_per_stream):
             raise limit_exceeded(
                 f"Stream {self._place} has the maximum of {self._config.consumers_per_stream} consumers."
             )
         creating = sum(consumer.status(now) == "CREATING" for consumer in self.consumers.values())
-        if creating >= self._config.consumers_creating_at_once:
+        if not _below(creating, self._config.consumers_creating_at_once):
             raise limit_exceeded(
                 f"Stream {self._place} has {creating} consumers in CREATING; wait until they are ACTIVE."
             )
@@ -231,3 +275,7 @@ class Stream:
         gone = [c.name for c in self.consumers.values() if c.deleted_at is not None and now >= c.deleted_at]
         for name in gone:
             del self.consumers[name]
+
+
+def _below(count: int, limit: int | None) -> bool:
+    return limit is None or count < limit
