@@ -30,20 +30,20 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _or_off(number: Callable[[str], float]) -> Callable[[str], float | None]:
-    return lambda text: None if text == "off" else number(text)
+def _or_none(number: Callable[[str], float]) -> Callable[[str], float | None]:
+    return lambda text: None if text == "none" else number(text)
 
 
 _CONVERT: dict[str, Callable[[str], Any]] = {
     "int": int,
-    "int | None": _or_off(int),
-    "float | None": _or_off(float),
-    "Mapping[str, float | None]": lambda text: {name: _or_off(float)(value) for name, value in _pairs(text).items()},
+    "int | None": _or_none(int),
+    "float | None": _or_none(float),
     "float": float,
     "str": str,
     "Path | None": Path,
     "timedelta": lambda text: timedelta(seconds=float(text)),
     "Mapping[str, str]": _pairs,
+    "Mapping[str, float | None]": lambda text: {name: _or_none(float)(value) for name, value in _pairs(text).items()},
     "tuple[str, ...]": lambda text: tuple(name.strip() for name in text.split(",") if name.strip()),
 }
 _METAVARS = {
