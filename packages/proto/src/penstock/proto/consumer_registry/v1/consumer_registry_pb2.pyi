@@ -23,6 +23,62 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _ConsumerState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ConsumerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ConsumerState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CONSUMER_STATE_UNSPECIFIED: _ConsumerState.ValueType  # 0
+    """Kinesis was not asked, or did not answer."""
+    CONSUMER_STATE_CREATING: _ConsumerState.ValueType  # 1
+    CONSUMER_STATE_ACTIVE: _ConsumerState.ValueType  # 2
+    CONSUMER_STATE_DELETING: _ConsumerState.ValueType  # 3
+    CONSUMER_STATE_ABSENT: _ConsumerState.ValueType  # 4
+    """Kinesis does not have it: deleted from outside, or not registered yet."""
+
+class ConsumerState(_ConsumerState, metaclass=_ConsumerStateEnumTypeWrapper):
+    """State of a consumer with Kinesis."""
+
+CONSUMER_STATE_UNSPECIFIED: ConsumerState.ValueType  # 0
+"""Kinesis was not asked, or did not answer."""
+CONSUMER_STATE_CREATING: ConsumerState.ValueType  # 1
+CONSUMER_STATE_ACTIVE: ConsumerState.ValueType  # 2
+CONSUMER_STATE_DELETING: ConsumerState.ValueType  # 3
+CONSUMER_STATE_ABSENT: ConsumerState.ValueType  # 4
+"""Kinesis does not have it: deleted from outside, or not registered yet."""
+Global___ConsumerState: _TypeAlias = ConsumerState  # noqa: Y015
+
+class _OrphanFate:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _OrphanFateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_OrphanFate.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ORPHAN_FATE_UNSPECIFIED: _OrphanFate.ValueType  # 0
+    ORPHAN_FATE_KEPT: _OrphanFate.ValueType  # 1
+    """The registration is not the registry's own: it stays."""
+    ORPHAN_FATE_DUE: _OrphanFate.ValueType  # 2
+    """It would be deregistered, were this not a dry run."""
+    ORPHAN_FATE_ENDED: _OrphanFate.ValueType  # 3
+    """It was deregistered."""
+    ORPHAN_FATE_FAILED: _OrphanFate.ValueType  # 4
+    """Kinesis did not deregister it; the registry tries again."""
+
+class OrphanFate(_OrphanFate, metaclass=_OrphanFateEnumTypeWrapper):
+    """What garbage collection does with a consumer that no lease holds."""
+
+ORPHAN_FATE_UNSPECIFIED: OrphanFate.ValueType  # 0
+ORPHAN_FATE_KEPT: OrphanFate.ValueType  # 1
+"""The registration is not the registry's own: it stays."""
+ORPHAN_FATE_DUE: OrphanFate.ValueType  # 2
+"""It would be deregistered, were this not a dry run."""
+ORPHAN_FATE_ENDED: OrphanFate.ValueType  # 3
+"""It was deregistered."""
+ORPHAN_FATE_FAILED: OrphanFate.ValueType  # 4
+"""Kinesis did not deregister it; the registry tries again."""
+Global___OrphanFate: _TypeAlias = OrphanFate  # noqa: Y015
+
 class _ConflictPolicy:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -326,16 +382,20 @@ class ListConsumersRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     STREAM_NAME_FIELD_NUMBER: _builtins.int
+    WITH_STATE_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Only those of this stream; of all streams when empty."""
+    with_state: _builtins.bool
+    """Whether to ask Kinesis for the state and the cost of each: two calls per stream."""
     def __init__(
         self,
         *,
         stream_name: _builtins.str = ...,
+        with_state: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["stream_name", b"stream_name", "with_state", b"with_state"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -353,6 +413,9 @@ class Consumer(_message.Message):
     REGISTRATION_IS_OURS_FIELD_NUMBER: _builtins.int
     LEASE_FIELD_NUMBER: _builtins.int
     AGE_SECONDS_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    HELD_SECONDS_FIELD_NUMBER: _builtins.int
+    COST_PER_HOUR_USD_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     consumer_name: _builtins.str
@@ -363,6 +426,12 @@ class Consumer(_message.Message):
     """True when the registry made the registration."""
     age_seconds: _builtins.float
     """Seconds since the consumer came to the registry."""
+    state: Global___ConsumerState.ValueType
+    """On request only."""
+    held_seconds: _builtins.float
+    """Seconds since the holder acquired its lease, by whatever token; 0 when nobody holds it."""
+    cost_per_hour_usd: _builtins.float
+    """US dollars that the registration costs per hour, by the registry's price of a consumer-shard hour. Absent when unknown."""
     @_builtins.property
     def lease(self) -> Global___Lease:
         """The holder's lease; absent when nobody holds it."""
@@ -376,12 +445,17 @@ class Consumer(_message.Message):
         registration_is_ours: _builtins.bool = ...,
         lease: Global___Lease | None = ...,
         age_seconds: _builtins.float = ...,
+        state: Global___ConsumerState.ValueType = ...,
+        held_seconds: _builtins.float = ...,
+        cost_per_hour_usd: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_hour_usd", b"_cost_per_hour_usd", "cost_per_hour_usd", b"cost_per_hour_usd", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["age_seconds", b"age_seconds", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "lease", b"lease", "registration_is_ours", b"registration_is_ours", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_hour_usd", b"_cost_per_hour_usd", "age_seconds", b"age_seconds", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "cost_per_hour_usd", b"cost_per_hour_usd", "held_seconds", b"held_seconds", "lease", b"lease", "registration_is_ours", b"registration_is_ours", "state", b"state", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cost_per_hour_usd: _TypeAlias = _typing.Literal["cost_per_hour_usd"]  # noqa: Y015
+    _WhichOneofArgType__cost_per_hour_usd: _TypeAlias = _typing.Literal["_cost_per_hour_usd", b"_cost_per_hour_usd"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cost_per_hour_usd) -> _WhichOneofReturnType__cost_per_hour_usd | None: ...
 
 Global___Consumer: _TypeAlias = Consumer  # noqa: Y015
 
@@ -408,3 +482,189 @@ class ListConsumersResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListConsumersResponse: _TypeAlias = ListConsumersResponse  # noqa: Y015
+
+@_typing.final
+class ForceReleaseRequest(_message.Message):
+    """Ends a lease by force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_NAME_FIELD_NUMBER: _builtins.int
+    CONSUMER_NAME_FIELD_NUMBER: _builtins.int
+    stream_name: _builtins.str
+    """Name of the stream."""
+    consumer_name: _builtins.str
+    """Name of the consumer."""
+    def __init__(
+        self,
+        *,
+        stream_name: _builtins.str = ...,
+        consumer_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "stream_name", b"stream_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForceReleaseRequest: _TypeAlias = ForceReleaseRequest  # noqa: Y015
+
+@_typing.final
+class ForceReleaseResponse(_message.Message):
+    """The outcome of a release by force."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LEASE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def lease(self) -> Global___Lease:
+        """The lease that was ended, with the time that it would have lived; absent when nobody held the consumer."""
+
+    def __init__(
+        self,
+        *,
+        lease: Global___Lease | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lease", b"lease"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForceReleaseResponse: _TypeAlias = ForceReleaseResponse  # noqa: Y015
+
+@_typing.final
+class AdoptConsumerRequest(_message.Message):
+    """Asks for an existing consumer to be adopted."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_NAME_FIELD_NUMBER: _builtins.int
+    CONSUMER_NAME_FIELD_NUMBER: _builtins.int
+    STREAM_ARN_FIELD_NUMBER: _builtins.int
+    stream_name: _builtins.str
+    """Name of the stream."""
+    consumer_name: _builtins.str
+    """Name of the consumer."""
+    stream_arn: _builtins.str
+    """ARN of the stream. Looked up by name when empty."""
+    def __init__(
+        self,
+        *,
+        stream_name: _builtins.str = ...,
+        consumer_name: _builtins.str = ...,
+        stream_arn: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "stream_arn", b"stream_arn", "stream_name", b"stream_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptConsumerRequest: _TypeAlias = AdoptConsumerRequest  # noqa: Y015
+
+@_typing.final
+class AdoptConsumerResponse(_message.Message):
+    """The adopted consumer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def consumer(self) -> Global___Consumer:
+        """As it is known from now on."""
+
+    def __init__(
+        self,
+        *,
+        consumer: Global___Consumer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptConsumerResponse: _TypeAlias = AdoptConsumerResponse  # noqa: Y015
+
+@_typing.final
+class CollectGarbageRequest(_message.Message):
+    """Asks for orphans."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_NAME_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    stream_name: _builtins.str
+    """Only of this stream, which the registry need not know yet; of all streams that it knows when empty."""
+    dry_run: _builtins.bool
+    """Whether to look only."""
+    def __init__(
+        self,
+        *,
+        stream_name: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "stream_name", b"stream_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectGarbageRequest: _TypeAlias = CollectGarbageRequest  # noqa: Y015
+
+@_typing.final
+class Orphan(_message.Message):
+    """A consumer that exists and that no lease holds."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONSUMER_FIELD_NUMBER: _builtins.int
+    FATE_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    fate: Global___OrphanFate.ValueType
+    """What becomes, or became, of it."""
+    reason: _builtins.str
+    """Why, for people."""
+    @_builtins.property
+    def consumer(self) -> Global___Consumer:
+        """With its state and cost."""
+
+    def __init__(
+        self,
+        *,
+        consumer: Global___Consumer | None = ...,
+        fate: Global___OrphanFate.ValueType = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer", b"consumer", "fate", b"fate", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Orphan: _TypeAlias = Orphan  # noqa: Y015
+
+@_typing.final
+class CollectGarbageResponse(_message.Message):
+    """The orphans, ordered by stream and name."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ORPHANS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def orphans(self) -> _containers.RepeatedCompositeFieldContainer[Global___Orphan]:
+        """One entry per orphan."""
+
+    def __init__(
+        self,
+        *,
+        orphans: _abc.Iterable[Global___Orphan] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["orphans", b"orphans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectGarbageResponse: _TypeAlias = CollectGarbageResponse  # noqa: Y015

@@ -56,6 +56,21 @@ class ConsumerRegistryServiceStub:
                 request_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ListConsumersRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ListConsumersResponse.FromString,
                 _registered_method=True)
+        self.ForceRelease = channel.unary_unary(
+                '/penstock.proto.consumer_registry.v1.ConsumerRegistryService/ForceRelease',
+                request_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ForceReleaseRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ForceReleaseResponse.FromString,
+                _registered_method=True)
+        self.AdoptConsumer = channel.unary_unary(
+                '/penstock.proto.consumer_registry.v1.ConsumerRegistryService/AdoptConsumer',
+                request_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.AdoptConsumerRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.AdoptConsumerResponse.FromString,
+                _registered_method=True)
+        self.CollectGarbage = channel.unary_unary(
+                '/penstock.proto.consumer_registry.v1.ConsumerRegistryService/CollectGarbage',
+                request_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.CollectGarbageRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.CollectGarbageResponse.FromString,
+                _registered_method=True)
 
 
 class ConsumerRegistryServiceServicer:
@@ -92,6 +107,30 @@ class ConsumerRegistryServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ForceRelease(self, request, context):
+        """Ends the lease on a consumer, whoever holds it: for operators. The holder learns of it at its next heartbeat. NOT_FOUND when the
+        registry does not know the consumer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdoptConsumer(self, request, context):
+        """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
+        when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CollectGarbage(self, request, context):
+        """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
+        grace period.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ConsumerRegistryServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -114,6 +153,21 @@ def add_ConsumerRegistryServiceServicer_to_server(servicer, server):
                     servicer.ListConsumers,
                     request_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ListConsumersRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ListConsumersResponse.SerializeToString,
+            ),
+            'ForceRelease': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForceRelease,
+                    request_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ForceReleaseRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ForceReleaseResponse.SerializeToString,
+            ),
+            'AdoptConsumer': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptConsumer,
+                    request_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.AdoptConsumerRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.AdoptConsumerResponse.SerializeToString,
+            ),
+            'CollectGarbage': grpc.unary_unary_rpc_method_handler(
+                    servicer.CollectGarbage,
+                    request_deserializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.CollectGarbageRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.CollectGarbageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -226,6 +280,87 @@ class ConsumerRegistryService:
             '/penstock.proto.consumer_registry.v1.ConsumerRegistryService/ListConsumers',
             penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ListConsumersRequest.SerializeToString,
             penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ListConsumersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForceRelease(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.consumer_registry.v1.ConsumerRegistryService/ForceRelease',
+            penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ForceReleaseRequest.SerializeToString,
+            penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.ForceReleaseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptConsumer(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.consumer_registry.v1.ConsumerRegistryService/AdoptConsumer',
+            penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.AdoptConsumerRequest.SerializeToString,
+            penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.AdoptConsumerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CollectGarbage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.consumer_registry.v1.ConsumerRegistryService/CollectGarbage',
+            penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.CollectGarbageRequest.SerializeToString,
+            penstock_dot_proto_dot_consumer__registry_dot_v1_dot_consumer__registry__pb2.CollectGarbageResponse.FromString,
             options,
             channel_credentials,
             insecure,

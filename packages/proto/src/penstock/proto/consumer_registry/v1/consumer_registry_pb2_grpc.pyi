@@ -49,6 +49,18 @@ class ConsumerRegistryServiceStub:
     """Gives a lease back. The last one gone deregisters the consumer after the grace period. Repeating the call is not an error."""
     ListConsumers: _grpc.UnaryUnaryMultiCallable[_consumer_registry_pb2.ListConsumersRequest, _consumer_registry_pb2.ListConsumersResponse]
     """Lists the consumers that the registry knows, with their leases."""
+    ForceRelease: _grpc.UnaryUnaryMultiCallable[_consumer_registry_pb2.ForceReleaseRequest, _consumer_registry_pb2.ForceReleaseResponse]
+    """Ends the lease on a consumer, whoever holds it: for operators. The holder learns of it at its next heartbeat. NOT_FOUND when the
+    registry does not know the consumer.
+    """
+    AdoptConsumer: _grpc.UnaryUnaryMultiCallable[_consumer_registry_pb2.AdoptConsumerRequest, _consumer_registry_pb2.AdoptConsumerResponse]
+    """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
+    when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+    """
+    CollectGarbage: _grpc.UnaryUnaryMultiCallable[_consumer_registry_pb2.CollectGarbageRequest, _consumer_registry_pb2.CollectGarbageResponse]
+    """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
+    grace period.
+    """
 
 @_typing.type_check_only
 class ConsumerRegistryServiceAsyncStub(ConsumerRegistryServiceStub):
@@ -67,6 +79,18 @@ class ConsumerRegistryServiceAsyncStub(ConsumerRegistryServiceStub):
     """Gives a lease back. The last one gone deregisters the consumer after the grace period. Repeating the call is not an error."""
     ListConsumers: _aio.UnaryUnaryMultiCallable[_consumer_registry_pb2.ListConsumersRequest, _consumer_registry_pb2.ListConsumersResponse]  # type: ignore[assignment]
     """Lists the consumers that the registry knows, with their leases."""
+    ForceRelease: _aio.UnaryUnaryMultiCallable[_consumer_registry_pb2.ForceReleaseRequest, _consumer_registry_pb2.ForceReleaseResponse]  # type: ignore[assignment]
+    """Ends the lease on a consumer, whoever holds it: for operators. The holder learns of it at its next heartbeat. NOT_FOUND when the
+    registry does not know the consumer.
+    """
+    AdoptConsumer: _aio.UnaryUnaryMultiCallable[_consumer_registry_pb2.AdoptConsumerRequest, _consumer_registry_pb2.AdoptConsumerResponse]  # type: ignore[assignment]
+    """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
+    when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+    """
+    CollectGarbage: _aio.UnaryUnaryMultiCallable[_consumer_registry_pb2.CollectGarbageRequest, _consumer_registry_pb2.CollectGarbageResponse]  # type: ignore[assignment]
+    """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
+    grace period.
+    """
 
 class ConsumerRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: NOT_FOUND (no such stream, consumer or lease), ALREADY_EXISTS (another job holds the consumer),
@@ -106,5 +130,35 @@ class ConsumerRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_consumer_registry_pb2.ListConsumersResponse, _abc.Awaitable[_consumer_registry_pb2.ListConsumersResponse]]:
         """Lists the consumers that the registry knows, with their leases."""
+
+    @_abc_1.abstractmethod
+    def ForceRelease(
+        self,
+        request: _consumer_registry_pb2.ForceReleaseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_registry_pb2.ForceReleaseResponse, _abc.Awaitable[_consumer_registry_pb2.ForceReleaseResponse]]:
+        """Ends the lease on a consumer, whoever holds it: for operators. The holder learns of it at its next heartbeat. NOT_FOUND when the
+        registry does not know the consumer.
+        """
+
+    @_abc_1.abstractmethod
+    def AdoptConsumer(
+        self,
+        request: _consumer_registry_pb2.AdoptConsumerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_registry_pb2.AdoptConsumerResponse, _abc.Awaitable[_consumer_registry_pb2.AdoptConsumerResponse]]:
+        """Makes an existing registration the registry's own: it is ended like one that the registry made, that is after the grace period
+        when nobody leases it. NOT_FOUND when Kinesis does not know the consumer.
+        """
+
+    @_abc_1.abstractmethod
+    def CollectGarbage(
+        self,
+        request: _consumer_registry_pb2.CollectGarbageRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_consumer_registry_pb2.CollectGarbageResponse, _abc.Awaitable[_consumer_registry_pb2.CollectGarbageResponse]]:
+        """Finds the consumers that exist but that no lease holds, and deregisters those that are the registry's own, without waiting for the
+        grace period.
+        """
 
 def add_ConsumerRegistryServiceServicer_to_server(servicer: ConsumerRegistryServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
