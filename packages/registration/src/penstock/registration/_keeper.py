@@ -49,6 +49,10 @@ class KeptLease:
         pause = self.time_to_live_seconds / _HEARTBEATS_PER_LIFE / _TRIES_PER_HEARTBEAT
         return KeptLease(self.time_to_live_seconds, min(now + pause, self.ends_at), self.ends_at)
 
+    def patience_seconds(self, sent_at: float) -> float:
+        """How long to wait for an answer: so long that there is time for another try over another connection."""
+        return min(self.time_to_live_seconds / _HEARTBEATS_PER_LIFE, self.ends_at - sent_at)
+
 
 class LeaseKeeper:
     """Keeps leases alive, a task each; an async context manager.
@@ -107,7 +111,7 @@ class LeaseKeeper:
         while reason is None:
             await self._sleep(max(0.0, kept.next_heartbeat_at - self._clock()))
             sent_at = self._clock()
-            answer = await self._beat(lease, kept.ends_at - sent_at)
+            answer = await self._beat(lease, kept.patience_seconds(sent_at))
             if isinstance(answer, Heartbeat):
                 if answer.held:
                     kept = KeptLease.given(answer.time_to_live_seconds, sent_at)

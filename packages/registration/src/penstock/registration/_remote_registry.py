@@ -50,7 +50,6 @@ class RemoteConsumerRegistry:
         self._reconnect = reconnect
         self._channel: grpc.aio.Channel | None = None
         self._heartbeats: HeartbeatStream | None = None
-        self._heartbeat_lock = asyncio.Lock()
 
     async def acquire(self, request: AcquireRequest) -> Lease:
         """See ConsumerRegistry."""
@@ -77,16 +76,10 @@ class RemoteConsumerRegistry:
             job_id=lease.job_id,
             fencing_token=lease.fencing_token,
         )
-        async with self._heartbeat_lock:
-            try:
-                answer = await self._beat(request)
-            except grpc.RpcError as error:
-                self._end_heartbeats()
-                raise registration_error(error, self._endpoint, "Heartbeat") from error
-            except BaseException:
-                # Its answer would be taken for that of the next heartbeat.
-                self._end_heartbeats()
-                raise
+        try:
+            answer = await self._beat(request)
+        except grpc.RpcError as error:
+            raise registration_error(error, self._endpoint, "Heartbeat") from error
         return Heartbeat(held=answer.held, time_to_live_seconds=answer.time_to_live_seconds)
 
     async def release(self, lease: Lease) -> bool:
@@ -114,7 +107,10 @@ class RemoteConsumerRegistry:
 
     async def close(self) -> None:
         """See ConsumerRegistry."""
-        self._end_heartbeats()
+        heartbeats, self._heartbeats = self._heartbeats, None
+        if heartbeats is not None:
+            heartbeats.end()
+            await heartbeats.wait_ended()
         channel, self._channel = self._channel, None
         if channel is not None:
             await channel.close(None)
@@ -143,23 +139,28 @@ class RemoteConsumerRegistry:
 
     async def _beat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """One heartbeat. A stream that broke or was ended since the last one is opened again, once."""
-        for fresh in (self._heartbeats is None, True):
-            if self._heartbeats is None:
-                self._heartbeats = HeartbeatStream(self._stub().Heartbeat)
+        while True:
+            stream, is_new = self._heartbeat_stream()
             try:
-                answer = await self._heartbeats.beat(request)
+                answer = await stream.beat(request)
             except grpc.RpcError as error:
-                if fresh or not is_transport_failure(error):
+                if is_new or not is_transport_failure(error):
                     raise
                 answer = None
+            except asyncio.CancelledError:
+                # Whoever waits no longer has waited too long: the next heartbeat tries another stream.
+                stream.end()
+                raise
             if answer is not None:
                 return answer
-            self._end_heartbeats()
-        raise RegistryUnavailableError(
-            where=f"the registry at {self._endpoint}", reason="it ended the stream of heartbeats"
-        )
+            if is_new:
+                raise RegistryUnavailableError(
+                    where=f"the registry at {self._endpoint}", reason="it ended the stream of heartbeats"
+                )
 
-    def _end_heartbeats(self) -> None:
-        heartbeats, self._heartbeats = self._heartbeats, None
-        if heartbeats is not None:
-            heartbeats.end()
+    def _heartbeat_stream(self) -> tuple[HeartbeatStream, bool]:
+        """The open stream, and whether it was opened for this heartbeat."""
+        if self._heartbeats is not None and not self._heartbeats.is_over:
+            return self._heartbeats, False
+        self._heartbeats = HeartbeatStream(self._stub().Heartbeat)
+        return self._heartbeats, True

@@ -12,6 +12,7 @@ import grpc
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
 from penstock.registration import _messages as messages
+from penstock.registration._heartbeat_inbox import HeartbeatInbox
 from penstock.registration._registry import ConsumerRegistry
 from penstock.registration._status import STATUS
 from penstock.registration.errors import RegistrationError
@@ -50,19 +51,17 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
     async def Heartbeat(
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
-        async with _told(context):
-            draining = asyncio.create_task(self._draining.wait(), name="wait for drain")
-            try:
-                while (request := await self._next(request_iterator, draining)) is not None:
-                    outcome = await self._registry.heartbeat(messages.lease_named(request))
+        async with _told(context), HeartbeatInbox(request_iterator, self._draining) as inbox:
+            while requests := await inbox.take():
+                leases = map(messages.lease_named, requests)
+                outcomes = await asyncio.gather(*map(self._registry.heartbeat, leases))
+                for request, outcome in zip(requests, outcomes, strict=True):
                     yield pb.HeartbeatResponse(
                         stream_name=request.stream_name,
                         consumer_name=request.consumer_name,
                         held=outcome.held,
                         time_to_live_seconds=outcome.time_to_live_seconds,
                     )
-            finally:
-                draining.cancel()
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:
         async with _told(context):
@@ -75,22 +74,6 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
             consumers = await self._registry.list_consumers(request.stream_name or None)
             return pb.ListConsumersResponse(consumers=map(messages.consumer_message, consumers))
         raise AssertionError("unreachable")
-
-    @staticmethod
-    async def _next(
-        requests: AsyncIterator[pb.HeartbeatRequest], draining: asyncio.Task[Any]
-    ) -> pb.HeartbeatRequest | None:
-        """The next heartbeat; None when the client closed its side or the server drains."""
-
-        async def read() -> pb.HeartbeatRequest | None:
-            return await anext(requests, None)
-
-        reading = asyncio.create_task(read(), name="read heartbeat")
-        try:
-            await asyncio.wait({reading, draining}, return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else None
-        finally:
-            reading.cancel()
 
 
 @asynccontextmanager
