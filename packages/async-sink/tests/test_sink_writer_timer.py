@@ -77,3 +77,28 @@ async def test_the_timer_flushes_all_that_is_pending(
         fake.requests[0].answer.set()
         await settle()
         assert [len(batch) for batch in fake.batches] == [10, 10, 3]
+
+
+async def test_what_is_due_leaves_though_failed_entries_come_back_before_it(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Entries that the timer marked are not forgotten when a failed request goes back to the head of the buffer."""
+    fake.script = [fake.hold(fake.fail())]
+    async with make_writer(max_in_flight_requests=1) as writer:
+        await writer.write_many("a" * 10 + "bcd")
+        await clock.advance(0.1)
+        fake.requests[0].answer.set()
+        await clock.advance(0.05)
+        assert fake.batches[1:] == [["a"] * 10, ["b", "c", "d"]]
+
+
+async def test_a_timer_is_set_for_whatever_stays_behind(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """While anything is in the buffer there is a timer for it, though it went off before and nobody writes any more."""
+    fake.script = [fake.hold()]
+    async with make_writer(max_in_flight_requests=1) as writer:
+        await writer.write_many("a" * 10 + "bcd")
+        await clock.advance(0.1)
+        assert clock.pending(within=0.1) == 1
+        fake.requests[0].answer.set()

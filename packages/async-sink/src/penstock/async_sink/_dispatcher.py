@@ -224,3 +224,6 @@ class Dispatcher(Generic[R]):
         for wrapper in settlement.retried:
             wrapper.not_before = now + delay
         self.buffer.put_back(settlement.retried)
+        if self._demanded:
+            # What was demanded stands behind them now; they leave by themselves and must not use it up.
+            self._demanded += len(settlement.retried)

@@ -98,7 +98,10 @@ class RequestPump(Generic[R]):
             self._start(batch, now)
             started += 1
         self._schedule_wake()
-        if not self._dispatcher.buffer:
+        if self._dispatcher.buffer:
+            # Whatever stays behind leaves by the next expiry, though nobody writes any more.
+            self.arm()
+        else:
             self._disarm()
         return started
 
