@@ -1,0 +1,181 @@
+"""The same scenarios for this emulator and for those of others: the same answers, or a line in the README.
+
+kinesis-local runs where node and the package are found: its folder in the variable KINESIS_LOCAL, or its command on the
+PATH (``npm install --prefix FOLDER kinesis-local``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from botocore.config import Config
+
+from penstock.emulator._limits import OPERATION_LIMITS
+from penstock.emulator.testing import kinesis_client, running_emulator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+README = Path(__file__).parent.parent / "README.md"
+CONFIG = Config(parameter_validation=False, retries={"total_max_attempts": 1}, read_timeout=20)
+
+_MOTO = """
+import logging, sys
+from moto.server import ThreadedMotoServer
+logging.disable()
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print("http://%s:%s" % server.get_host_and_port(), flush=True)
+sys.stdin.read()
+"""
+
+
+def load_scenarios() -> ModuleType:
+    # The tests are no package: what stands beside them has to be found by its path.
+    path = Path(__file__).with_name("crosscheck_scenarios.py")
+    spec = importlib.util.spec_from_file_location("crosscheck_scenarios", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+SCENARIOS = load_scenarios().SCENARIOS
+
+
+@cache
+def documented_differences() -> dict[str, str]:
+    """The scenarios of the README's table, and who answers otherwise in each."""
+    rows = re.findall(r"^\| `([a-z0-9-]+)` \| ([^|]+) \|", README.read_text(), re.MULTILINE)
+    return {name: peers for name, peers in rows if name in SCENARIOS}
+
+
+@pytest.fixture(scope="module")
+def ours() -> Iterator[Callable[[str], Any]]:
+    """Our answer in a scenario, found once for all peers."""
+    # The rates of control operations would only make the scenarios slow.
+    rates = dict.fromkeys(OPERATION_LIMITS)
+    with running_emulator(tls=False, consumer_creation_delay=timedelta(0), operation_limits=rates) as emulator:
+        client = emulator.client(config=CONFIG)
+        yield cache(lambda name: SCENARIOS[name](client))
+
+
+@pytest.fixture(scope="module")
+def moto() -> Iterator[Any]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _MOTO],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        endpoint = process.stdout.readline().strip()
+        assert endpoint, "moto's server does not start: is moto[server] installed?"
+        yield kinesis_client(endpoint, config=CONFIG)
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def kinesis_local() -> Iterator[Any]:
+    program = find_kinesis_local()
+    if program is None:
+        pytest.skip("kinesis-local is not installed: set KINESIS_LOCAL to its folder")
+    durations = ("CREATE_STREAM", "DELETE_STREAM", "REGISTER_STREAM_CONSUMER", "DEREGISTER_STREAM_CONSUMER")
+    durations += ("MERGE_SHARDS", "SPLIT_SHARD", "UPDATE_SHARD_COUNT")
+    plain, tls = free_ports(2)
+    environment = {
+        **os.environ,
+        "KINESIS_MOCK_PLAIN_PORT": str(plain),
+        "KINESIS_MOCK_TLS_PORT": str(tls),
+        "LOG_LEVEL": "ERROR",
+        "SHARD_LIMIT": "1000",
+        **{f"{name}_DURATION": "1ms" for name in durations},
+    }
+    # In its own folder: it looks for its certificate there.
+    with subprocess.Popen(
+        ["node", program.name],
+        cwd=program.parent,
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        await_listener(plain, process)
+        yield kinesis_client(f"http://127.0.0.1:{plain}", config=CONFIG)
+        process.kill()
+
+
+def find_kinesis_local() -> Path | None:
+    if shutil.which("node") is None:
+        return None
+    given = os.environ.get("KINESIS_LOCAL")
+    if given:
+        folder = Path(given)
+        return folder if folder.is_file() else folder / "main.js"
+    command = shutil.which("kinesis-local")
+    return Path(command).resolve() if command else None
+
+
+def free_ports(count: int) -> list[int]:
+    # It takes no port 0. Between here and its start another process may take the ports: rare, and told.
+    with contextlib.ExitStack() as sockets:
+        found = []
+        for _ in range(count):
+            listener = sockets.enter_context(socket.socket())
+            listener.bind(("127.0.0.1", 0))
+            found.append(listener.getsockname()[1])
+        return found
+
+
+def await_listener(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert process.poll() is None, "kinesis-local ended"
+            assert time.monotonic() < deadline, "kinesis-local does not listen"
+            time.sleep(0.05)
+        else:
+            return
+
+
+def compare(name: str, peer_name: str, ours: Callable[[str], Any], peer: Any) -> None:
+    """The answers agree, unless the README says that they do not."""
+    mine = ours(name)
+    try:
+        others = SCENARIOS[name](peer)
+    except Exception as error:
+        # Where it fails in the middle, that is its answer.
+        others = f"{type(error).__name__}: {error}"
+    if peer_name in documented_differences().get(name, ""):
+        assert mine != others, f"the README says that {peer_name} answers otherwise"
+    else:
+        assert mine == others
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_moto_answers_the_same(name: str, ours: Callable[[str], Any], moto: Any) -> None:
+    """moto's server, in every scenario that the README does not list under its name."""
+    compare(name, "moto", ours, moto)
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_kinesis_local_answers_the_same(name: str, ours: Callable[[str], Any], kinesis_local: Any) -> None:
+    """kinesis-local, in every scenario that the README does not list under its name."""
+    compare(name, "kinesis-local", ours, kinesis_local)
