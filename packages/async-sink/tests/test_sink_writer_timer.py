@@ -89,7 +89,7 @@ async def test_what_is_due_leaves_though_failed_entries_come_back_before_it(
         await clock.advance(0.1)
         fake.requests[0].answer.set()
         await clock.advance(0.05)
-        assert fake.batches[1:] == [["a"] * 10, ["b", "c", "d"]]
+        assert [entry for batch in fake.batches[1:] for entry in batch] == list("a" * 10 + "bcd")
 
 
 async def test_a_timer_is_set_for_whatever_stays_behind(
