@@ -82,6 +82,7 @@ async def test_losing_the_race_to_register_is_success_and_not_ours():
 
     async def somebody_is_faster():
         world.kinesis.register_outside("flights", "delays")
+        return True
 
     consumer = await world.register(before_register=somebody_is_faster)
     assert not consumer.made
@@ -257,7 +258,8 @@ async def test_against_the_emulator():
         assert consumer.made
         found = await registrar.find("flights", "delays")
         assert (found.arn, found.status) == (consumer.arn, "ACTIVE")
-        assert await registrar.list_names(await registrar.find_stream_arn("flights")) == ["delays"]
+        assert await registrar.list_consumers(await registrar.find_stream_arn("flights")) == [found]
+        assert (await registrar.describe_stream("flights")).open_shards == 1
         assert not (await registrar.register("flights", "delays")).made
         await registrar.deregister(consumer.arn)
         assert await registrar.find("flights", "delays") is None

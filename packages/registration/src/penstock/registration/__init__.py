@@ -1,5 +1,6 @@
 """Stream consumer registration for Kinesis enhanced fan-out: strategies, leases and fencing."""
 
+from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD
 from penstock.registration._blocking import (
     BlockingConsumerRegistry,
     default_store_path,
@@ -23,19 +24,22 @@ from penstock.registration._record import ConsumerRecord, Holding, RegistrationP
 from penstock.registration._registrar import (
     AwsClients,
     FoundConsumer,
+    FoundStream,
     RegisteredConsumer,
     StreamConsumerRegistrar,
 )
-from penstock.registration._registry import ConsumerRegistry
+from penstock.registration._registry import ConsumerRegistry, RegistryAdministration
 from penstock.registration._remote_registry import RemoteConsumerRegistry
-from penstock.registration._servicer import SERVICE_NAME, ConsumerRegistryServicer
+from penstock.registration._servicer import SERVICE_NAME, ConsumerRegistryServicer, ServedRegistry
 from penstock.registration._sqlite_store import SqliteLeaseStore
 from penstock.registration._status import STATUS
 from penstock.registration._store import LeaseStore, Renewal
-from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease
+from penstock.registration._store_url import open_store, store_location
+from penstock.registration._values import AcquireRequest, Consumer, ConsumerState, Heartbeat, Lease, Orphan, OrphanFate
 
 __all__ = [
     "CONSUMER_ARN_PREFIX",
+    "CONSUMER_SHARD_HOUR_USD",
     "FLIP_128_KEYS",
     "SERVICE_NAME",
     "STATUS",
@@ -47,8 +51,10 @@ __all__ = [
     "ConsumerRecord",
     "ConsumerRegistry",
     "ConsumerRegistryServicer",
+    "ConsumerState",
     "DynamoDbLeaseStore",
     "FoundConsumer",
+    "FoundStream",
     "Heartbeat",
     "Holding",
     "Lease",
@@ -57,17 +63,23 @@ __all__ = [
     "LeaseStore",
     "LocalConsumerRegistry",
     "OnLost",
+    "Orphan",
+    "OrphanFate",
     "RegisteredConsumer",
     "RegistrarConfig",
     "RegistrationConfig",
     "RegistrationPhase",
     "RegistrationStrategy",
+    "RegistryAdministration",
     "RemoteConsumerRegistry",
     "Renewal",
+    "ServedRegistry",
     "SqliteLeaseStore",
     "StreamConsumerRegistrar",
     "consumer_name_of",
     "default_store_path",
     "open_local_registry",
     "open_registry",
+    "open_store",
+    "store_location",
 ]

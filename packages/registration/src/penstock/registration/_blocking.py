@@ -15,6 +15,7 @@ from typing import Final, Self, TypeVar
 from platformdirs import user_state_path
 
 from penstock.aws import AwsOptions, AwsSession
+from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD
 from penstock.registration._clock import elapsed_seconds
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._keeper import LeaseKeeper, OnLost
@@ -24,6 +25,7 @@ from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._registry import ConsumerRegistry
 from penstock.registration._remote_registry import RemoteConsumerRegistry
 from penstock.registration._sqlite_store import SqliteLeaseStore
+from penstock.registration._store import LeaseStore
 from penstock.registration._values import AcquireRequest, Consumer, Lease
 from penstock.registration.errors import (
     LeaseLostError,
@@ -47,12 +49,20 @@ def open_local_registry(
     session: AwsSession,
     store_path: Path | None = None,
     *,
+    store: LeaseStore | None = None,
     config: RegistrarConfig | None = None,
     settings: LeaseSettings | None = None,
+    consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD,
 ) -> LocalConsumerRegistry:
-    """The in-process registry over SQLite. Records of other endpoints and regions in the same file stay apart."""
-    store = SqliteLeaseStore(store_path or default_store_path(), namespace=session.endpoint_url("kinesis"))
-    return LocalConsumerRegistry(StreamConsumerRegistrar(session, config), store, settings=settings)
+    """The in-process registry, over `store` or a SQLite file that it shares with other endpoints and regions."""
+    if store is None:
+        store = SqliteLeaseStore(store_path or default_store_path(), namespace=session.endpoint_url("kinesis"))
+    return LocalConsumerRegistry(
+        StreamConsumerRegistrar(session, config),
+        store,
+        settings=settings,
+        consumer_shard_hour_usd=consumer_shard_hour_usd,
+    )
 
 
 def open_registry(
@@ -143,9 +153,9 @@ class BlockingConsumerRegistry:
 
         return self._call(release)
 
-    def list_consumers(self, stream_name: str | None = None) -> list[Consumer]:
+    def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
         """See ConsumerRegistry.list_consumers."""
-        return self._call(lambda: self._registry.list_consumers(stream_name))
+        return self._call(lambda: self._registry.list_consumers(stream_name, with_state=with_state))
 
     def close(self) -> None:
         """End the heartbeats and let go of everything. Leases that were not released run out.

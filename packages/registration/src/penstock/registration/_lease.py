@@ -172,7 +172,21 @@ def finish_registration(record: ConsumerRecord, *, consumer_arn: str, made: bool
     )
 
 
-def adopt(record: ConsumerRecord, *, consumer_arn: str) -> ConsumerRecord:
+def adopt(record: ConsumerRecord, *, consumer_arn: str, now: float) -> ConsumerRecord:
+    """Write down an existing registration as ours, on an operator's word. The grace period counts from now."""
+    live = is_live(record, now)
+    return replace(
+        settled(record, now),
+        phase=RegistrationPhase.REGISTERED,
+        consumer_arn=consumer_arn,
+        registration_is_ours=True,
+        registering_token=0,
+        holding=record.holding if live else None,
+        idle_since=None if live else now,
+    )
+
+
+def note_given(record: ConsumerRecord, *, consumer_arn: str) -> ConsumerRecord:
     """Write down a consumer that its user registered, and will end himself (the strategy none)."""
     return replace(
         record,
@@ -181,6 +195,14 @@ def adopt(record: ConsumerRecord, *, consumer_arn: str) -> ConsumerRecord:
         registration_is_ours=False,
         registering_token=0,
     )
+
+
+def is_ours(record: ConsumerRecord, consumer_arn: str) -> bool:
+    """Whether the registration with this ARN is ours to end: made, adopted, or begun and not seen through."""
+    if record.phase in (RegistrationPhase.REGISTERING, RegistrationPhase.DEREGISTERING):
+        return record.consumer_arn in ("", consumer_arn)
+    known = record.phase is RegistrationPhase.REGISTERED and record.consumer_arn == consumer_arn
+    return known and record.registration_is_ours
 
 
 def deregistration_due_at(record: ConsumerRecord, now: float, grace_seconds: float) -> float | None:

@@ -11,15 +11,17 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 from penstock.registration import _lease as lease_rules
+from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD, Administration
 from penstock.registration._clock import Clock, steady_wall_clock
 from penstock.registration._config import RegistrationStrategy
 from penstock.registration._lease_settings import LeaseSettings
+from penstock.registration._listing import consumer_of, is_listed
 from penstock.registration._record import ConsumerRecord, RegistrationPhase
 from penstock.registration._records import Key, Records
 from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._registrations import Registrations
 from penstock.registration._store import LeaseStore
-from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease
+from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
 from penstock.registration.errors import (
     AcquireTimeoutError,
     ConsumerHeldError,
@@ -44,6 +46,7 @@ class LocalConsumerRegistry:
         settings: LeaseSettings | None = None,
         clock: Clock | None = None,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD,
     ) -> None:
         self._registrar = registrar
         self._settings = settings or LeaseSettings()
@@ -51,6 +54,14 @@ class LocalConsumerRegistry:
         self._records = Records(store, self._clock)
         self._registrations = Registrations(registrar, self._records, self._clock)
         self._sleep = sleep
+        self._administration = Administration(
+            registrar,
+            self._records,
+            self._registrations,
+            clock=self._clock,
+            lock=self._lock,
+            consumer_shard_hour_usd=consumer_shard_hour_usd,
+        )
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     async def acquire(self, request: AcquireRequest) -> Lease:
@@ -95,14 +106,44 @@ class LocalConsumerRegistry:
         async with self._lock(key):
             return await self._registrations.end_orphan(key, self._grace_seconds)
 
-    async def list_consumers(self, stream_name: str | None = None) -> list[Consumer]:
+    async def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
         """See ConsumerRegistry."""
         now = self._clock()
-        return [
-            _consumer_of(record, now)
-            for record in await self._records.list(stream_name)
-            if record.phase is not RegistrationPhase.ABSENT or lease_rules.is_live(record, now)
+        consumers = [
+            consumer_of(record, now) for record in await self._records.list(stream_name) if is_listed(record, now)
         ]
+        return await self._administration.with_state(consumers) if with_state else consumers
+
+    async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
+        """See RegistryAdministration."""
+        key = (stream_name, consumer_name)
+        lease = await self._administration.end_lease(key)
+        if self._settings.grace_period == timedelta(0):
+            async with self._lock(key):
+                await self._registrations.end_orphan(key, self._grace_seconds)
+        return lease
+
+    async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
+        """See RegistryAdministration."""
+        return await self._administration.adopt((stream_name, consumer_name), stream_arn)
+
+    async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> builtins.list[Orphan]:
+        """See RegistryAdministration."""
+        return await self._administration.collect_garbage(stream_name, dry_run=dry_run)
+
+    async def reconcile(self) -> None:
+        """Write down what a registry that was killed had asked of Kinesis and not noted. Called at the start.
+
+        What Kinesis does not answer is left to whoever needs the consumer, and to the sweep.
+        """
+        for record in await self._records.list():
+            if record.phase is not RegistrationPhase.REGISTERING:
+                continue
+            try:
+                async with self._lock(record.key):
+                    await self._registrations.reconcile(record)
+            except RegistrationError as error:
+                _logger.warning("%s of %s is not reconciled: %s", record.consumer_name, record.stream_name, error)
 
     async def sweep(self) -> builtins.list[Key]:
         """Deregister what is ours and whose grace period is over. Returns (stream, consumer name) of each.
@@ -203,7 +244,7 @@ class LocalConsumerRegistry:
         key = (request.stream_name, request.consumer_name)
         if request.strategy is RegistrationStrategy.NONE:
             arn = request.consumer_arn or ""
-            await self._records.change(key, lambda record: lease_rules.adopt(record, consumer_arn=arn))
+            await self._records.change(key, lambda record: lease_rules.note_given(record, consumer_arn=arn))
         else:
             await self._registrations.register(key, token, request, arrived)
         time_to_live = self._settings.time_to_live_seconds(request.time_to_live)
@@ -228,26 +269,3 @@ class LocalConsumerRegistry:
             time_to_live_seconds=time_to_live,
             registration_is_ours=record.registration_is_ours,
         )
-
-
-def _consumer_of(record: ConsumerRecord, now: float) -> Consumer:
-    holding = record.holding
-    lease = None
-    if holding is not None and lease_rules.is_live(record, now):
-        lease = Lease(
-            stream_name=record.stream_name,
-            consumer_name=record.consumer_name,
-            job_id=holding.job_id,
-            consumer_arn=record.consumer_arn,
-            fencing_token=holding.fencing_token,
-            time_to_live_seconds=lease_rules.remaining_seconds(record, now),
-            registration_is_ours=record.registration_is_ours,
-        )
-    return Consumer(
-        stream_name=record.stream_name,
-        consumer_name=record.consumer_name,
-        consumer_arn=record.consumer_arn,
-        registration_is_ours=record.registration_is_ours,
-        lease=lease,
-        age_seconds=max(0.0, now - record.created_at),
-    )

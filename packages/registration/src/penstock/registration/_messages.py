@@ -7,7 +7,7 @@ from typing import Final
 
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._config import ConflictPolicy, RegistrationStrategy
-from penstock.registration._values import AcquireRequest, Consumer, Lease
+from penstock.registration._values import AcquireRequest, Consumer, ConsumerState, Lease, Orphan, OrphanFate
 
 _STRATEGIES: Final = {
     RegistrationStrategy.LAZY: pb.REGISTRATION_STRATEGY_LAZY,
@@ -19,6 +19,20 @@ _POLICIES: Final = {
     ConflictPolicy.WAIT: pb.CONFLICT_POLICY_WAIT,
     ConflictPolicy.TAKE_OVER: pb.CONFLICT_POLICY_TAKE_OVER,
 }
+_STATES: Final = {
+    ConsumerState.CREATING: pb.CONSUMER_STATE_CREATING,
+    ConsumerState.ACTIVE: pb.CONSUMER_STATE_ACTIVE,
+    ConsumerState.DELETING: pb.CONSUMER_STATE_DELETING,
+    ConsumerState.ABSENT: pb.CONSUMER_STATE_ABSENT,
+}
+_FATES: Final = {
+    OrphanFate.KEPT: pb.ORPHAN_FATE_KEPT,
+    OrphanFate.DUE: pb.ORPHAN_FATE_DUE,
+    OrphanFate.ENDED: pb.ORPHAN_FATE_ENDED,
+    OrphanFate.FAILED: pb.ORPHAN_FATE_FAILED,
+}
+_STATE_OF: Final = {code: state for state, code in _STATES.items()}
+_FATE_OF: Final = {code: fate for fate, code in _FATES.items()}
 # What is unspecified, or of a newer client, is the default.
 _STRATEGY_OF: Final = {code: strategy for strategy, code in _STRATEGIES.items()}
 _POLICY_OF: Final = {code: policy for policy, code in _POLICIES.items()}
@@ -101,6 +115,9 @@ def consumer_message(consumer: Consumer) -> pb.Consumer:
         registration_is_ours=consumer.registration_is_ours,
         lease=None if consumer.lease is None else lease_message(consumer.lease),
         age_seconds=consumer.age_seconds,
+        state=pb.CONSUMER_STATE_UNSPECIFIED if consumer.state is None else _STATES[consumer.state],
+        held_seconds=consumer.held_seconds,
+        cost_per_hour_usd=consumer.cost_per_hour_usd,
     )
 
 
@@ -113,4 +130,18 @@ def consumer_of(message: pb.Consumer) -> Consumer:
         registration_is_ours=message.registration_is_ours,
         lease=lease_of(message.lease) if message.HasField("lease") else None,
         age_seconds=message.age_seconds,
+        state=_STATE_OF.get(message.state),
+        held_seconds=message.held_seconds,
+        cost_per_hour_usd=message.cost_per_hour_usd if message.HasField("cost_per_hour_usd") else None,
     )
+
+
+def orphan_message(orphan: Orphan) -> pb.Orphan:
+    """All fields."""
+    return pb.Orphan(consumer=consumer_message(orphan.consumer), fate=_FATES[orphan.fate], reason=orphan.reason)
+
+
+def orphan_of(message: pb.Orphan) -> Orphan:
+    """All fields. A fate of a newer registry is one that leaves the consumer alone."""
+    fate = _FATE_OF.get(message.fate, OrphanFate.KEPT)
+    return Orphan(consumer=consumer_of(message.consumer), fate=fate, reason=message.reason)

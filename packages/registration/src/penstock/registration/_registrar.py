@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random as random_module
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from botocore.exceptions import BotoCoreError, ClientError
 from opentelemetry import trace
@@ -16,6 +16,7 @@ from penstock.aws import AwsError, ErrorKind, classify, error_code, retry
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._kinesis_errors import NOT_FOUND, typed_error
+from penstock.registration._pace import CallPace
 from penstock.registration._threads import DaemonThreads
 from penstock.registration.errors import (
     ConsumerLimitError,
@@ -24,7 +25,9 @@ from penstock.registration.errors import (
     StreamNotFoundError,
 )
 
-_THREADS = 8
+_THREADS: Final = 8
+_CREATING_AT_ONCE: Final = 5
+"""Consumers in CREATING at once (API reference)."""
 
 
 class AwsClients(Protocol):
@@ -39,9 +42,19 @@ class AwsClients(Protocol):
 class FoundConsumer:
     """A consumer as Kinesis describes it."""
 
+    name: str
     arn: str
     status: str
     """CREATING, ACTIVE or DELETING."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundStream:
+    """A stream as Kinesis describes it."""
+
+    arn: str
+    open_shards: int
+    is_on_demand: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +66,9 @@ class RegisteredConsumer:
     """Whether this call made the registration; False when it was there already."""
 
 
-async def _nothing() -> None:
+async def _go_on() -> bool:
     """Nobody wants to know."""
+    return True
 
 
 class StreamConsumerRegistrar:
@@ -81,6 +95,8 @@ class StreamConsumerRegistrar:
         self._threads = DaemonThreads(_THREADS, name="penstock registrar")
         self._tracer = trace.get_tracer("penstock.registration")
         self._stream_arns: dict[str, str] = {}
+        self._pace = CallPace()
+        self._creating = asyncio.Semaphore(_CREATING_AT_ONCE)
 
     @property
     def longest_seconds(self) -> float:
@@ -94,12 +110,25 @@ class StreamConsumerRegistrar:
             StreamNotFoundError: there is no such stream.
         """
         if stream_name not in self._stream_arns:
-            try:
-                answer = await self._call("list", "describe_stream_summary", StreamName=stream_name)
-            except ConsumerNotFoundError as error:
-                raise StreamNotFoundError(stream_name=stream_name) from error
-            self._stream_arns[stream_name] = answer["StreamDescriptionSummary"]["StreamARN"]
+            self._stream_arns[stream_name] = (await self.describe_stream(stream_name)).arn
         return self._stream_arns[stream_name]
+
+    async def describe_stream(self, stream_name: str) -> FoundStream:
+        """The stream as it is now.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        try:
+            answer = await self._call("list", "describe_stream_summary", StreamName=stream_name)
+        except ConsumerNotFoundError as error:
+            raise StreamNotFoundError(stream_name=stream_name) from error
+        summary = answer["StreamDescriptionSummary"]
+        return FoundStream(
+            arn=summary["StreamARN"],
+            open_shards=summary.get("OpenShardCount", 0),
+            is_on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
+        )
 
     async def find(
         self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None
@@ -112,8 +141,7 @@ class StreamConsumerRegistrar:
             )
         except ConsumerNotFoundError:
             return None
-        found = answer["ConsumerDescription"]
-        return FoundConsumer(arn=found["ConsumerARN"], status=found["ConsumerStatus"])
+        return _found(answer["ConsumerDescription"])
 
     async def register(
         self,
@@ -122,12 +150,13 @@ class StreamConsumerRegistrar:
         *,
         stream_arn: str | None = None,
         stagger: bool = True,
-        before_register: Callable[[], Awaitable[None]] = _nothing,
+        before_register: Callable[[], Awaitable[bool]] = _go_on,
     ) -> RegisteredConsumer:
         """Return the consumer of that name, ACTIVE; registered now if there was none.
 
         First waits a random part of the register back-off's base (`stagger`), so that tasks that start together do
-        not all ask at once. `before_register` is awaited right before Kinesis is asked to register.
+        not all ask at once. `before_register` is awaited right before Kinesis is asked to register; when it says no,
+        because somebody else is about to, Kinesis is looked at again instead.
 
         Raises:
             StreamNotFoundError, RegistrationDeniedError, ConsumerLimitError, InvalidRequestError,
@@ -139,23 +168,39 @@ class StreamConsumerRegistrar:
             if stagger:
                 await self._sleep(self._config.policy("register").delay_seconds(0, self._random))
             stream_arn = stream_arn or await self.find_stream_arn(stream_name)
-            made = False
-            give_up = self._deadline(self._config.register_timeout, f"{consumer_name!r} of {stream_name!r}", "ACTIVE")
-            attempt = 0
-            while True:
-                found = await self.find(stream_name, consumer_name, stream_arn=stream_arn)
-                if found is None:
-                    await before_register()
+            found = await self.find(stream_name, consumer_name, stream_arn=stream_arn)
+            if found is not None and found.status == "ACTIVE":
+                consumer = RegisteredConsumer(arn=found.arn, made=False)
+            else:
+                # Kinesis takes no more than a few at a time in CREATING.
+                async with self._creating:
+                    consumer = await self._bring_active(stream_name, consumer_name, stream_arn, found, before_register)
+            span.set_attribute("penstock.registration_made", consumer.made)
+            return consumer
+
+    async def _bring_active(
+        self,
+        stream_name: str,
+        consumer_name: str,
+        stream_arn: str,
+        found: FoundConsumer | None,
+        before_register: Callable[[], Awaitable[bool]],
+    ) -> RegisteredConsumer:
+        give_up = self._deadline(self._config.register_timeout, f"{consumer_name!r} of {stream_name!r}", "ACTIVE")
+        made = False
+        attempt = 0
+        while found is None or found.status != "ACTIVE":
+            if found is None:
+                if await before_register():
                     made = await self._register_once(stream_name, consumer_name, stream_arn)
-                elif found.status == "ACTIVE":
-                    span.set_attribute("penstock.registration_made", made)
-                    return RegisteredConsumer(arn=found.arn, made=made)
-                elif found.status == "DELETING":
-                    # What is going away is nobody's: the one that comes after it has another ARN.
-                    made = False
-                give_up()
-                await self._sleep(self._config.policy("list").delay_seconds(attempt, self._random))
-                attempt += 1
+            elif found.status == "DELETING":
+                # What is going away is nobody's: the one that comes after it has another ARN.
+                made = False
+            give_up()
+            await self._sleep(self._config.policy("list").delay_seconds(attempt, self._random))
+            attempt += 1
+            found = await self.find(stream_name, consumer_name, stream_arn=stream_arn)
+        return RegisteredConsumer(arn=found.arn, made=made)
 
     async def _register_once(self, stream_name: str, consumer_name: str, stream_arn: str) -> bool:
         """Ask Kinesis to register. Returns False when somebody else was faster."""
@@ -163,6 +208,7 @@ class StreamConsumerRegistrar:
 
         async def call() -> bool:
             nonlocal unanswered
+            await self._wait_for_turn("register_stream_consumer", stream_arn)
             try:
                 await self._threads.run(
                     lambda: self._client().register_stream_consumer(StreamARN=stream_arn, ConsumerName=consumer_name)
@@ -179,7 +225,7 @@ class StreamConsumerRegistrar:
             return await retry(call, self._config.policy("register"), sleep=self._sleep, random=self._random)
         except (AwsError, BotoCoreError, ClientError, OSError) as error:
             if error_code(error) == "LimitExceededException":
-                existing = await self.list_names(stream_arn)
+                existing = [consumer.name for consumer in await self.list_consumers(stream_arn)]
                 raise ConsumerLimitError(
                     stream_name=stream_name, consumer_name=consumer_name, existing=existing
                 ) from error
@@ -187,15 +233,15 @@ class StreamConsumerRegistrar:
                 raise StreamNotFoundError(stream_name=stream_name) from error
             raise typed_error(error, "RegisterStreamConsumer", consumer_name) from error
 
-    async def list_names(self, stream_arn: str) -> list[str]:
-        """Names of all consumers of the stream, in the order of the answer."""
-        names: list[str] = []
+    async def list_consumers(self, stream_arn: str) -> list[FoundConsumer]:
+        """All consumers of the stream, in the order of the answer."""
+        consumers: list[FoundConsumer] = []
         page: dict[str, str] = {}
         while True:
             answer = await self._call("list", "list_stream_consumers", StreamARN=stream_arn, **page)
-            names += [consumer["ConsumerName"] for consumer in answer["Consumers"]]
+            consumers += map(_found, answer["Consumers"])
             if not answer.get("NextToken"):
-                return names
+                return consumers
             page = {"NextToken": answer["NextToken"]}
 
     async def deregister(self, consumer_arn: str) -> None:
@@ -239,19 +285,30 @@ class StreamConsumerRegistrar:
         return self._session.client("kinesis")
 
     async def _call(self, policy: str, operation: str, **parameters: Any) -> Any:
+        subject = str(next(iter(reversed(parameters.values()))))
+        stream = str(parameters.get("StreamARN") or subject.partition("/consumer/")[0])
+
         def call_now() -> Any:
             return getattr(self._client(), operation)(**parameters)
 
+        async def call_in_turn() -> Any:
+            await self._wait_for_turn(operation, stream)
+            return await self._threads.run(call_now)
+
         try:
             return await retry(
-                lambda: self._threads.run(call_now),
+                call_in_turn,
                 self._config.policy(policy),
                 sleep=self._sleep,
                 random=self._random,
             )
         except (AwsError, BotoCoreError, ClientError, OSError) as error:
-            subject = str(next(iter(reversed(parameters.values()))))
             raise typed_error(error, operation, subject) from error
+
+    async def _wait_for_turn(self, operation: str, stream: str) -> None:
+        seconds = self._pace.reserve(operation, stream, self._clock())
+        if seconds > 0:
+            await self._sleep(seconds)
 
     def _deadline(self, timeout: timedelta, consumer: str, state: str) -> Callable[[], None]:
         deadline = self._clock() + timeout.total_seconds()
@@ -261,3 +318,9 @@ class StreamConsumerRegistrar:
                 raise RegistrationTimeoutError(consumer=consumer, state=state, timeout_seconds=timeout.total_seconds())
 
         return give_up
+
+
+def _found(description: Mapping[str, Any]) -> FoundConsumer:
+    return FoundConsumer(
+        name=description["ConsumerName"], arn=description["ConsumerARN"], status=description["ConsumerStatus"]
+    )

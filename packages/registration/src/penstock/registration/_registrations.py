@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.registration import _lease as lease_rules
 from penstock.registration._clock import Clock
 from penstock.registration._config import RegistrationStrategy
@@ -9,7 +11,10 @@ from penstock.registration._record import ConsumerRecord, RegistrationPhase
 from penstock.registration._records import Key, Records
 from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._values import AcquireRequest
-from penstock.registration.errors import StaleFencingTokenError, StreamNotFoundError
+from penstock.registration.errors import ConsumerLimitError, StaleFencingTokenError, StreamNotFoundError
+
+_PATIENCE_SECONDS: Final = 10.0
+"""For another registry that said it would register a consumer: longer than its call takes, retries included."""
 
 
 class Registrations:
@@ -25,6 +30,7 @@ class Registrations:
         self._clock = clock
         self._looked_up: dict[Key, tuple[int, str]] = {}
         self._events = 0
+        self._others: dict[Key, tuple[int, float]] = {}
 
     def next_event(self) -> int:
         """A number that tells what came first."""
@@ -43,7 +49,9 @@ class Registrations:
             # Looked up since this request came in, while it waited its turn: 200 tasks at once ask twice.
             return
 
-        async def begin() -> None:
+        async def begin() -> bool:
+            if await self._another_registers(key, token):
+                return False
             begun = await self._records.change(
                 key,
                 lambda record: (
@@ -54,15 +62,19 @@ class Registrations:
             )
             if begun is None:
                 raise await self.overtaken(key, token)
+            return True
 
         looked_up = self.next_event()
-        consumer = await self._registrar.register(
-            request.stream_name,
-            request.consumer_name,
-            stream_arn=request.stream_arn,
-            stagger=request.strategy is RegistrationStrategy.LAZY and not registered,
-            before_register=begin,
-        )
+        try:
+            consumer = await self._registrar.register(
+                request.stream_name,
+                request.consumer_name,
+                stream_arn=request.stream_arn,
+                stagger=request.strategy is RegistrationStrategy.LAZY and not registered,
+                before_register=begin,
+            )
+        except ConsumerLimitError as error:
+            raise await self._with_idle(error) from error
         await self._records.change(
             key,
             lambda record: lease_rules.finish_registration(
@@ -70,6 +82,51 @@ class Registrations:
             ),
         )
         self._looked_up[key] = (looked_up, consumer.arn)
+
+    async def _another_registers(self, key: Key, token: int) -> bool:
+        """Whether another registry is about to register the consumer; not for ever, because it may have died."""
+        record = await self._records.read(key)
+        theirs = record.registering_token
+        if record.phase is not RegistrationPhase.REGISTERING or theirs in (0, token):
+            return False
+        seen, since = self._others.get(key, (0, 0.0))
+        if seen != theirs:
+            self._others[key] = theirs, self._clock()
+            return True
+        if abs(self._clock() - since) < _PATIENCE_SECONDS:
+            return True
+        del self._others[key]
+        return False
+
+    async def _with_idle(self, error: ConsumerLimitError) -> ConsumerLimitError:
+        """The same error, with those consumers of ours that nobody uses."""
+        idle = [
+            record.consumer_name
+            for record in await self._records.list(error.stream_name)
+            if record.consumer_name in error.existing
+            and lease_rules.is_ours(record, record.consumer_arn)
+            and not lease_rules.is_live(record, self._clock())
+        ]
+        return ConsumerLimitError(
+            stream_name=error.stream_name,
+            consumer_name=error.consumer_name,
+            existing=error.existing,
+            ours_and_idle=idle,
+        )
+
+    async def reconcile(self, record: ConsumerRecord) -> None:
+        """See through a registration whose end nobody wrote down, if Kinesis has it."""
+        found = await self._registrar.find(record.stream_name, record.consumer_name)
+        if found is None or found.status == "DELETING":
+            return
+        arn = found.arn
+
+        def finish(now: ConsumerRecord) -> ConsumerRecord | None:
+            if (now.phase, now.registering_token) != (record.phase, record.registering_token):
+                return None
+            return lease_rules.finish_registration(now, consumer_arn=arn, made=True, fencing_token=0)
+
+        await self._records.change(record.key, finish)
 
     async def end_orphan(self, key: Key, grace_seconds: float) -> bool:
         """End a registration whose time has come. Returns whether there was one of ours. Called with the lock held."""

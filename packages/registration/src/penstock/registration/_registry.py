@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease
+from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
 
 
 class ConsumerRegistry(Protocol):
@@ -46,10 +46,51 @@ class ConsumerRegistry(Protocol):
         """
         ...
 
-    async def list_consumers(self, stream_name: str | None = None) -> list[Consumer]:
-        """The consumers that the registry knows, of one stream or all, ordered by stream and name."""
+    async def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
+        """The consumers that the registry knows, of one stream or all, ordered by stream and name.
+
+        `with_state` asks Kinesis for the state and the cost of each, with two calls per stream; where it does not
+        answer, both stay None.
+        """
         ...
 
     async def close(self) -> None:
         """Let go of connections and files. Leases stay as they are."""
+        ...
+
+
+class RegistryAdministration(Protocol):
+    """What operators ask of a registry, of either home."""
+
+    async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
+        """End the lease on a consumer, whoever holds it. The holder learns of it at its next heartbeat.
+
+        Returns the lease as it was; None when nobody held the consumer.
+
+        Raises:
+            ConsumerNotFoundError: the registry does not know the consumer.
+        """
+        ...
+
+    async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
+        """Make an existing registration ours: it is ended like one that the registry made.
+
+        When nobody leases it within the grace period, which counts from now, it is deregistered.
+
+        Raises:
+            ConsumerNotFoundError, StreamNotFoundError: Kinesis does not know it.
+            InvalidRequestError: it is being deleted.
+        """
+        ...
+
+    async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> list[Orphan]:
+        """Find the consumers that exist and that no lease holds, and deregister those that are ours.
+
+        Of one stream, which the registry need not know yet, or of all that it knows; ordered by stream and name. Waits
+        for no grace period: the holder of a lease that is over has stopped. What Kinesis refuses is told per orphan.
+
+        Raises:
+            StreamNotFoundError: the stream that was named does not exist.
+            RegistrationError: Kinesis does not answer for a stream.
+        """
         ...

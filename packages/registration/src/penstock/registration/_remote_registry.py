@@ -21,7 +21,7 @@ from penstock.registration._status import (
     is_transport_failure,
     registration_error,
 )
-from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease
+from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
 from penstock.registration.errors import RegistryUnavailableError
 from penstock.rpc import ClientSecurity, open_aio_channel
 
@@ -57,7 +57,7 @@ class RemoteConsumerRegistry:
         message = messages.acquire_message(request)
         try:
             async with asyncio.timeout(timeout) as limit:
-                answer = await self._call("Acquire", lambda stub: stub.Acquire(message, timeout=timeout))
+                answer = await self._call(lambda stub: stub.Acquire(message, timeout=timeout))
         except TimeoutError as error:
             if timeout is None or not limit.expired():
                 raise
@@ -90,20 +90,34 @@ class RemoteConsumerRegistry:
             job_id=lease.job_id,
             fencing_token=lease.fencing_token,
         )
-        try:
-            answer = await self._call("Release", lambda stub: stub.Release(message))
-        except grpc.RpcError as error:
-            raise registration_error(error, self._endpoint, "Release") from error
-        return bool(answer.will_deregister)
+        answer: pb.ReleaseResponse = await self._ask("Release", message)
+        return answer.will_deregister
 
-    async def list_consumers(self, stream_name: str | None = None) -> list[Consumer]:
+    async def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
         """See ConsumerRegistry."""
-        message = pb.ListConsumersRequest(stream_name=stream_name or "")
-        try:
-            answer = await self._call("ListConsumers", lambda stub: stub.ListConsumers(message))
-        except grpc.RpcError as error:
-            raise registration_error(error, self._endpoint, "ListConsumers") from error
+        message = pb.ListConsumersRequest(stream_name=stream_name or "", with_state=with_state)
+        answer: pb.ListConsumersResponse = await self._ask("ListConsumers", message)
         return [messages.consumer_of(consumer) for consumer in answer.consumers]
+
+    async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
+        """See RegistryAdministration."""
+        message = pb.ForceReleaseRequest(stream_name=stream_name, consumer_name=consumer_name)
+        answer: pb.ForceReleaseResponse = await self._ask("ForceRelease", message)
+        return messages.lease_of(answer.lease) if answer.HasField("lease") else None
+
+    async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
+        """See RegistryAdministration."""
+        message = pb.AdoptConsumerRequest(
+            stream_name=stream_name, consumer_name=consumer_name, stream_arn=stream_arn or ""
+        )
+        answer: pb.AdoptConsumerResponse = await self._ask("AdoptConsumer", message)
+        return messages.consumer_of(answer.consumer)
+
+    async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> list[Orphan]:
+        """See RegistryAdministration."""
+        message = pb.CollectGarbageRequest(stream_name=stream_name or "", dry_run=dry_run)
+        answer: pb.CollectGarbageResponse = await self._ask("CollectGarbage", message)
+        return [messages.orphan_of(orphan) for orphan in answer.orphans]
 
     async def close(self) -> None:
         """See ConsumerRegistry."""
@@ -128,7 +142,13 @@ class RemoteConsumerRegistry:
             self._channel = open_aio_channel(self._endpoint, self._security)
         return pb_grpc.ConsumerRegistryServiceStub(self._channel)
 
-    async def _call(self, operation: str, call: Callable[[Any], Awaitable[T]]) -> T:
+    async def _ask(self, operation: str, message: Any) -> Any:
+        try:
+            return await self._call(lambda stub: getattr(stub, operation)(message))
+        except grpc.RpcError as error:
+            raise registration_error(error, self._endpoint, operation) from error
+
+    async def _call(self, call: Callable[[Any], Awaitable[T]]) -> T:
         async def once() -> T:
             return await call(self._stub())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import grpc
 
@@ -13,7 +13,7 @@ from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
 from penstock.registration import _messages as messages
 from penstock.registration._heartbeat_inbox import HeartbeatInbox
-from penstock.registration._registry import ConsumerRegistry
+from penstock.registration._registry import ConsumerRegistry, RegistryAdministration
 from penstock.registration._status import STATUS
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import abort_with
@@ -24,10 +24,14 @@ SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConsumerRegistryService"].
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
+class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
+    """What a servicer needs behind it: the calls of jobs and those of operators."""
+
+
 class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
     """Answers for a registry. `add_to` is what `GrpcServer(register=…)` wants."""
 
-    def __init__(self, registry: ConsumerRegistry) -> None:
+    def __init__(self, registry: ServedRegistry) -> None:
         self._registry = registry
         self._draining = asyncio.Event()
 
@@ -71,8 +75,28 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
 
     async def ListConsumers(self, request: pb.ListConsumersRequest, context: Context) -> pb.ListConsumersResponse:
         async with _told(context):
-            consumers = await self._registry.list_consumers(request.stream_name or None)
+            consumers = await self._registry.list_consumers(request.stream_name or None, with_state=request.with_state)
             return pb.ListConsumersResponse(consumers=map(messages.consumer_message, consumers))
+        raise AssertionError("unreachable")
+
+    async def ForceRelease(self, request: pb.ForceReleaseRequest, context: Context) -> pb.ForceReleaseResponse:
+        async with _told(context):
+            lease = await self._registry.force_release(request.stream_name, request.consumer_name)
+            return pb.ForceReleaseResponse(lease=None if lease is None else messages.lease_message(lease))
+        raise AssertionError("unreachable")
+
+    async def AdoptConsumer(self, request: pb.AdoptConsumerRequest, context: Context) -> pb.AdoptConsumerResponse:
+        async with _told(context):
+            consumer = await self._registry.adopt(
+                request.stream_name, request.consumer_name, stream_arn=request.stream_arn or None
+            )
+            return pb.AdoptConsumerResponse(consumer=messages.consumer_message(consumer))
+        raise AssertionError("unreachable")
+
+    async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Context) -> pb.CollectGarbageResponse:
+        async with _told(context):
+            orphans = await self._registry.collect_garbage(request.stream_name or None, dry_run=request.dry_run)
+            return pb.CollectGarbageResponse(orphans=map(messages.orphan_message, orphans))
         raise AssertionError("unreachable")
 
 

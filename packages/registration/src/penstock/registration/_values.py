@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
 from penstock.registration._config import (
     ConflictPolicy,
@@ -100,6 +101,16 @@ class Heartbeat:
     """Seconds that the lease lives from now; 0 when it is not held."""
 
 
+class ConsumerState(StrEnum):
+    """Where a consumer stands with Kinesis."""
+
+    CREATING = "CREATING"
+    ACTIVE = "ACTIVE"
+    DELETING = "DELETING"
+    ABSENT = "ABSENT"
+    """Kinesis does not have it: deleted from outside, or not registered yet."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Consumer:
     """A consumer that the registry knows."""
@@ -112,3 +123,32 @@ class Consumer:
     """The holder's lease, with the seconds that it has left; None when nobody holds it."""
     age_seconds: float
     """Since the consumer came to the registry."""
+    state: ConsumerState | None = None
+    """None when Kinesis was not asked, or did not answer."""
+    held_seconds: float = 0.0
+    """Since the holder acquired its lease, by whatever token; 0 when nobody holds it."""
+    cost_per_hour_usd: float | None = None
+    """What the registration costs; None when unknown."""
+
+
+class OrphanFate(StrEnum):
+    """What garbage collection does with a consumer that no lease holds."""
+
+    KEPT = "kept"
+    """The registration is not ours."""
+    DUE = "due"
+    """It would be deregistered, were this not a dry run."""
+    ENDED = "ended"
+    """It was deregistered."""
+    FAILED = "failed"
+    """Kinesis did not deregister it; the next sweep tries again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orphan:
+    """A consumer that exists and that no lease holds."""
+
+    consumer: Consumer
+    fate: OrphanFate
+    reason: str
+    """Why, for people."""

@@ -124,15 +124,19 @@ class RegistrationDeniedError(RegistrationError):
 class ConsumerLimitError(RegistrationError):
     """Kinesis takes no more consumers: 20 per stream, at most 5 of an account in CREATING."""
 
-    def __init__(self, *, stream_name: str, consumer_name: str, existing: list[str]) -> None:
+    def __init__(
+        self, *, stream_name: str, consumer_name: str, existing: list[str], ours_and_idle: list[str] | None = None
+    ) -> None:
         names = ", ".join(existing) or "none"
+        idle = ", ".join(ours_and_idle or ()) or "none"
         super().__init__(
             f"Kinesis registers no consumer {consumer_name!r} on stream {stream_name!r}: a limit is reached;"
-            f" consumers of the stream: {names}"
+            f" consumers of the stream: {names}; ours and idle, so that `penstock-registry gc` ends them: {idle}"
         )
         self.stream_name = stream_name
         self.consumer_name = consumer_name
         self.existing = existing
+        self.ours_and_idle = ours_and_idle or []
 
 
 class RegistrationTimeoutError(RegistrationError):

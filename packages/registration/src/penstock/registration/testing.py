@@ -159,6 +159,8 @@ class FakeKinesis:
     streams: tuple[str, ...] = ("flights",)
     looks: int = 1
     limit: int = 20
+    open_shards: int = 4
+    stream_mode: str = "PROVISIONED"
     calls: list[str] = field(default_factory=list)
     """Operations in the order of their arrival."""
     errors: dict[str, deque[BaseException]] = field(default_factory=dict)
@@ -200,7 +202,13 @@ class FakeKinesis:
         with self._called("describe_stream_summary"):
             if StreamName not in self.streams:
                 raise _error("ResourceNotFoundException", "DescribeStreamSummary")
-            return {"StreamDescriptionSummary": {"StreamARN": self._stream_arn(StreamName)}}
+            return {
+                "StreamDescriptionSummary": {
+                    "StreamARN": self._stream_arn(StreamName),
+                    "OpenShardCount": self.open_shards,
+                    "StreamModeDetails": {"StreamMode": self.stream_mode},
+                }
+            }
 
     def register_stream_consumer(self, *, StreamARN: str, ConsumerName: str) -> dict[str, Any]:  # noqa: D102
         with self._called("register_stream_consumer"):

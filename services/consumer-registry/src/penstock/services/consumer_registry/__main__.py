@@ -1,4 +1,4 @@
-"""`penstock-registry`: serve the consumer registry, or list what one knows."""
+"""`penstock-registry`: serve the consumer registry, or ask one that runs."""
 
 from __future__ import annotations
 
@@ -10,37 +10,29 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.aws import AwsError
-from penstock.registration import RemoteConsumerRegistry
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import PenstockRpcError, run_service
+from penstock.rpc.telemetry import set_up_tracing
+from penstock.services.consumer_registry._commands import add_commands, answer
 from penstock.services.consumer_registry._serve import registry_server
-from penstock.services.consumer_registry._settings import (
-    RegistrySettings,
-    add_client_arguments,
-    client_from_arguments,
-)
-from penstock.services.consumer_registry._table import json_lines, table
-from penstock.services.consumer_registry._telemetry import set_up_tracing
+from penstock.services.consumer_registry._settings import RegistrySettings
 
 NAME: Final = "penstock-registry"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 1 when a registry cannot be asked, 2 for wrong settings."""
+    """Run a command. Returns the exit code: 1 when a registry cannot be asked or says no, 2 for wrong settings."""
     arguments = _parser().parse_args(argv)
     if arguments.command == "serve":
         return _serve(arguments)
-    return _list(arguments)
+    return _ask(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=NAME, description="Leases on Kinesis stream consumers.")
     commands = parser.add_subparsers(dest="command", required=True)
     RegistrySettings.add_arguments(commands.add_parser("serve", help="serve the registry over gRPC"))
-    listing = commands.add_parser("ls", help="list the consumers that a registry knows, and who holds them")
-    add_client_arguments(listing)
-    listing.add_argument("--stream", help="only the consumers of this stream")
-    listing.add_argument("--json", action="store_true", help="one JSON object a line, with all fields")
+    add_commands(commands)
     return parser
 
 
@@ -60,20 +52,15 @@ def _serve(arguments: argparse.Namespace) -> int:
             tracing.shutdown()
 
 
-def _list(arguments: argparse.Namespace) -> int:
-    async def ask() -> str:
-        endpoint, security = client_from_arguments(arguments)
-        async with RemoteConsumerRegistry(endpoint, security) as registry:
-            consumers = await registry.list_consumers(arguments.stream)
-        return json_lines(consumers) if arguments.json else table(consumers)
-
+def _ask(arguments: argparse.Namespace) -> int:
     try:
-        sys.stdout.write(asyncio.run(ask()))
+        text, code = asyncio.run(answer(arguments))
     except PenstockRpcError as error:
         return _refuse(error, 2)
     except RegistrationError as error:
         return _refuse(error, 1)
-    return 0
+    (sys.stderr if code == 2 else sys.stdout).write(text)
+    return code
 
 
 def _refuse(error: Exception, code: int) -> int:

@@ -5,9 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from penstock.aws import AwsSession
-from penstock.registration import SERVICE_NAME, ConsumerRegistryServicer, open_local_registry
+from penstock.registration import (
+    SERVICE_NAME,
+    ConsumerRegistryServicer,
+    LocalConsumerRegistry,
+    open_local_registry,
+    open_store,
+)
 from penstock.rpc import GrpcServer
 from penstock.services.consumer_registry._settings import RegistrySettings
 
@@ -20,7 +27,13 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
         LeaseStoreError: the store cannot be used.
         ServerStartError: the address cannot be bound.
     """
-    registry = open_local_registry(AwsSession(settings.aws), settings.store, settings=settings.leases)
+    session = AwsSession(settings.aws)
+    registry = open_local_registry(
+        session,
+        store=open_store(settings.store, session),
+        settings=settings.leases,
+        consumer_shard_hour_usd=settings.consumer_shard_hour_usd,
+    )
     try:
         # A store that cannot be used is a reason not to start, rather than to fail at the first call.
         await registry.list_consumers()
@@ -29,7 +42,7 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
             GrpcServer(settings.server, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
             asyncio.TaskGroup() as tasks,
         ):
-            sweeper = tasks.create_task(registry.sweep_for_ever(settings.sweep_interval), name="sweep leases")
+            sweeper = tasks.create_task(_tidy(registry, settings.sweep_interval), name="sweep leases")
             try:
                 yield server
             finally:
@@ -37,3 +50,9 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
                 sweeper.cancel()
     finally:
         await registry.close()
+
+
+async def _tidy(registry: LocalConsumerRegistry, interval: timedelta) -> None:
+    """See through what a predecessor had begun when it was killed; then sweep until cancelled."""
+    await registry.reconcile()
+    await registry.sweep_for_ever(interval)

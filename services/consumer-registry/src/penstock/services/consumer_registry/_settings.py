@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self
-from urllib.parse import unquote, urlsplit
 
 from penstock.aws import AwsOptions
-from penstock.registration import LeaseSettings
+from penstock.registration import CONSUMER_SHARD_HOUR_USD, LeaseSettings, store_location
 from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import ClientSecurity, RpcOptionError, ServerSettings
 
@@ -34,27 +33,12 @@ _SECONDS: Final = {
     "grace_seconds": (60.0, "seconds between the end of the last lease and the de-registration"),
     "sweep_seconds": (15.0, "seconds between two looks for leases that ran out"),
 }
+_PRICE: Final = "consumer_shard_hour_usd"
 _CLIENT_FILES: Final = {
     "ca_file": "PEM of the authority that signed the server's certificate: turns TLS on",
     "certificate_file": "PEM of the client's certificate, for mutual TLS",
     "private_key_file": "PEM of that certificate's private key",
 }
-
-
-def store_path(url: str) -> Path:
-    """The file of `sqlite:///absolute/path` or `sqlite:relative/path`.
-
-    Raises:
-        RegistrationOptionError: another kind of store, or no path.
-    """
-    parts = urlsplit(url)
-    if parts.scheme != "sqlite":
-        raise RegistrationOptionError(option="store", reason=f"{url!r} is not of the form sqlite:///PATH")
-    path = unquote(parts.path)
-    if parts.netloc or not path.strip("/"):
-        raise RegistrationOptionError(option="store", reason=f"{url!r} names no file: write sqlite:///PATH")
-    # Four slashes, as some libraries want them for an absolute path, mean the same as three.
-    return Path("/" + path.lstrip("/")) if path.startswith("/") else Path(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +47,23 @@ class RegistrySettings:
 
     server: ServerSettings
     aws: AwsOptions
-    store: Path
+    store: str
+    """See `penstock.registration.open_store`."""
     leases: LeaseSettings
     sweep_interval: timedelta
+    consumer_shard_hour_usd: float
+    """For `ls` and `gc`. Default: the list price of us-east-1."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_REGISTRY_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
-        _add(parser, "store", "where leases are kept: sqlite:///PATH")
+        _add(parser, "store", "where leases are kept: sqlite:///PATH, or dynamodb://TABLE for several replicas")
         for name, text in _AWS.items():
             _add(parser, name, text)
         for name, (default, text) in _SECONDS.items():
             _add(parser, name, f"{text}; default {default:g}")
+        _add(parser, _PRICE, f"US dollars for a consumer, shard and hour; default {CONSUMER_SHARD_HOUR_USD:g}")
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
@@ -86,19 +74,22 @@ class RegistrySettings:
         """
         if not arguments.store:
             raise RegistrationOptionError(option="store", reason="is missing: say where, by --store sqlite:///PATH")
+        # Before anything is opened: a word about the settings, not about a connection.
+        store_location(arguments.store)
         seconds = {name: _seconds(name, getattr(arguments, name), default) for name, (default, _) in _SECONDS.items()}
         if seconds["sweep_seconds"] <= timedelta(0):
             raise RegistrationOptionError(option="sweep_seconds", reason="must be positive")
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             aws=AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS}),
-            store=store_path(arguments.store),
+            store=arguments.store,
             leases=LeaseSettings(
                 default_time_to_live=seconds["time_to_live_seconds"],
                 longest_time_to_live=seconds["longest_time_to_live_seconds"],
                 grace_period=seconds["grace_seconds"],
             ),
             sweep_interval=seconds["sweep_seconds"],
+            consumer_shard_hour_usd=_price(getattr(arguments, _PRICE)),
         )
 
 
@@ -151,3 +142,13 @@ def _seconds(name: str, value: str | None, default: float) -> timedelta:
         return timedelta(seconds=default if value is None else float(value))
     except (ValueError, OverflowError) as error:
         raise RegistrationOptionError(option=name, reason=f"{value!r} is not a number of seconds") from error
+
+
+def _price(value: str | None) -> float:
+    try:
+        price = CONSUMER_SHARD_HOUR_USD if value is None else float(value)
+    except ValueError as error:
+        raise RegistrationOptionError(option=_PRICE, reason=f"{value!r} is not a number of US dollars") from error
+    if not 0 <= price < float("inf"):
+        raise RegistrationOptionError(option=_PRICE, reason="must not be negative")
+    return price

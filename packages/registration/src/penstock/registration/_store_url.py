@@ -1,0 +1,52 @@
+"""Stores by URL, as operators name them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from penstock.aws import AwsSession
+from penstock.registration._dynamodb_store import DynamoDbLeaseStore
+from penstock.registration._sqlite_store import SqliteLeaseStore
+from penstock.registration._store import LeaseStore
+from penstock.registration.errors import RegistrationOptionError
+
+_TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
+_FORMS: Final = "sqlite:///PATH or dynamodb://TABLE"
+
+
+def store_location(url: str) -> Path | str:
+    """The file of a `sqlite:` URL, the table of a `dynamodb:` URL.
+
+    Raises:
+        RegistrationOptionError: another kind of store, no path, or not the name of a table.
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "dynamodb":
+        if not _TABLE.fullmatch(parts.netloc) or parts.path.strip("/"):
+            raise RegistrationOptionError(option="store", reason=f"{url!r} names no table: write dynamodb://TABLE")
+        return parts.netloc
+    if parts.scheme != "sqlite":
+        raise RegistrationOptionError(option="store", reason=f"{url!r} is not of the form {_FORMS}")
+    path = unquote(parts.path)
+    if parts.netloc or not path.strip("/"):
+        raise RegistrationOptionError(option="store", reason=f"{url!r} names no file: write sqlite:///PATH")
+    # Four slashes, as some libraries want them for an absolute path, mean the same as three.
+    return Path("/" + path.lstrip("/")) if path.startswith("/") else Path(path)
+
+
+def open_store(url: str, session: AwsSession) -> LeaseStore:
+    """The store at `sqlite:///absolute/path`, `sqlite:relative/path` or `dynamodb://table`.
+
+    DynamoDB is reached with the session's credentials and region, at `AWS_ENDPOINT_URL_DYNAMODB` if that is set.
+
+    Raises:
+        RegistrationOptionError: see `store_location`.
+    """
+    location = store_location(url)
+    namespace = session.endpoint_url("kinesis")
+    if isinstance(location, Path):
+        return SqliteLeaseStore(location, namespace=namespace)
+    return DynamoDbLeaseStore(session, location, namespace=namespace)

@@ -1,0 +1,100 @@
+"""The service as a process, beside an emulator, and its commands."""
+
+import os
+import subprocess
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+
+from penstock.emulator.testing import running_emulator
+from penstock.registration import AcquireRequest
+from penstock.registration.testing import running_dynamodb
+from penstock.rpc.testing import service_process
+
+MODULE = "penstock.services.consumer_registry"
+
+
+@pytest.fixture(scope="module")
+def emulator():
+    delay = timedelta(milliseconds=50)
+    with running_emulator(consumer_creation_delay=delay, consumer_deletion_delay=delay) as running:
+        running.client().create_stream(StreamName="flights", ShardCount=1)
+        yield running
+
+
+@pytest.fixture(scope="module")
+def dynamodb():
+    with running_dynamodb() as endpoint_url:
+        yield endpoint_url
+
+
+@pytest.fixture
+def serve(emulator, tmp_path):
+    """Starts a service; several of one test share their store."""
+
+    def start(*arguments, store=f"sqlite://{tmp_path}/registry.db", **environment):
+        environment = {
+            **os.environ,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "PENSTOCK_REGISTRY_REGION": "us-east-1",
+            "PENSTOCK_REGISTRY_ENDPOINT_URL": emulator.endpoint_url,
+            **environment,
+        }
+        return service_process(MODULE, ["serve", "--store", store, *arguments], environment)
+
+    return start
+
+
+@pytest.fixture
+def request_lease():
+    """Makes a request for a lease on a consumer of the stream `flights`."""
+
+    def make(job_id="job", consumer_name="delays", **options):
+        return AcquireRequest(stream_name="flights", consumer_name=consumer_name, job_id=job_id, **options)
+
+    return make
+
+
+@pytest.fixture
+def consumer_names(emulator):
+    """Asks Kinesis for the names of the stream's consumers."""
+
+    def ask():
+        client = emulator.client()
+        arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
+        return [each["ConsumerName"] for each in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+
+    return ask
+
+
+@pytest.fixture
+def eventually():
+    """Waits for a condition to come true."""
+
+    def wait(condition, seconds=20.0):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "it did not come true in time"
+            time.sleep(0.02)
+
+    return wait
+
+
+@pytest.fixture
+def command():
+    """Runs a command of `penstock-registry` to its end."""
+
+    def run(*arguments, **environment):
+        return subprocess.run(
+            [sys.executable, "-m", MODULE, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env={**os.environ, **environment},
+        )
+
+    return run
