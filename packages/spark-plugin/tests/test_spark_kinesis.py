@@ -1,3 +1,4 @@
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,25 @@ def test_a_query_writes_every_record_of_its_stream(
     query.stop()
     assert sorted(target.held()) == sorted(b"X" + data for data in source.put_keys.values())
     assert "millisBehindLatest" in progress.sources[0].latestOffset
+
+
+def test_latest_begins_with_the_query(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """By default a query gives what is put after its start, on idle shards and after a restart too."""
+    source = make_stream(2)
+    source.put(20)
+    before = dict(source.put_keys)
+    time.sleep(1.1)  # Kinesis tells its time in whole seconds
+    frame = read_stream(spark, source.options())
+    query = start(frame, collected, tmp_path / "checkpoint")
+    until(lambda: query.lastProgress is not None, "no micro-batch", query=query)
+    query.stop()
+    source.put(20)
+    query = start(frame, collected, tmp_path / "checkpoint")
+    until(lambda: len(collected.keys) >= 20, "no rows", query=query)
+    query.stop()
+    assert collected.data == {key: data for key, data in source.put_keys.items() if key not in before}
 
 
 def test_a_restarted_query_goes_on_from_its_checkpoint(

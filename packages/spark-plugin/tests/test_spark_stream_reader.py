@@ -1,4 +1,6 @@
+import itertools
 import pickle
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
@@ -30,6 +32,16 @@ def reader(session: FakeReadingSession, **options: object) -> KinesisStreamReade
     )
 
 
+OPTIONS = KinesisOptions(stream_name=("flights",), latest_offset_wait=0.01)
+
+
+@pytest.fixture
+def latest_moments() -> Callable[[KinesisOptions], StreamPositions]:
+    """LATEST, which is another moment each time that it is resolved."""
+    moments = itertools.count(1000, 1000)
+    return lambda _: at(s0=ShardPosition.at_timestamp(next(moments)))
+
+
 def test_the_offset_is_what_the_buffers_hold() -> None:
     """The next offset is the reader's reach, in versioned JSON."""
     session = FakeReadingSession()
@@ -53,6 +65,46 @@ def test_after_a_crash_the_session_opens_at_the_end_of_the_logged_range() -> Non
     assert [one.ranges for one in partitions if isinstance(one, KinesisPartition)] == [
         (ShardRange("flights", "s0", after(1), after(9)),)
     ]
+
+
+def test_latest_is_one_moment(latest_moments: Callable[[KinesisOptions], StreamPositions]) -> None:
+    """Spark asks for the initial offset twice: an idle query's first micro-batch is empty, not backwards."""
+    source = KinesisStreamReader(OPTIONS, session_factory=FakeReadingSession().open, resolve=latest_moments)
+    initial = source.initialOffset()
+    assert source.latestOffset(initial, ReadAllAvailable()) == initial
+    assert source.partitions(source.initialOffset(), initial) == []
+
+
+def test_a_crash_in_the_first_micro_batch_does_not_move_its_start(
+    latest_moments: Callable[[KinesisOptions], StreamPositions],
+) -> None:
+    """Spark does not log where a query began: the end of its first micro-batch says it, also after LATEST has moved."""
+    session = FakeReadingSession()
+    first = KinesisStreamReader(OPTIONS, session_factory=session.open, resolve=latest_moments)
+    initial = first.initialOffset()
+    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
+    end = first.latestOffset(initial, ReadAllAvailable())
+
+    again = FakeReadingSession()
+    second = KinesisStreamReader(OPTIONS, session_factory=again.open, resolve=latest_moments)
+    (partition,) = second.partitions(second.initialOffset(), end)
+    assert isinstance(partition, KinesisPartition)
+    assert partition.ranges == (ShardRange("flights", "s0", ShardPosition.at_timestamp(1000), after(7)),)
+    assert again.reader.opened_at == [at(s0=after(7))]
+    again.reader.reaches, again.reader.rows = {"flights": {"s0": after(9)}}, 1
+    assert second.latestOffset(end, ReadAllAvailable()) == at(s0=after(9)).to_json()
+
+
+def test_a_crash_in_an_empty_first_micro_batch_keeps_its_moment(
+    latest_moments: Callable[[KinesisOptions], StreamPositions],
+) -> None:
+    """An idle query that is killed goes on from where it began."""
+    first = KinesisStreamReader(OPTIONS, session_factory=FakeReadingSession().open, resolve=latest_moments)
+    end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    session = FakeReadingSession()
+    second = KinesisStreamReader(OPTIONS, session_factory=session.open, resolve=latest_moments)
+    assert second.partitions(second.initialOffset(), end) == []
+    assert session.reader.opened_at == [at(s0=ShardPosition.at_timestamp(1000))]
 
 
 def test_an_empty_range_has_no_partitions() -> None:
@@ -81,9 +133,9 @@ def test_a_pickled_reader_has_no_session() -> None:
     session = FakeReadingSession()
     original = reader(session)
     original.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
-    state = original.__getstate__()
-    assert set(state) == {"options", "session_factory"}
-    pickle.dumps(state["options"])
+    copy = pickle.loads(pickle.dumps(original))
+    assert copy.reportLatestOffset() is None
+    assert original.reportLatestOffset() is not None
 
 
 def test_a_partition_does_not_show_its_token() -> None:

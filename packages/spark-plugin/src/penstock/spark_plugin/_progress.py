@@ -39,14 +39,56 @@ def default_limit(max_records: int | None, max_bytes: int | None) -> ReadLimit:
     return ReadAllAvailable()
 
 
-def parse_offset(offset: Mapping[str, Any], streams: tuple[str, ...]) -> StreamPositions:
-    """The positions in an offset of Spark's log.
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """An offset of Spark's log: positions, and for a query's first micro-batch where it began.
+
+    Spark logs the end of the first micro-batch, but not its start: after a crash it asks for the initial offset again,
+    when LATEST is another moment and the oldest shards may be others. So that end says what it was read from.
+    """
+
+    positions: StreamPositions
+    is_initial: bool = False
+    """Whether it is where a query begins, not what a micro-batch has read."""
+    since: StreamPositions | None = None
+    """Of the end of the first micro-batch: its start."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For Spark's log."""
+        document = self.positions.to_json()
+        if self.is_initial:
+            document["initial"] = True
+        if self.since is not None:
+            document["since"] = self.since.to_json()
+        return document
+
+    def followed_by(self, positions: StreamPositions) -> "Offset":
+        """The end of a micro-batch that starts here."""
+        return Offset(positions, since=self.positions if self.is_initial else None)
+
+    def start_for(self, end: "Offset") -> StreamPositions:
+        """Where the micro-batch that Spark plans between the two really starts."""
+        if not self.is_initial:
+            return self.positions
+        if end.is_initial:
+            return end.positions
+        return end.since or self.positions
+
+
+def parse_offset(offset: Mapping[str, Any], streams: tuple[str, ...]) -> Offset:
+    """An offset of Spark's log.
 
     Raises:
         OffsetError: It is not one of this source, or of other streams than the query reads.
     """
     try:
         positions = StreamPositions.from_json(offset)
+        since = offset.get("since")
+        parsed = Offset(
+            positions,
+            is_initial=bool(offset.get("initial", False)),
+            since=StreamPositions.from_json(since) if since is not None else None,
+        )
     except PositionsError as error:
         raise OffsetError(f"the checkpoint's offset is not one of the kinesis source: {error}") from error
     if set(positions.streams) != set(streams):
@@ -54,7 +96,7 @@ def parse_offset(offset: Mapping[str, Any], streams: tuple[str, ...]) -> StreamP
             f"the checkpoint is of the streams {', '.join(sorted(positions.streams))}; the query reads "
             f"{', '.join(sorted(streams))}. Begin a new checkpoint to read other streams"
         )
-    return positions
+    return parsed
 
 
 def capped(positions: StreamPositions, target: StreamPositions) -> StreamPositions:

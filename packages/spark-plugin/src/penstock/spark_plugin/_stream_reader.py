@@ -14,7 +14,7 @@ from penstock.efo_consumer import PositionsSnapshot, ShardRange, StreamPositions
 from penstock.spark_plugin._options import KinesisOptions
 from penstock.spark_plugin._partition import KinesisPartition, read_partition
 from penstock.spark_plugin._planning import default_max_partitions, group_ranges
-from penstock.spark_plugin._progress import BatchLimit, batch_limit, capped, default_limit, parse_offset
+from penstock.spark_plugin._progress import BatchLimit, Offset, batch_limit, capped, default_limit, parse_offset
 from penstock.spark_plugin._settings import warn_in_reader
 from penstock.spark_plugin._signals import exit_on_sigterm, ignore_sigterm
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
@@ -35,33 +35,49 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     first needed. The others are pickled into tasks, where `read` needs its partition alone.
     """
 
-    def __init__(self, options: KinesisOptions, *, session_factory: "SessionFactory | None" = None) -> None:
+    def __init__(
+        self,
+        options: KinesisOptions,
+        *,
+        session_factory: "SessionFactory | None" = None,
+        resolve: Callable[[KinesisOptions], StreamPositions] | None = None,
+    ) -> None:
+        """Make a reader. Tests give it a session, and positions to begin at, instead of Kinesis' own."""
         self._options = options
         self._session_factory = session_factory
+        self._resolve = resolve
         self._reset()
 
     def _reset(self) -> None:
         self._session: ReadingSession | None = None
+        self._initial: dict[str, Any] | None = None
         self._root: Context | None = None
         self._planned_from_ns: int | None = None
         self._until_caught_up = False
         self._target: StreamPositions | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"options": self._options, "session_factory": self._session_factory}
+        return {"options": self._options}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self._options = state["options"]
-        self._session_factory = state["session_factory"]
+        self._session_factory = None
+        self._resolve = None
         self._reset()
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins. LATEST is resolved here, once, and stands in the checkpoint as a time."""
-        from penstock.spark_plugin._initial_positions import initial_positions
+        """Where a new query begins: LATEST is resolved once, and stands in the checkpoint as a time.
 
-        positions = initial_positions(self._options)
-        self._open(positions)
-        return positions.to_json()
+        Spark asks twice, before the first micro-batch and again when it plans its partitions; and a third time after a
+        crash in that micro-batch. So no session is opened here: the end of that micro-batch is where it has to be.
+        """
+        if self._initial is None:
+            if self._resolve is None:
+                from penstock.spark_plugin._initial_positions import initial_positions
+
+                self._resolve = initial_positions
+            self._initial = Offset(self._resolve(self._options), is_initial=True).to_json()
+        return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """`maxRecordsPerBatch` or `maxBytesPerBatch`, as Spark understands them."""
@@ -74,18 +90,19 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """What the reader's buffers hold beyond `start`, within the limit; waits a moment when that is nothing."""
         began_ns = time.time_ns()
-        positions = parse_offset(start, self._options.stream_name)
+        offset = parse_offset(start, self._options.stream_name)
+        positions = offset.positions
         session = self._open(positions)
         session.check()
         bound = batch_limit(limit, self._options.max_records_per_batch, self._options.max_bytes_per_batch)
         if self._until_caught_up:
             latest = self._available_now(session, positions, bound)
-            return start if latest.streams == positions.streams else latest.to_json()
-        snapshot = self._snapshot(session, positions, bound, wait=True)
-        if snapshot.positions.streams == positions.streams:
+        else:
+            latest = self._snapshot(session, positions, bound, wait=True).positions
+        if latest.streams == positions.streams:
             return start
         self._planned_from_ns = began_ns
-        return snapshot.positions.to_json()
+        return offset.followed_by(latest).to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets, in few partitions of about equal size.
@@ -95,8 +112,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         first = parse_offset(start, self._options.stream_name)
         last = parse_offset(end, self._options.stream_name)
-        session = self._open(last)
-        ranges = ranges_between(first, last)
+        session = self._open(last.positions)
+        ranges = ranges_between(first.start_for(last), last.positions)
         span = tracer().start_span("spark_plugin.plan_batch", context=self._root, start_time=self._planned_from_ns)
         self._planned_from_ns = None
         try:
@@ -118,7 +135,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def commit(self, end: dict[str, Any]) -> None:
         """Let the reader drop what lies before `end`. Comes one micro-batch late, and never for the last one."""
         if self._session is not None:
-            self._session.reader.commit(parse_offset(end, self._options.stream_name))
+            self._session.reader.commit(parse_offset(end, self._options.stream_name).positions)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Numbers about the reader, for `lastProgress.sources[].latestOffset`."""
