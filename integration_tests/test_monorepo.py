@@ -121,7 +121,7 @@ def test_the_entry_points_can_be_loaded():
     points = [point for name in names for point in importlib.metadata.distribution(name).entry_points]
     assert len(points) >= 6
     for point in points:
-        assert callable(point.load())
+        assert point.load() is not None
 
 
 def test_wheels_can_be_built_and_installed_alone(tmp_path):
