@@ -69,6 +69,10 @@ class RecordPublisherConfig:
     connect_timeout: timedelta = timedelta(seconds=10)
     """For connecting, and for the answer's first byte."""
 
+    deaggregate: bool = True
+    """Whether aggregates of the Kinesis Producer Library are given as the user records that they hold. Default: yes, as
+    Flink and the KCL do."""
+
     get_shard_iterator: BackoffPolicy = _GET_BACKOFF
     """Between attempts of GetShardIterator. Default: Flink's 3 retries, 300 to 1,000 ms, exponent 1.5."""
     get_records: BackoffPolicy = _GET_BACKOFF
@@ -109,6 +113,7 @@ class RecordPublisherConfig:
         return cls(
             record_publisher=read.value("stream.recordpublisher", RecordPublisherType, defaults.record_publisher),
             subscribe_transport=read.value("subscribetransport", SubscribeTransportType, defaults.subscribe_transport),
+            deaggregate=read.value("deaggregate", _boolean, defaults.deaggregate),
             subscribe_to_shard=read.backoff("shard.subscribetoshard", defaults.subscribe_to_shard),
             get_shard_iterator=read.backoff("shard.getiterator", defaults.get_shard_iterator),
             get_records=read.backoff("shard.getrecords", defaults.get_records),
@@ -117,6 +122,12 @@ class RecordPublisherConfig:
             ),
             get_records_interval=read.value("shard.getrecords.intervalmillis", _millis, defaults.get_records_interval),
         )
+
+
+def _boolean(value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return value.lower() == "true"
 
 
 def _millis(value: str) -> timedelta:

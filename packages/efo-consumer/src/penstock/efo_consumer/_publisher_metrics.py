@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import metrics
 
 if TYPE_CHECKING:
+    from penstock.efo_consumer._kpl import DeaggregationCounts
     from penstock.efo_consumer._publisher import ShardEvent
 
 INSTRUMENTATION = "penstock.efo_consumer"
@@ -25,6 +26,20 @@ class PublisherMetrics:
         self._bytes_per_read = meter.create_histogram(
             "bytesPerRead", unit="By", description="Data and partition keys of one event or GetRecords answer"
         )
+        self._records_per_read = meter.create_histogram(
+            "recordsPerRead", unit="{record}", description="Records of one event or GetRecords answer"
+        )
+        self._aggregated = meter.create_counter(
+            "numberOfAggregatedRecords", unit="{record}", description="Aggregates that were taken apart"
+        )
+        self._deaggregated = meter.create_counter(
+            "numberOfDeaggregatedRecords", unit="{record}", description="User records that aggregates gave"
+        )
+        self._malformed = meter.create_counter(
+            "numberOfMalformedAggregates",
+            unit="{record}",
+            description="Records that begin like an aggregate and are none: each was delivered whole",
+        )
         self._behind = meter.create_gauge(
             "millisBehindLatest", unit="ms", description="Time between the last answer and the shard's tip"
         )
@@ -41,3 +56,15 @@ class PublisherMetrics:
             self._records.add(event.records.num_rows, attributes)
             self._bytes.add(event.nbytes, attributes)
             self._bytes_per_read.record(event.nbytes, attributes)
+            self._records_per_read.record(event.records.num_rows, attributes)
+
+    def deaggregated(self, counts: DeaggregationCounts, *, stream: str, shard_id: str) -> None:
+        """Count what taking aggregates apart gave."""
+        attributes = {"stream": stream, "shard": shard_id}
+        for counter, number in (
+            (self._aggregated, counts.aggregates),
+            (self._deaggregated, counts.user_records),
+            (self._malformed, counts.malformed),
+        ):
+            if number:
+                counter.add(number, attributes)
