@@ -156,16 +156,18 @@ def subscribe_rate(client: Client, consumer_arn: str) -> float:
     with socket.create_connection(client.address) as connection:
         connection.sendall("\r\n".join([*lines, "", ""]).encode() + body)
         buffer = bytearray(1024 * 1024)
-        records, rest = 0, b""
+        view = memoryview(buffer)
+        records = kept = 0
         start = time.perf_counter()
         while records < _SUBSCRIBED_RECORDS:
-            size = connection.recv_into(buffer)
+            size = connection.recv_into(view[kept:])
             if not size:
                 raise RuntimeError(f"the stream ended after {records} records")
-            data = rest + buffer[:size]
-            records += data.count(_MARK)
-            # A mark that the chunk's end cuts in two is found in the next one.
-            rest = bytes(data[-len(_MARK) + 1 :])
+            end = kept + size
+            records += buffer.count(_MARK, 0, end)
+            # A mark that the end cuts in two is found when the rest of it is there.
+            kept = min(end, len(_MARK) - 1)
+            view[:kept] = view[end - kept : end]
         seconds = time.perf_counter() - start
     return records * RECORD_BYTES / 1e6 / seconds
 

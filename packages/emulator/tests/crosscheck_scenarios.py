@@ -409,7 +409,7 @@ def wait_for_consumers(client: Any, arn: str) -> None:
 
 @scenario
 def consumer_by_name_and_by_arn(client: Any) -> Any:
-    stream = Stream(client, "consumers", 1)
+    stream = Stream(client, "fan-out", 1)
     made = client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="consumer")["Consumer"]
     wait_for_consumers(client, stream.arn)
     by_arn = outcome(
@@ -423,7 +423,7 @@ def consumer_by_name_and_by_arn(client: Any) -> Any:
 
 @scenario
 def consumer_arn_with_its_creation(client: Any) -> Any:
-    stream = Stream(client, "consumer-arn", 1)
+    stream = Stream(client, "fan-out-arn", 1)
     made = client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="consumer")["Consumer"]
     creation = int(made["ConsumerCreationTimestamp"].timestamp())
     return made["ConsumerARN"] == f"{stream.arn}/consumer/consumer:{creation}"
@@ -431,7 +431,7 @@ def consumer_arn_with_its_creation(client: Any) -> Any:
 
 @scenario
 def consumer_registered_twice(client: Any) -> Any:
-    stream = Stream(client, "consumer-twice", 1)
+    stream = Stream(client, "fan-out-twice", 1)
     client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="consumer")
     wait_for_consumers(client, stream.arn)
     return outcome(lambda: client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="consumer"))
@@ -439,7 +439,7 @@ def consumer_registered_twice(client: Any) -> Any:
 
 @scenario
 def consumer_that_is_gone(client: Any) -> Any:
-    stream = Stream(client, "consumer-gone", 1)
+    stream = Stream(client, "fan-out-gone", 1)
     client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="consumer")
     wait_for_consumers(client, stream.arn)
     client.deregister_stream_consumer(StreamARN=stream.arn, ConsumerName="consumer")
@@ -452,7 +452,7 @@ def consumer_that_is_gone(client: Any) -> Any:
 
 @scenario
 def stream_with_consumers_deleted(client: Any) -> Any:
-    stream = Stream(client, "deleted-with-consumers", 1)
+    stream = Stream(client, "fan-out-deleted", 1)
     client.register_stream_consumer(StreamARN=stream.arn, ConsumerName="consumer")
     wait_for_consumers(client, stream.arn)
     refused = outcome(lambda: client.delete_stream(StreamName=stream.name))

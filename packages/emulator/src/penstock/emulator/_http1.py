@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._router import Router
 
 _READ_BYTES = 256 * 1024
+_WRITE_BYTES = 256 * 1024
 
 
 class Http1Connection:
@@ -131,5 +132,9 @@ class Http1Connection:
             self._h11.receive_data(data)
 
     async def _write(self, data: bytes) -> None:
-        self._writer.write(data)
-        await self._writer.drain()
+        # What the socket does not take at once waits in a buffer that moves up with every call: keep it short.
+        rest = memoryview(data)
+        while rest:
+            self._writer.write(rest[:_WRITE_BYTES])
+            await self._writer.drain()
+            rest = rest[_WRITE_BYTES:]
