@@ -30,7 +30,8 @@ def create_pipeline(job: Job) -> Pipeline:
     if job.polling:
         options["recordPublisher"] = "polling"
     else:
-        options |= {"recordPublisher": "efo", "efoConsumerName": job.consumer_name}
+        # The same after a restart: the lease of a driver that was killed is given back at once.
+        options |= {"recordPublisher": "efo", "efoConsumerName": job.consumer_name, "jobId": "demo"}
         options["registryStore"] = str(Path(job.store).with_name("registry.sqlite"))
     if job.reader_endpoint is not None:
         options["readerEndpoint"] = job.reader_endpoint
