@@ -93,6 +93,29 @@ def test_everything_is_there_again(path: Path) -> None:
             before = described(client), read(client)
 
 
+def test_settings_and_what_was_trimmed_are_as_they_were(path: Path) -> None:
+    """Retention, tags, encryption, the maximum record size and the mode stay; what was lost stays lost."""
+    clock = ManualClock()
+    with emulator(path, clock, operation_limits={}) as first:
+        client = first.client()
+        client.create_stream(StreamName="stream", ShardCount=1, MaxRecordSizeInKiB=2048, Tags={"team": "flights"})
+        put(client, "lost")
+        clock.advance(40 * 3600)
+        client.increase_stream_retention_period(StreamName="stream", RetentionPeriodHours=48)
+        client.start_stream_encryption(StreamName="stream", EncryptionType="KMS", KeyId="alias/key")
+        put(client, "kept")
+        before = described(client), read(client)
+        assert [record["Data"] for record in before[1]] == [b"kept"]
+    with emulator(path, clock) as again:
+        client = again.client()
+        assert (described(client), read(client)) == before
+        assert before[0][0]["RetentionPeriodHours"] == 48
+        assert client.list_tags_for_stream(StreamName="stream")["Tags"] == [{"Key": "team", "Value": "flights"}]
+        clock.advance(49 * 3600)
+    with emulator(path, clock) as third:
+        assert read(third.client()) == []
+
+
 def test_a_deleted_stream_stays_away(path: Path) -> None:
     """Neither it nor its records come back, also when another has its name."""
     clock = ManualClock()

@@ -77,6 +77,9 @@ class Persistence:
             self._kinesis.streams[stream.name] = stream
             for shard in stream.shards:
                 skip_counters(shard)
+                if stream.trimmed_before > stream.created:
+                    # The retention may have grown since: what was lost before stays lost.
+                    shard.trim(stream.trimmed_before)
         self._kinesis.settle(now)
         live = sum(
             len(encoded)
