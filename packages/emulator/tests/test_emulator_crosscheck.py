@@ -28,7 +28,6 @@ from penstock.emulator.testing import kinesis_client, running_emulator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
 README = Path(__file__).parent.parent / "README.md"
 CONFIG = Config(parameter_validation=False, retries={"total_max_attempts": 1}, read_timeout=20)
@@ -44,18 +43,20 @@ sys.stdin.read()
 """
 
 
-def load_scenarios() -> ModuleType:
+def load_scenarios() -> dict[str, Callable[[Any], Any]]:
     # The tests are no package: what stands beside them has to be found by its path.
-    path = Path(__file__).with_name("crosscheck_scenarios.py")
-    spec = importlib.util.spec_from_file_location("crosscheck_scenarios", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    for name in ("crosscheck_tools", "crosscheck_polling", "crosscheck_shards", "crosscheck_limits"):
+        spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    scenarios: dict[str, Callable[[Any], Any]] = sys.modules["crosscheck_tools"].SCENARIOS
+    return scenarios
 
 
-SCENARIOS = load_scenarios().SCENARIOS
+SCENARIOS = load_scenarios()
 
 
 @cache
