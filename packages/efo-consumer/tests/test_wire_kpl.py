@@ -1,0 +1,249 @@
+"""Aggregates of the Kinesis Producer Library, as an independent producer writes them and as nobody should."""
+
+import hashlib
+import random
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aws_kinesis_agg.aggregator import AggRecord, messages_pb2
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.efo_consumer._kpl import USER_RECORD_SCHEMA, DeaggregationCounts, HashKeyRange, deaggregate
+from penstock.efo_consumer._kpl_format import MAGIC, MalformedAggregateError, parse_aggregate
+from penstock.efo_consumer._publisher import WIRE_SCHEMA
+
+_ARRIVAL = datetime(2026, 1, 1, tzinfo=UTC)
+_keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+_hash_keys = st.integers(min_value=0, max_value=2**128 - 1).map(str)
+_user_records = st.lists(st.tuples(_keys, st.binary(max_size=400), _hash_keys), min_size=1, max_size=30)
+
+
+def aggregate(*records: tuple[str, bytes, str | None]) -> bytes:
+    """What aws-kinesis-agg writes. It invents explicit hash keys where none is given: those go."""
+    producer = AggRecord()
+    for key, data, hash_key in records:
+        assert producer.add_user_record(key, data, hash_key)
+    if any(hash_key is None for _, _, hash_key in records):
+        message = producer.agg_record
+        for record in message.records:
+            record.ClearField("explicit_hash_key_index")
+        del message.explicit_hash_key_table[:]
+    return bytes(producer.get_contents()[2])
+
+
+def around(body: bytes) -> bytes:
+    return MAGIC + body + hashlib.md5(body).digest()
+
+
+def wire(*blobs: bytes | None) -> pa.RecordBatch:
+    rows = [
+        {
+            "data": blob,
+            "partitionKey": f"wire-{index}",
+            "sequenceNumber": str(100 + index),
+            "approximateArrivalTimestamp": _ARRIVAL,
+            "encryptionType": "KMS" if index % 2 else None,
+        }
+        for index, blob in enumerate(blobs)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=WIRE_SCHEMA)
+
+
+def rows(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+    batch.validate(full=True)
+    assert batch.schema.equals(USER_RECORD_SCHEMA)
+    return [
+        (row["sequenceNumber"], row["subSequenceNumber"], row["partitionKey"], row["explicitHashKey"], row["data"])
+        for row in batch.to_pylist()
+    ]
+
+
+def hash_of(key: str) -> int:
+    return int.from_bytes(hashlib.md5(key.encode()).digest())
+
+
+@given(_user_records)
+@example([("k", b"x" * 300, "0")] * 300 + [(f"k{index}", b"", str(index)) for index in range(300)])
+def test_user_records_are_those_of_the_producer(records: list[tuple[str, bytes, str]]) -> None:
+    """Keys, hash keys and data come out as aws-kinesis-agg took them, in its order, numbered from 0."""
+    found = rows(deaggregate(wire(aggregate(*records))))
+    assert found == [("100", index, key, hash_key, data) for index, (key, data, hash_key) in enumerate(records)]
+
+
+def test_aggregates_and_plain_records_keep_their_order() -> None:
+    """Each user record has the sequence number, time and encryption of its aggregate; others are untouched."""
+    batch = wire(b"plain", aggregate(("a", b"1", None), ("b", b"2", "7")), None, b"", aggregate(("c", b"3", None)))
+    counts = DeaggregationCounts()
+    found = deaggregate(batch, counts=counts)
+    assert rows(found) == [
+        ("100", 0, "wire-0", None, b"plain"),
+        ("101", 0, "a", None, b"1"),
+        ("101", 1, "b", None, b"2"),
+        ("102", 0, "wire-2", None, None),
+        ("103", 0, "wire-3", None, b""),
+        ("104", 0, "c", None, b"3"),
+    ]
+    assert found.column("encryptionType").to_pylist() == [None, "KMS", "KMS", None, "KMS", None]
+    assert found.column("approximateArrivalTimestamp").to_pylist() == [_ARRIVAL] * 6
+    assert counts == DeaggregationCounts(aggregates=2, user_records=3)
+
+
+def test_a_batch_without_aggregates_is_not_copied() -> None:
+    """The columns of the batch are those of the result, also of a slice and of no rows."""
+    batch = wire(b"one", None, b"three")
+    found = deaggregate(batch)
+    assert found.column("data").buffers()[2].address == batch.column("data").buffers()[2].address
+    assert [row[1:2] + row[4:] for row in rows(found)] == [(0, b"one"), (0, None), (0, b"three")]
+    assert rows(deaggregate(batch.slice(2))) == [("102", 0, "wire-2", None, b"three")]
+    assert rows(deaggregate(batch.slice(0, 0))) == []
+
+
+def test_a_slice_is_taken_apart_as_it_is() -> None:
+    """What lies before and behind a slice does not come along."""
+    batch = wire(aggregate(("a", b"1", None)), aggregate(("b", b"2", None)), aggregate(("c", b"3", None)))
+    assert rows(deaggregate(batch.slice(1, 1))) == [("101", 0, "b", None, b"2")]
+
+
+@given(st.lists(st.tuples(_keys, st.binary(max_size=5), st.none() | _hash_keys), min_size=1, max_size=20), _hash_keys)
+def test_two_shards_share_the_user_records_of_an_aggregate(
+    records: list[tuple[str, bytes, str | None]], split: str
+) -> None:
+    """By the range of its hash keys each of two children gives its own, with their numbers: nothing lost or twice."""
+    body = messages_pb2.AggregatedRecord()
+    for index, (key, data, hash_key) in enumerate(records):
+        body.partition_key_table.append(key)
+        record = body.records.add(partition_key_index=index, data=data)
+        if hash_key is not None:
+            record.explicit_hash_key_index = len(body.explicit_hash_key_table)
+            body.explicit_hash_key_table.append(hash_key)
+    batch = wire(around(body.SerializeToString()))
+    counts = DeaggregationCounts()
+    lower = deaggregate(batch, HashKeyRange(0, int(split) - 1), counts=counts)
+    upper = deaggregate(batch, HashKeyRange.of(split, str(2**128 - 1)), counts=counts)
+    assert sorted(rows(lower) + rows(upper)) == sorted(rows(deaggregate(batch)))
+    for _, index, key, hash_key, _ in rows(lower):
+        assert (hash_key, key) == (records[index][2], records[index][0])
+        assert (hash_of(key) if hash_key is None else int(hash_key)) < int(split)
+    assert counts.user_records == counts.foreign_user_records == len(records)
+
+
+def test_an_aggregate_of_other_shards_gives_no_row() -> None:
+    """When every user record belongs elsewhere, the batch has no rows, and the columns all the same."""
+    found = deaggregate(wire(aggregate(("a", b"1", "5"))), HashKeyRange(6, 7))
+    assert rows(found) == []
+
+
+_ONE = messages_pb2.AggregatedRecord(
+    partition_key_table=["k"], records=[messages_pb2.Record(partition_key_index=0, data=b"data")]
+).SerializeToString()
+_RECORD = b"\x1a\x08\x08\x00\x1a\x04data"
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        MAGIC,
+        MAGIC + b"x" * 15,
+        MAGIC + _ONE,
+        around(_ONE)[:-1] + b"?",
+        around(_ONE) + b"more",
+        around(b""),
+        around(_ONE[:-1]),
+        around(_RECORD),
+        around(b"\x0a\x01k"),
+        around(b"\x0a\x01k\x1a\x02\x08\x00"),
+        around(b"\x0a\x01k\x1a\x06\x1a\x04data"),
+        around(b"\x0a\x01k\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
+        around(b"\x0a\x01k\x12\x01x\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
+        around(b"\x0a\x01k\x12\x02-1\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
+        around(b"\x0a\x01k\x12\x27" + b"9" * 39 + b"\x1a\x0a\x08\x00\x10\x00\x1a\x04data"),
+        around(b"\x0a\x01\xff" + _RECORD),
+        around(b"\x0a\x81\x02" + b"k" * 257 + _RECORD),
+        around(b"\x0a\x01k\x1a\x05\x08\x00\x1a\x04data"),
+        around(b"\x0a\x01k\x1a\x12\x08" + b"\xff" * 10 + b"\x00\x1a\x04data"),
+        around(b"\x0a\x01k" + _RECORD + b"\x1b"),
+        around(b"\x0a\x01k" + _RECORD + b"\x22\x05tag"),
+        around(b"\x0a\x01k" + _RECORD + b"\x02\x00"),
+        around(b"\x0a\x80\x02" + b"k" * 256 + b"\x1a\x04\x08\x00\x1a\x00" * 10_000)[:-16] + b"?" * 16,
+    ],
+)
+def test_what_is_no_aggregate_is_given_whole(blob: bytes) -> None:
+    """A record that only begins like an aggregate, or was damaged or forged, is delivered as it is, and counted."""
+    counts = DeaggregationCounts()
+    assert rows(deaggregate(wire(blob), HashKeyRange(0, 1), counts=counts)) == [("100", 0, "wire-0", None, blob)]
+    assert counts == DeaggregationCounts(malformed=1)
+
+
+def test_keys_that_would_fill_the_memory_are_refused() -> None:
+    """One long key that tens of thousands of empty records name does not multiply what arrived a hundredfold."""
+    key = "\N{PILE OF POO}" * 256
+    body = messages_pb2.AggregatedRecord(
+        partition_key_table=[key], records=[messages_pb2.Record(partition_key_index=0, data=b"")] * 50_000
+    ).SerializeToString()
+    with pytest.raises(MalformedAggregateError, match="room"):
+        parse_aggregate(around(body))
+    ascii_body = body.replace(key.encode(), b"k" * 1024).replace(
+        b"\x0a\x80\x08" + b"k" * 1024, b"\x0a\x80\x02" + b"k" * 256
+    )
+    assert parse_aggregate(around(ascii_body)).records == 50_000
+
+
+def test_fields_that_are_not_known_are_passed_over() -> None:
+    """Tags, and what later versions of the format add, do not hide the records; tables may follow them."""
+    unknown = b"\x20\x05\x29" + bytes(8) + b"\x32\x02ab\x3d" + bytes(4) + b"\xfa\x07\x01z"
+    record = b"\x08\x01" + unknown + b"\x1a\x04data"
+    body = unknown + b"\x1a" + bytes([len(record)]) + record + b"\x0a\x01a\x0a\x01b" + unknown
+    assert rows(deaggregate(wire(around(body)))) == [("100", 0, "b", None, b"data")]
+
+
+@given(st.binary(max_size=300))
+@example(b"\x0a" * 300)
+@example(b"\x1a\x00" * 100)
+def test_any_body_gives_records_or_is_malformed(body: bytes) -> None:
+    """Whatever stands behind the magic number, with a right checksum, is read or refused, never anything else."""
+    _accepted(around(body))
+
+
+@given(_user_records, st.data())
+def test_damaged_bodies_give_records_or_are_malformed(
+    records: list[tuple[str, bytes, str]], data: st.DataObject
+) -> None:
+    """Bytes changed, dropped or doubled in a real body, with a right checksum, are read or refused."""
+    body = bytearray(aggregate(*records)[4:-16])
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(body)))
+        cut = data.draw(st.integers(0, 3))
+        body[at : at + cut] = data.draw(st.binary(max_size=3))
+    _accepted(around(bytes(body)))
+
+
+def test_what_protobuf_reads_is_read_alike() -> None:
+    """Of ten thousand damaged bodies, those that both take give the records that protobuf gives."""
+    source = random.Random(5)
+    original = aggregate(*((f"k{index}", b"d" * index, str(index)) for index in range(5)))[4:-16]
+    compared = 0
+    for _ in range(10_000):
+        body = bytearray(original)
+        body[source.randrange(len(body))] = source.randrange(256)
+        if (found := _accepted(around(bytes(body)))) is None:
+            continue
+        message = messages_pb2.AggregatedRecord.FromString(bytes(body))
+        assert found == [
+            (message.partition_key_table[record.partition_key_index], record.data) for record in message.records
+        ]
+        compared += 1
+    assert compared > 1000
+
+
+def _accepted(blob: bytes) -> list[tuple[str, bytes]] | None:
+    batch = wire(blob)
+    counts = DeaggregationCounts()
+    found = rows(deaggregate(batch, counts=counts))
+    if counts.malformed:
+        assert found == [("100", 0, "wire-0", None, blob)]
+        return None
+    assert [row[1] for row in found] == list(range(len(found)))
+    return [(row[2], row[4]) for row in found]
