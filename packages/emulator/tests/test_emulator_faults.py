@@ -8,6 +8,7 @@ import json
 import ssl
 import threading
 import time
+import zlib
 from typing import Any
 
 import h2.errors
@@ -388,6 +389,48 @@ def test_a_reset_over_http2_takes_the_stream_or_the_connection(world: Any, scope
     else:
         with pytest.raises((ConnectionError, ssl.SSLEOFError)):
             raw_http2.until(stream_id, h2.events.StreamEnded)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"kind": "delay", "seconds": 5}, {"kind": "silence", "count": 1}, {"kind": "drip", "bytes_per_second": 500}],
+    ids=lambda fault: fault["kind"],
+)
+def test_a_slow_answer_over_http2_holds_up_no_other(world: Any, fault: dict[str, Any]) -> None:
+    """Late, dripping and missing answers concern one stream; others of the connection are served meanwhile."""
+    world.emulator.faults.add(**fault, operation="ListStreams")
+    raw = world.http2()
+    slow = raw.call("ListStreams", b"{}")
+    quick = raw.call("DescribeLimits", b"{}")
+    raw.until(quick, h2.events.StreamEnded)
+    assert raw.bodies[quick]
+    assert not raw.bodies.get(slow, b"").endswith(b"}")
+    if fault["kind"] != "silence":
+        # Drops wait for the clock one after the other.
+        for _ in range(60):
+            world.clock.advance(0.1)
+            raw.until(raw.call("DescribeStream", b"{}"), h2.events.StreamEnded)
+        assert json.loads(raw.bodies[slow])["StreamNames"] == []
+
+
+def test_a_corrupt_checksum_over_http2_leaves_the_connection_alone(world: Any) -> None:
+    """The transport is right; only the message inside is not, and the one after it is right again."""
+    world.stream()
+    consumer = world.register()
+    world.emulator.faults.add("corrupt_crc", count=1)
+    request = {"ConsumerARN": consumer, "ShardId": world.first, "StartingPosition": {"Type": "LATEST"}}
+    raw = world.http2()
+    stream_id = raw.call("SubscribeToShard", json.dumps(request).encode())
+    raw.until(stream_id, h2.events.DataReceived)
+    sizes = []
+    for key in ("a", "b"):
+        world.put(key)
+        raw.until(stream_id, h2.events.DataReceived)
+        sizes.append(len(raw.bodies[stream_id]))
+    whole = raw.bodies[stream_id]
+    first = whole[int.from_bytes(whole[:4], "big") : sizes[0]]
+    second = whole[sizes[0] :]
+    assert [zlib.crc32(frame[:-4]) == int.from_bytes(frame[-4:], "big") for frame in (first, second)] == [False, True]
 
 
 def test_a_refused_subscription_is_an_answer_not_a_stream(world: Any) -> None:

@@ -10,7 +10,7 @@ from . import _operations_settings as settings
 from . import _operations_shards as shards
 from . import _operations_streams as streams
 from . import _operations_tags as tags
-from ._validation import validate_request
+from ._validation import service_model, validate_request
 from .errors import KinesisError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def perform(kinesis: Kinesis, operation: str, params: Any, now: float) -> dict[s
         KinesisError: what the API answers instead.
     """
     handler = OPERATIONS.get(operation)
-    if handler is None:
+    # A botocore older than an operation has no model to check it against.
+    if handler is None or operation not in service_model().operation_names:
         raise KinesisError("UnknownOperationException", f"{operation} is not emulated.")
     checked = validate_request(operation, params)
     if checked.get("DryRun"):
