@@ -29,8 +29,10 @@ from penstock.efo_consumer._publisher_metrics import PublisherMetrics
 from penstock.efo_consumer._reader import LocalShardReader
 from penstock.efo_consumer._reader_api import (
     BlockingShardReader,
+    FollowedBatch,
     OpenRequest,
     PositionsSnapshot,
+    ShardLineage,
     ShardReader,
     ShardStats,
     StreamConsumer,
@@ -69,6 +71,7 @@ __all__ = [
     "EfoConsumerError",
     "FanOutRecordPublisher",
     "FencedConsumerError",
+    "FollowedBatch",
     "InitialPositionError",
     "KinesisBackend",
     "LocalShardReader",
@@ -93,6 +96,7 @@ __all__ = [
     "ShardEvent",
     "ShardFailedError",
     "ShardFilter",
+    "ShardLineage",
     "ShardPosition",
     "ShardRange",
     "ShardReader",

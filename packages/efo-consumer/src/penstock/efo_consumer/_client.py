@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from penstock.efo_consumer import _messages as messages
+from penstock.efo_consumer._reader_api import FollowedBatch
 from penstock.efo_consumer._status import reader_error
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
@@ -88,6 +89,41 @@ class RemoteShardReader:
             async for answer in call:
                 for batch in decoder.decode(answer.arrow_ipc):
                     yield batch
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        finally:
+            call.cancel()
+
+    async def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """See `ShardReader.follow`. Leaving the generator early ends the call."""
+        decoder = messages.BatchDecoder()
+        call = self._stub().Follow(
+            pb.FollowRequest(
+                session_id=session_id,
+                epoch=epoch,
+                start=messages.positions_to_messages(start),
+                max_records=max_records,
+                max_bytes=max_bytes,
+                with_encryption_type=with_encryption_type,
+            )
+        )
+        try:
+            async for answer in call:
+                batches = list(decoder.decode(answer.arrow_ipc))
+                reached = messages.snapshot_from_message(answer.reached) if answer.HasField("reached") else None
+                for batch in batches[:-1]:
+                    yield FollowedBatch(batch, None)
+                if batches or reached is not None:
+                    yield FollowedBatch(batches[-1] if batches else None, reached)
         except grpc.aio.AioRpcError as error:
             raise reader_error(error, self.endpoint) from error
         finally:

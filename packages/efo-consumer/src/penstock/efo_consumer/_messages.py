@@ -8,7 +8,14 @@ import pyarrow as pa
 
 from penstock.efo_consumer._positions import PositionType, ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._publisher import RecordPublisherType
-from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats, StreamConsumer
+from penstock.efo_consumer._reader_api import (
+    FollowedBatch,
+    OpenRequest,
+    PositionsSnapshot,
+    ShardLineage,
+    ShardStats,
+    StreamConsumer,
+)
 from penstock.efo_consumer.errors import PositionsError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
@@ -86,6 +93,8 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
             )
             for consumer in request.consumers
         ],
+        named_shards_only=request.named_shards_only,
+        session_seconds=request.session_seconds,
     )
 
 
@@ -99,6 +108,8 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         consumers=tuple(
             StreamConsumer(item.stream_name, item.consumer_arn, item.fencing_token) for item in message.consumers
         ),
+        named_shards_only=message.named_shards_only,
+        session_seconds=message.session_seconds,
     )
 
 
@@ -109,13 +120,31 @@ def snapshot_to_message(snapshot: PositionsSnapshot) -> pb.PositionsResponse:
         records=snapshot.records,
         bytes=snapshot.bytes,
         millis_behind_latest=snapshot.millis_behind_latest,
+        lineage=[
+            pb.ShardLineage(
+                stream_name=shard.stream_name, shard_id=shard.shard_id, parent_shard_ids=shard.parent_shard_ids
+            )
+            for shard in snapshot.lineage
+        ],
     )
 
 
 def snapshot_from_message(message: pb.PositionsResponse) -> PositionsSnapshot:
     """Message to snapshot."""
     return PositionsSnapshot(
-        positions_from_messages(message.positions), message.records, message.bytes, message.millis_behind_latest
+        positions_from_messages(message.positions),
+        message.records,
+        message.bytes,
+        message.millis_behind_latest,
+        tuple(ShardLineage(item.stream_name, item.shard_id, tuple(item.parent_shard_ids)) for item in message.lineage),
+    )
+
+
+def followed_to_message(batch: FollowedBatch) -> pb.FollowResponse:
+    """Batch to message; the schema went before."""
+    return pb.FollowResponse(
+        arrow_ipc=b"" if batch.records is None else batch.records.serialize().to_pybytes(),
+        reached=None if batch.reached is None else snapshot_to_message(batch.reached),
     )
 
 
@@ -152,6 +181,7 @@ def stats_to_message(stats: ShardStats) -> pb.ShardStats:
         buffered_records=stats.buffered_records,
         buffered_bytes=stats.buffered_bytes,
         replays=stats.replays,
+        losses=stats.losses,
     )
 
 
@@ -167,6 +197,7 @@ def stats_from_message(message: pb.ShardStats) -> ShardStats:
         buffered_records=message.buffered_records,
         buffered_bytes=message.buffered_bytes,
         replays=message.replays,
+        losses=message.losses,
     )
 
 

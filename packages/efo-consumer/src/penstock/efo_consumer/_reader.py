@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Self
 
 from opentelemetry import trace
 
 from penstock.efo_consumer._bell import Bell
 from penstock.efo_consumer._buffer_pool import BufferPool
+from penstock.efo_consumer._positions import ranges_between
+from penstock.efo_consumer._reader_api import FollowedBatch
 from penstock.efo_consumer._reader_config import ReaderConfig
+from penstock.efo_consumer._reader_hash_keys import Deaggregator
+from penstock.efo_consumer._reader_loss import check_positions
 from penstock.efo_consumer._reader_replay import replay
 from penstock.efo_consumer._reader_session import ReaderSession
 from penstock.efo_consumer._schema import DEFAULT_MAX_BATCH_BYTES, Rebatcher, to_read_batch
@@ -25,6 +30,9 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats, StreamConsumer
     from penstock.efo_consumer._reader_backend import ReaderBackend
+
+_FOLLOW_WAIT_SECONDS = 60.0
+_FOLLOW_STEP_BYTES = 4 * 1024 * 1024
 
 _tracer = trace.get_tracer("penstock.efo_consumer")
 
@@ -60,7 +68,9 @@ class LocalShardReader:
         self._sessions: dict[str, ReaderSession] = {}
         self._opening = asyncio.Lock()
         self._last_epoch = 0
+        self._draining = False
         self._fencing_tokens: dict[str, int] = {}
+        self._deaggregator = Deaggregator(backend) if self._config.deaggregate else None
 
     async def __aenter__(self) -> Self:
         return self
@@ -84,12 +94,15 @@ class LocalShardReader:
             raise PositionsError("a session needs a position in at least one shard")
         async with self._opening:
             self._check_fencing(request.consumers)
+            fail = self._config.fail_on_data_loss
+            lost = await check_positions(self._backend, request.positions, self._wall_clock(), fail=fail)
             session = self._sessions.get(request.session_id)
             if session is None:
                 session = ReaderSession(
                     request.session_id,
                     backend=self._backend,
                     config=self._config,
+                    deaggregator=self._deaggregator,
                     pool=self._pool,
                     room=self._room,
                     clock=self._clock,
@@ -98,6 +111,7 @@ class LocalShardReader:
             self._last_epoch = max(self._last_epoch + 1, int(self._wall_clock() * 1000))
             epoch = self._last_epoch
             await session.adopt(request, epoch)
+            session.skipped(lost)
             return epoch
 
     async def positions(
@@ -139,6 +153,8 @@ class LocalShardReader:
                 source = _each(held) if held is not None else self._replay(session, shard_range)
                 try:
                     async for records in source:
+                        if self._deaggregator is not None:
+                            records = await self._deaggregator.take_apart(records, stream, shard_id)
                         rows += records.num_rows
                         read = to_read_batch(records, stream, shard_id, with_encryption_type=with_encryption_type)
                         for batch in rebatcher.add(read):
@@ -158,6 +174,40 @@ class LocalShardReader:
             span.set_attributes({"penstock.records": rows, "penstock.replays": replays})
             span.end()
 
+    async def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """See `ShardReader.follow`."""
+        position = start
+        while not self._draining:
+            snapshot = await self.positions(
+                session_id,
+                epoch,
+                position,
+                max_records=max_records,
+                max_bytes=max_bytes or _FOLLOW_STEP_BYTES,
+                wait_seconds=_FOLLOW_WAIT_SECONDS,
+            )
+            if snapshot.positions == position:
+                continue
+            ranges = ranges_between(position, snapshot.positions)
+            batches = self.read_range(session_id, ranges, epoch=epoch, with_encryption_type=with_encryption_type)
+            last: pa.RecordBatch | None = None
+            async with aclosing(batches):
+                async for batch in batches:
+                    if last is not None:
+                        yield FollowedBatch(last, None)
+                    last = batch
+            position = snapshot.positions
+            yield FollowedBatch(last, snapshot)
+
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
         await self._session(session_id).commit(epoch, positions)
@@ -175,6 +225,7 @@ class LocalShardReader:
 
     def drain(self) -> None:
         """Answer long polls at once, now and later: nobody should wait for news of a reader that is about to close."""
+        self._draining = True
         for session in self._sessions.values():
             session.drain()
 

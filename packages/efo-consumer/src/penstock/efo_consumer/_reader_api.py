@@ -39,12 +39,26 @@ class OpenRequest:
         positions: where to begin. LATEST was resolved by the caller, once.
         record_publisher: how records are fetched.
         consumers: one per stream with enhanced fan-out, none with polling.
+        named_shards_only: follow exactly the shards that `positions` names, and let their children enter nothing: the
+            caller spreads shards over several readers, and places children itself.
+        session_seconds: after which a session that nobody called is ended; 0 leaves it to the reader.
     """
 
     session_id: str
     positions: StreamPositions
     record_publisher: RecordPublisherType = RecordPublisherType.EFO
     consumers: tuple[StreamConsumer, ...] = ()
+    named_shards_only: bool = False
+    session_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class ShardLineage:
+    """Where a shard comes from: no parent, one after a split, two after a merge."""
+
+    stream_name: str
+    shard_id: str
+    parent_shard_ids: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -57,12 +71,27 @@ class PositionsSnapshot:
         bytes: their data and partition keys.
         millis_behind_latest: the largest of all open shards, by Kinesis at its newest event; -1 when one is
             not known yet.
+        lineage: with `named_shards_only`, the shards that continue those that ended.
     """
 
     positions: StreamPositions
     records: int
     bytes: int
     millis_behind_latest: int
+    lineage: tuple[ShardLineage, ...] = ()
+
+
+@dataclass(frozen=True)
+class FollowedBatch:
+    """A part of what a live consumer gets.
+
+    Attributes:
+        records: READ_SCHEMA; None where positions moved without records.
+        reached: how far all batches so far lead, with the last batch of a step; None with those before it.
+    """
+
+    records: pa.RecordBatch | None
+    reached: PositionsSnapshot | None
 
 
 @dataclass(frozen=True)
@@ -77,6 +106,7 @@ class ShardStats:
         buffered_records: in memory now.
         buffered_bytes: in memory now, data and partition keys.
         replays: ranges that were read again from Kinesis.
+        losses: positions whose records were gone, and that were skipped.
     """
 
     stream_name: str
@@ -88,6 +118,7 @@ class ShardStats:
     buffered_records: int
     buffered_bytes: int
     replays: int
+    losses: int = 0
 
 
 class ShardReader(Protocol):
@@ -99,6 +130,7 @@ class ShardReader(Protocol):
         Raises:
             FencedConsumerError: a consumer's lease is older than one that was seen.
             PositionsError: the request has no positions.
+            DataLossError: a position is older than what the stream holds.
         """
         ...
 
@@ -121,6 +153,7 @@ class ShardReader(Protocol):
             SessionNotFoundError: no such session.
             StaleEpochError: the session was opened again.
             ShardFailedError: a shard cannot be followed, and nothing else is left to answer.
+            DataLossError: Kinesis refused a shard's position, and nothing else is left to answer.
         """
         ...
 
@@ -142,6 +175,26 @@ class ShardReader(Protocol):
             DataLossError: the stream no longer holds a range.
             RangeDeadlineError: a range did not come in time.
             StaleEpochError: the session was opened again since `epoch`.
+        """
+        ...
+
+    def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """Give the records beyond `start` as they come, each step with the positions that it leads to.
+
+        Nothing is read ahead of the caller but what the buffers hold. Limits are those of one step. Ends when the
+        reader drains.
+
+        Raises:
+            What `positions` and `read_range` raise.
         """
         ...
 

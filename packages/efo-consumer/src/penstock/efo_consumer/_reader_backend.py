@@ -24,6 +24,16 @@ class KnownShard(Protocol):
         """None, one after a split, two after a merge; expired parents may be missing."""
         ...
 
+    @property
+    def starting_hash_key(self) -> str:
+        """Decimal, inclusive."""
+        ...
+
+    @property
+    def ending_hash_key(self) -> str:
+        """Decimal, inclusive."""
+        ...
+
 
 class ReaderBackend(Protocol):
     """Kinesis, as far as a shard reader uses it."""

@@ -32,7 +32,9 @@ class ReaderConfig:
     discovery_interval: timedelta = timedelta(seconds=10)
     """Wait before ListShards is asked again about a shard's parents or children. Default: 10 s (FLIP-128)."""
     fail_on_data_loss: bool = True
-    """Whether a range that the stream no longer holds is an error; otherwise it is left out with a warning."""
+    """Whether a range that the stream no longer holds is an error; otherwise it is left out, counted and logged."""
+    deaggregate: bool = True
+    """Whether aggregates of the Kinesis Producer Library are taken apart. Default: true, as the KCL does."""
 
     publisher: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
     """How shards are followed; which of the two publishers it is, the session says."""

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer import rows_upto
-from penstock.efo_consumer._sequence_time import arrival_seconds
-from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RangeDeadlineError, ShardFailedError
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer._reader_loss import passed_over, refused, report
+from penstock.efo_consumer.errors import EfoConsumerError, RangeDeadlineError, ShardFailedError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._positions import ShardPosition, ShardRange
+    from penstock.efo_consumer._positions import ShardRange
     from penstock.efo_consumer._publisher import ShardEvent
     from penstock.efo_consumer._reader_backend import ReaderBackend
-
-_log = logging.getLogger(__name__)
-
-_SHORTEST_RETENTION_SECONDS = 24 * 3600.0
-
-_LOST = {
-    "ResourceNotFoundException": "the stream or the shard is gone",
-    "InvalidArgumentException": "Kinesis no longer knows the position that it begins at",
-}
+    from penstock.efo_consumer._reader_loss import Loss
 
 
 async def replay(
@@ -45,13 +37,54 @@ async def replay(
     so everything up to there is in the stream already, and a mere continuation has no record of its own.
 
     Raises:
-        DataLossError: Kinesis refuses the position or the shard, or the range begins before the retention, and
-            `fail_on_data_loss`.
+        DataLossError: Kinesis refuses the position or the shard, or passes over records of the range, and
+            `fail_on_data_loss`. Otherwise what is left of the range is given.
         RangeDeadlineError: nothing new came for `stall_seconds`.
         ShardFailedError: the shard cannot be read.
     """
-    await _check_retention(backend, shard_range, wall_clock(), fail_on_data_loss)
-    events = backend.read_once(shard_range.stream_name, shard_range.shard_id, shard_range.after)
+    stream, shard_id, after = shard_range.stream_name, shard_range.shard_id, shard_range.after
+    loss = await passed_over(backend, stream, shard_id, after, wall_clock())
+    if loss is not None:
+        _report(loss, shard_range, fail_on_data_loss)
+    given = False
+    while True:
+        records = _read(backend, shard_range, after, stall_seconds)
+        try:
+            async for batch in records:
+                given = True
+                yield batch
+            return
+        except (EfoConsumerError, AwsError) as error:
+            if isinstance(error, RangeDeadlineError):
+                raise
+            code = getattr(error, "code", type(error).__name__)
+            loss = None if given else await refused(backend, stream, shard_id, after, code, ())
+            if loss is None:
+                raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
+        finally:
+            await records.aclose()
+        _report(loss, shard_range, fail_on_data_loss)
+        if loss.children is not None:
+            return
+        # What is left of the range begins at the oldest record.
+        after = ShardPosition.trim_horizon()
+
+
+def _report(loss: Loss, shard_range: ShardRange, fail: bool) -> None:
+    report(
+        loss,
+        stream=shard_range.stream_name,
+        shard_id=shard_range.shard_id,
+        after=shard_range.after,
+        upto=shard_range.upto,
+        fail=fail,
+    )
+
+
+async def _read(
+    backend: ReaderBackend, shard_range: ShardRange, begin: ShardPosition, stall_seconds: float
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    events = backend.read_once(shard_range.stream_name, shard_range.shard_id, begin)
     loop = asyncio.get_running_loop()
     deadline, continuation = loop.time() + stall_seconds, None
     try:
@@ -66,48 +99,8 @@ async def replay(
                 yield records
             if is_last:
                 return
-    except (EfoConsumerError, AwsError) as error:
-        if isinstance(error, RangeDeadlineError):
-            raise
-        code = getattr(error, "code", type(error).__name__)
-        reason = _LOST.get(code)
-        if reason is None:
-            raise ShardFailedError(
-                stream=shard_range.stream_name, shard_id=shard_range.shard_id, code=code, reason=str(error)
-            ) from error
-        _lose(shard_range, reason, fail_on_data_loss, error)
     finally:
         await events.aclose()
-
-
-async def _check_retention(
-    backend: ReaderBackend, shard_range: ShardRange, now: float, fail_on_data_loss: bool
-) -> None:
-    """Kinesis reads on from its oldest record when a position is older than that, without a word: say it ourselves."""
-    began = shard_range.after.sequence_number and arrival_seconds(shard_range.after.sequence_number)
-    if not began or now - began < _SHORTEST_RETENTION_SECONDS:
-        return
-    try:
-        retention = await backend.retention_seconds(shard_range.stream_name)
-    except (EfoConsumerError, AwsError) as error:
-        _log.warning("cannot tell whether %s is older than the retention: %s", shard_range, error)
-        return
-    if now - began > retention:
-        reason = f"it begins {(now - began) / 3600:.1f} h ago and records are kept for {retention / 3600:g} h"
-        _lose(shard_range, reason, fail_on_data_loss, None)
-
-
-def _lose(shard_range: ShardRange, reason: str, fail: bool, cause: Exception | None) -> None:
-    lost = DataLossError(
-        stream=shard_range.stream_name,
-        shard_id=shard_range.shard_id,
-        after=str(shard_range.after),
-        upto=str(shard_range.upto),
-        reason=reason,
-    )
-    if fail:
-        raise lost from cause
-    _log.warning("%s", lost)
 
 
 async def _next(

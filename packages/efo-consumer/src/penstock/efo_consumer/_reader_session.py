@@ -11,16 +11,17 @@ from penstock.efo_consumer._reader_shards import SessionShards
 from penstock.efo_consumer.errors import StaleEpochError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import pyarrow as pa
 
     from penstock.efo_consumer._buffer_pool import BufferPool
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
-    from penstock.efo_consumer._reach import Reach
+    from penstock.efo_consumer._reach import Reach, ShardKey
     from penstock.efo_consumer._reader_api import OpenRequest, ShardStats
     from penstock.efo_consumer._reader_backend import ReaderBackend
     from penstock.efo_consumer._reader_config import ReaderConfig
+    from penstock.efo_consumer._reader_hash_keys import Deaggregator
 
 
 class ReaderSession:
@@ -32,6 +33,7 @@ class ReaderSession:
         *,
         backend: ReaderBackend,
         config: ReaderConfig,
+        deaggregator: Deaggregator | None = None,
         pool: BufferPool,
         room: Bell,
         clock: Callable[[], float],
@@ -43,7 +45,13 @@ class ReaderSession:
         self._clock = clock
         self._news = Bell()
         self._followed = SessionShards(
-            backend=backend, config=config, pool=pool, room=room, news=self._news, clock=clock
+            backend=backend,
+            config=config,
+            pool=pool,
+            room=room,
+            news=self._news,
+            on_children=deaggregator.learn if deaggregator is not None else None,
+            clock=clock,
         )
         self._told_idle_at = clock()
         self._turn = 0
@@ -101,6 +109,13 @@ class ReaderSession:
         shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
         if shard is not None:
             shard.replays += 1
+
+    def skipped(self, keys: Iterable[ShardKey]) -> None:
+        """Count shards whose records were lost before the session was opened."""
+        for key in keys:
+            shard = self._followed.shards.get(key)
+            if shard is not None:
+                shard.losses += 1
 
     async def commit(self, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""

@@ -5,20 +5,26 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer import ShardBuffer
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer._publisher import WIRE_SCHEMA, ShardEvent
 from penstock.efo_consumer._reader_api import ShardStats
-from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
+from penstock.efo_consumer._reader_loss import LEFT, report
+from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     from penstock.efo_consumer._bell import Bell
     from penstock.efo_consumer._buffer_pool import BufferPool
-    from penstock.efo_consumer._positions import ShardPosition
     from penstock.efo_consumer._publisher import ChildShard, RecordPublisher, StreamIdentity
+    from penstock.efo_consumer._reader_loss import Loss
 
 _ROOM_CHECK_SECONDS = 1.0
+_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA)
 
 
 class FollowedShard:
@@ -32,6 +38,8 @@ class FollowedShard:
         room: rung when the pool may have room again.
         on_news: called when records or the shard's end were buffered, or the shard failed.
         on_end: called once with the children when the shard's end was buffered.
+        judge: tells whether a refusal with a code means that records are lost.
+        fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
         clock: monotonic seconds.
     """
 
@@ -45,17 +53,22 @@ class FollowedShard:
         room: Bell,
         on_news: Callable[[], None],
         on_end: Callable[[FollowedShard, tuple[ChildShard, ...]], None],
+        judge: Callable[[FollowedShard, str], Awaitable[Loss | None]],
+        fail_on_data_loss: bool,
         clock: Callable[[], float],
     ) -> None:
         self.stream = stream
         self.shard_id = shard_id
         self.buffer = ShardBuffer(origin)
-        self.failure: ShardFailedError | None = None
+        self.failure: ShardFailedError | DataLossError | None = None
         self.replays = 0
+        self.losses = 0
         self._pool = pool
         self._room = room
         self._on_news = on_news
         self._on_end = on_end
+        self._judge = judge
+        self._fail_on_data_loss = fail_on_data_loss
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._records = 0
@@ -90,32 +103,66 @@ class FollowedShard:
             buffered_records=self.buffer.rows,
             buffered_bytes=self.buffer.nbytes,
             replays=self.replays,
+            losses=self.losses,
         )
 
     async def _follow(self, publisher: RecordPublisher) -> None:
+        begin: ShardPosition | None = self.buffer.end
+        try:
+            while begin is not None:
+                begin = await self._read(publisher, begin)
+        except DataLossError as error:
+            self.failure = error
+            self._on_news()
+        except Exception as error:
+            # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
+            self._fail(type(error).__name__, repr(error), error)
+
+    async def _read(self, publisher: RecordPublisher, begin: ShardPosition) -> ShardPosition | None:
+        """Read the shard; give where to begin anew when records were lost and the others are wanted."""
         try:
             await self._wait_for_room()
             self._subscriptions += 1
-            events = publisher.publish(self.stream, self.shard_id, self.buffer.end)
+            events = publisher.publish(self.stream, self.shard_id, begin)
             try:
                 async for event in events:
-                    self._pool.append(self.buffer, event)
-                    self._records += event.records.num_rows
-                    self._bytes += event.nbytes
-                    if event.child_shards:
-                        self._on_end(self, event.child_shards)
-                    if event.records.num_rows or event.child_shards:
-                        # Idle events of a thousand shards wake nobody: they are told when something else is.
-                        self._on_news()
+                    self._take(event)
                     await self._wait_for_room()
             finally:
                 await events.aclose()
         except (EfoConsumerError, AwsError) as error:
             code = getattr(error, "code", type(error).__name__)
-            self._fail(code, str(error), error)
-        except Exception as error:
-            # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
-            self._fail(type(error).__name__, repr(error), error)
+            loss = await self._judge(self, code)
+            if loss is None:
+                self._fail(code, str(error), error)
+                return None
+            return self._skip(loss)
+        return None
+
+    def _take(self, event: ShardEvent) -> None:
+        self._pool.append(self.buffer, event)
+        self._records += event.records.num_rows
+        self._bytes += event.nbytes
+        if event.child_shards:
+            self._on_end(self, event.child_shards)
+        if event.records.num_rows or event.child_shards:
+            # Idle events of a thousand shards wake nobody: they are told when something else is.
+            self._on_news()
+
+    def _skip(self, loss: Loss) -> ShardPosition | None:
+        report(
+            loss,
+            stream=self.stream.name,
+            shard_id=self.shard_id,
+            after=self.buffer.end,
+            upto=LEFT,
+            fail=self._fail_on_data_loss,
+        )
+        self.losses += 1
+        if loss.children is None:
+            return ShardPosition.trim_horizon()
+        self._take(ShardEvent(_NO_RECORDS, None, 0, loss.children, 0))
+        return None
 
     def _fail(self, code: str, reason: str, cause: Exception) -> None:
         failure = ShardFailedError(stream=self.stream.name, shard_id=self.shard_id, code=code, reason=reason)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._publisher import StreamIdentity
+from penstock.efo_consumer._reader_loss import refused
 from penstock.efo_consumer._reader_shard import FollowedShard
 from penstock.efo_consumer._shard_graph import ShardGraph
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader_api import OpenRequest
     from penstock.efo_consumer._reader_backend import ReaderBackend
     from penstock.efo_consumer._reader_config import ReaderConfig
+    from penstock.efo_consumer._reader_loss import Loss
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +37,7 @@ class SessionShards:
         pool: bounds the buffers.
         room: rung when the pool may have room again.
         news: rung when a shard has something to tell.
+        on_children: told the stream and its new shards at the end of a shard.
         clock: monotonic seconds.
     """
 
@@ -46,6 +49,7 @@ class SessionShards:
         pool: BufferPool,
         room: Bell,
         news: Bell,
+        on_children: Callable[[str, tuple[ChildShard, ...]], None] | None = None,
         clock: Callable[[], float],
     ) -> None:
         self.shards: dict[ShardKey, FollowedShard] = {}
@@ -55,6 +59,7 @@ class SessionShards:
         self._pool = pool
         self._room = room
         self._news = news
+        self._on_children = on_children
         self._clock = clock
         # Shards that some positions showed at their end; they need no buffer, but their children may start.
         self._finished: dict[str, set[str]] = {}
@@ -160,17 +165,26 @@ class SessionShards:
             room=self._room,
             on_news=self._news.ring,
             on_end=self._ended,
+            judge=self._judge,
+            fail_on_data_loss=self._config.fail_on_data_loss,
             clock=self._clock,
         )
         self.shards[key] = shard
         if self._publisher is not None:
             shard.start(self._publisher)
 
+    async def _judge(self, shard: FollowedShard, code: str) -> Loss | None:
+        stream = shard.stream.name
+        standing = {shard_id for name, shard_id in self.shards if name == stream} | self._finished.get(stream, set())
+        return await refused(self._backend, stream, shard.shard_id, shard.buffer.end, code, standing)
+
     def _ended(self, shard: FollowedShard, children: tuple[ChildShard, ...]) -> None:
         graph = self.graphs[shard.stream.name]
         graph.add(shard.shard_id, ())
         for child in children:
             graph.add(child.shard_id, child.parent_shard_ids)
+        if self._on_children is not None:
+            self._on_children(shard.stream.name, children)
         self._begin_children(shard.stream.name)
 
     def _discovery_needed(self, stream: str) -> bool:

@@ -42,19 +42,22 @@ def read_schema(*, with_encryption_type: bool) -> pa.Schema:
 def to_read_batch(
     records: pa.RecordBatch, stream_name: str, shard_id: str, *, with_encryption_type: bool
 ) -> pa.RecordBatch:
-    """Give wire records the columns of READ_SCHEMA; the data is not copied."""
+    """Give wire or user records the columns of READ_SCHEMA; the data is not copied."""
     rows = records.num_rows
+    has_user_records = records.schema.names[-1] == "explicitHashKey"
+    sub = records.column("subSequenceNumber") if has_user_records else pa.repeat(pa.scalar(0, pa.int64()), rows)
     columns = [
         records.column("data"),
         records.column("partitionKey"),
         pa.repeat(stream_name, rows),
         pa.repeat(shard_id, rows),
         records.column("sequenceNumber"),
-        pa.repeat(pa.scalar(0, pa.int64()), rows),
+        sub,
         records.column("approximateArrivalTimestamp"),
     ]
     if with_encryption_type:
-        columns += [records.column("encryptionType"), pa.nulls(rows, pa.string())]
+        hash_keys = records.column("explicitHashKey") if has_user_records else pa.nulls(rows, pa.string())
+        columns += [records.column("encryptionType"), hash_keys]
     return pa.RecordBatch.from_arrays(columns, schema=read_schema(with_encryption_type=with_encryption_type))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.efo_consumer import _messages as messages
@@ -72,6 +73,25 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                     yield pb.ReadRangeResponse(arrow_ipc=batch.serialize().to_pybytes())
             finally:
                 await batches.aclose()
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Follow(self, request: pb.FollowRequest, context: Any) -> AsyncIterator[pb.FollowResponse]:
+        """See the contract."""
+        schema = read_schema(with_encryption_type=request.with_encryption_type)
+        try:
+            batches = self._reader.follow(
+                request.session_id,
+                request.epoch,
+                messages.positions_from_messages(request.start),
+                max_records=request.max_records,
+                max_bytes=request.max_bytes,
+                with_encryption_type=request.with_encryption_type,
+            )
+            async with aclosing(batches):
+                yield pb.FollowResponse(arrow_ipc=schema.serialize().to_pybytes())
+                async for batch in batches:
+                    yield messages.followed_to_message(batch)
         except EfoConsumerError as error:
             await abort_with(context, error, status_table(error))
 

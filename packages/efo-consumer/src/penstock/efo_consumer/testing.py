@@ -72,6 +72,17 @@ class FakeShard:
     children: tuple[ChildShard, ...] = ()
     trimmed: int = 0
     gone: bool = False
+    hash_keys: tuple[int, int] = (0, 2**128 - 1)
+
+    @property
+    def starting_hash_key(self) -> str:
+        """See `KnownShard`."""
+        return str(self.hash_keys[0])
+
+    @property
+    def ending_hash_key(self) -> str:
+        """See `KnownShard`."""
+        return str(self.hash_keys[1])
 
 
 class FakeKinesis:
@@ -97,7 +108,7 @@ class FakeKinesis:
 
     def create_stream(self, stream: str, shards: int = 1) -> list[str]:
         """Add a stream; give its shards' ids."""
-        return [self._add_shard(stream, ()) for _ in range(shards)]
+        return [self._add_shard(stream, (), keys) for keys in _split((0, 2**128 - 1), shards)]
 
     def put(self, stream: str, shard_id: str, count: int = 1, *, size: int = 0) -> list[int]:
         """Write records; give their sequence numbers. Each holds its number's digits, padded to `size` bytes."""
@@ -119,8 +130,13 @@ class FakeKinesis:
 
     def reshard(self, stream: str, parents: Sequence[str], count: int) -> list[str]:
         """Close the parents and open `count` children of all of them: two of one is a split, one of two a merge."""
-        ids = [self._add_shard(stream, tuple(parents)) for _ in range(count)]
-        children = tuple(ChildShard(shard_id, tuple(parents), "0", "1") for shard_id in ids)
+        keys = [key for parent in parents for key in self.shards[stream, parent].hash_keys]
+        parts = _split((min(keys), max(keys)), count)
+        ids = [self._add_shard(stream, tuple(parents), part) for part in parts]
+        children = tuple(
+            ChildShard(shard_id, tuple(parents), str(first), str(last))
+            for shard_id, (first, last) in zip(ids, parts, strict=True)
+        )
         for parent in parents:
             self.shards[stream, parent].children = children
         self._changed.ring()
@@ -223,11 +239,17 @@ class FakeKinesis:
             after = max(after, -(-position.timestamp_millis // _MILLIS_PER_RECORD) - 1)
         return bisect_right(shard.sequence_numbers, after)
 
-    def _add_shard(self, stream: str, parents: tuple[str, ...]) -> str:
+    def _add_shard(self, stream: str, parents: tuple[str, ...], hash_keys: tuple[int, int]) -> str:
         count = sum(name == stream for name, _ in self.shards)
         shard_id = f"shardId-{count:012d}"
-        self.shards[stream, shard_id] = FakeShard(shard_id, parents)
+        self.shards[stream, shard_id] = FakeShard(shard_id, parents, hash_keys=hash_keys)
         return shard_id
+
+
+def _split(keys: tuple[int, int], count: int) -> list[tuple[int, int]]:
+    first, last = keys
+    step = (last - first + 1) // count
+    return [(first + n * step, last if n == count - 1 else first + (n + 1) * step - 1) for n in range(count)]
 
 
 class _FakePublisher:

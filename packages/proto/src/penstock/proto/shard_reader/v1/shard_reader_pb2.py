@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/shard_reader/v1/shard_reader.proto\x12\x1epenstock.proto.shard_reader.v1\"~\n\rShardPosition\x12:\n\x04type\x18\x01 \x01(\x0e\x32,.penstock.proto.shard_reader.v1.PositionType\x12\x18\n\x10timestamp_millis\x18\x02 \x01(\x03\x12\x17\n\x0fsequence_number\x18\x03 \x01(\t\"\xd1\x01\n\x0fStreamPositions\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12K\n\x06shards\x18\x02 \x03(\x0b\x32;.penstock.proto.shard_reader.v1.StreamPositions.ShardsEntry\x1a\\\n\x0bShardsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12<\n\x05value\x18\x02 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition:\x02\x38\x01\"R\n\x0eStreamConsumer\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\"\xf7\x01\n\x0bOpenRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x42\n\tpositions\x18\x02 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12M\n\x10record_publisher\x18\x03 \x01(\x0e\x32\x33.penstock.proto.shard_reader.v1.RecordPublisherType\x12\x41\n\tconsumers\x18\x04 \x03(\x0b\x32..penstock.proto.shard_reader.v1.StreamConsumer\"\x1d\n\x0cOpenResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\"\xb3\x01\n\x10PositionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12>\n\x05start\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x13\n\x0bmax_records\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x06 \x01(\x01\"\x95\x01\n\x11PositionsResponse\x12\x42\n\tpositions\x18\x01 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1c\n\x14millis_behind_latest\x18\x04 \x01(\x03\"\xae\x01\n\nShardRange\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12<\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\x12;\n\x04upto\x18\x04 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\"\xa8\x01\n\x10ReadRangeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12:\n\x06ranges\x18\x03 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardRange\x12\x1c\n\x14with_encryption_type\x18\x04 \x01(\x08\x12\x17\n\x0fmax_batch_bytes\x18\x05 \x01(\x03\"&\n\x11ReadRangeResponse\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\"v\n\rCommitRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x42\n\tpositions\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\"\x10\n\x0e\x43ommitResponse\"\"\n\x0cStatsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\xcb\x01\n\nShardStats\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x1c\n\x14millis_behind_latest\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x15\n\rsubscriptions\x18\x06 \x01(\x03\x12\x18\n\x10\x62uffered_records\x18\x07 \x01(\x03\x12\x16\n\x0e\x62uffered_bytes\x18\x08 \x01(\x03\x12\x0f\n\x07replays\x18\t \x01(\x03\"K\n\rStatsResponse\x12:\n\x06shards\x18\x01 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardStats\"1\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x0f\n\rCloseResponse*~\n\x13RecordPublisherType\x12%\n!RECORD_PUBLISHER_TYPE_UNSPECIFIED\x10\x00\x12\x1d\n\x19RECORD_PUBLISHER_TYPE_EFO\x10\x01\x12!\n\x1dRECORD_PUBLISHER_TYPE_POLLING\x10\x02*\xb3\x01\n\x0cPositionType\x12\x1d\n\x19POSITION_TYPE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aPOSITION_TYPE_TRIM_HORIZON\x10\x01\x12\x1e\n\x1aPOSITION_TYPE_AT_TIMESTAMP\x10\x02\x12\'\n#POSITION_TYPE_AFTER_SEQUENCE_NUMBER\x10\x03\x12\x1b\n\x17POSITION_TYPE_SHARD_END\x10\x04\x32\x92\x05\n\x12ShardReaderService\x12\x61\n\x04Open\x12+.penstock.proto.shard_reader.v1.OpenRequest\x1a,.penstock.proto.shard_reader.v1.OpenResponse\x12p\n\tPositions\x12\x30.penstock.proto.shard_reader.v1.PositionsRequest\x1a\x31.penstock.proto.shard_reader.v1.PositionsResponse\x12r\n\tReadRange\x12\x30.penstock.proto.shard_reader.v1.ReadRangeRequest\x1a\x31.penstock.proto.shard_reader.v1.ReadRangeResponse0\x01\x12g\n\x06\x43ommit\x12-.penstock.proto.shard_reader.v1.CommitRequest\x1a..penstock.proto.shard_reader.v1.CommitResponse\x12\x64\n\x05Stats\x12,.penstock.proto.shard_reader.v1.StatsRequest\x1a-.penstock.proto.shard_reader.v1.StatsResponse\x12\x64\n\x05\x43lose\x12,.penstock.proto.shard_reader.v1.CloseRequest\x1a-.penstock.proto.shard_reader.v1.CloseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/shard_reader/v1/shard_reader.proto\x12\x1epenstock.proto.shard_reader.v1\"~\n\rShardPosition\x12:\n\x04type\x18\x01 \x01(\x0e\x32,.penstock.proto.shard_reader.v1.PositionType\x12\x18\n\x10timestamp_millis\x18\x02 \x01(\x03\x12\x17\n\x0fsequence_number\x18\x03 \x01(\t\"\xd1\x01\n\x0fStreamPositions\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12K\n\x06shards\x18\x02 \x03(\x0b\x32;.penstock.proto.shard_reader.v1.StreamPositions.ShardsEntry\x1a\\\n\x0bShardsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12<\n\x05value\x18\x02 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition:\x02\x38\x01\"R\n\x0eStreamConsumer\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\"\xab\x02\n\x0bOpenRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x42\n\tpositions\x18\x02 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12M\n\x10record_publisher\x18\x03 \x01(\x0e\x32\x33.penstock.proto.shard_reader.v1.RecordPublisherType\x12\x41\n\tconsumers\x18\x04 \x03(\x0b\x32..penstock.proto.shard_reader.v1.StreamConsumer\x12\x19\n\x11named_shards_only\x18\x05 \x01(\x08\x12\x17\n\x0fsession_seconds\x18\x06 \x01(\x01\"\x1d\n\x0cOpenResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\"\xb3\x01\n\x10PositionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12>\n\x05start\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x13\n\x0bmax_records\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x06 \x01(\x01\"\xd4\x01\n\x11PositionsResponse\x12\x42\n\tpositions\x18\x01 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1c\n\x14millis_behind_latest\x18\x04 \x01(\x03\x12=\n\x07lineage\x18\x05 \x03(\x0b\x32,.penstock.proto.shard_reader.v1.ShardLineage\"O\n\x0cShardLineage\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x18\n\x10parent_shard_ids\x18\x03 \x03(\t\"\xae\x01\n\nShardRange\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12<\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\x12;\n\x04upto\x18\x04 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\"\xa8\x01\n\x10ReadRangeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12:\n\x06ranges\x18\x03 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardRange\x12\x1c\n\x14with_encryption_type\x18\x04 \x01(\x08\x12\x17\n\x0fmax_batch_bytes\x18\x05 \x01(\x03\"&\n\x11ReadRangeResponse\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\"\xb8\x01\n\rFollowRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12>\n\x05start\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x13\n\x0bmax_records\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x03\x12\x1c\n\x14with_encryption_type\x18\x06 \x01(\x08\"g\n\x0e\x46ollowResponse\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\x12\x42\n\x07reached\x18\x02 \x01(\x0b\x32\x31.penstock.proto.shard_reader.v1.PositionsResponse\"v\n\rCommitRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x42\n\tpositions\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\"\x10\n\x0e\x43ommitResponse\"\"\n\x0cStatsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\xdb\x01\n\nShardStats\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x1c\n\x14millis_behind_latest\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x15\n\rsubscriptions\x18\x06 \x01(\x03\x12\x18\n\x10\x62uffered_records\x18\x07 \x01(\x03\x12\x16\n\x0e\x62uffered_bytes\x18\x08 \x01(\x03\x12\x0f\n\x07replays\x18\t \x01(\x03\x12\x0e\n\x06losses\x18\n \x01(\x03\"K\n\rStatsResponse\x12:\n\x06shards\x18\x01 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardStats\"1\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x0f\n\rCloseResponse*~\n\x13RecordPublisherType\x12%\n!RECORD_PUBLISHER_TYPE_UNSPECIFIED\x10\x00\x12\x1d\n\x19RECORD_PUBLISHER_TYPE_EFO\x10\x01\x12!\n\x1dRECORD_PUBLISHER_TYPE_POLLING\x10\x02*\xb3\x01\n\x0cPositionType\x12\x1d\n\x19POSITION_TYPE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aPOSITION_TYPE_TRIM_HORIZON\x10\x01\x12\x1e\n\x1aPOSITION_TYPE_AT_TIMESTAMP\x10\x02\x12\'\n#POSITION_TYPE_AFTER_SEQUENCE_NUMBER\x10\x03\x12\x1b\n\x17POSITION_TYPE_SHARD_END\x10\x04\x32\xfd\x05\n\x12ShardReaderService\x12\x61\n\x04Open\x12+.penstock.proto.shard_reader.v1.OpenRequest\x1a,.penstock.proto.shard_reader.v1.OpenResponse\x12p\n\tPositions\x12\x30.penstock.proto.shard_reader.v1.PositionsRequest\x1a\x31.penstock.proto.shard_reader.v1.PositionsResponse\x12r\n\tReadRange\x12\x30.penstock.proto.shard_reader.v1.ReadRangeRequest\x1a\x31.penstock.proto.shard_reader.v1.ReadRangeResponse0\x01\x12i\n\x06\x46ollow\x12-.penstock.proto.shard_reader.v1.FollowRequest\x1a..penstock.proto.shard_reader.v1.FollowResponse0\x01\x12g\n\x06\x43ommit\x12-.penstock.proto.shard_reader.v1.CommitRequest\x1a..penstock.proto.shard_reader.v1.CommitResponse\x12\x64\n\x05Stats\x12,.penstock.proto.shard_reader.v1.StatsRequest\x1a-.penstock.proto.shard_reader.v1.StatsResponse\x12\x64\n\x05\x43lose\x12,.penstock.proto.shard_reader.v1.CloseRequest\x1a-.penstock.proto.shard_reader.v1.CloseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STREAMPOSITIONS_SHARDSENTRY']._loaded_options = None
   _globals['_STREAMPOSITIONS_SHARDSENTRY']._serialized_options = b'8\001'
-  _globals['_RECORDPUBLISHERTYPE']._serialized_start=2037
-  _globals['_RECORDPUBLISHERTYPE']._serialized_end=2163
-  _globals['_POSITIONTYPE']._serialized_start=2166
-  _globals['_POSITIONTYPE']._serialized_end=2345
+  _globals['_RECORDPUBLISHERTYPE']._serialized_start=2541
+  _globals['_RECORDPUBLISHERTYPE']._serialized_end=2667
+  _globals['_POSITIONTYPE']._serialized_start=2670
+  _globals['_POSITIONTYPE']._serialized_end=2849
   _globals['_SHARDPOSITION']._serialized_start=85
   _globals['_SHARDPOSITION']._serialized_end=211
   _globals['_STREAMPOSITIONS']._serialized_start=214
@@ -46,33 +46,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMCONSUMER']._serialized_start=425
   _globals['_STREAMCONSUMER']._serialized_end=507
   _globals['_OPENREQUEST']._serialized_start=510
-  _globals['_OPENREQUEST']._serialized_end=757
-  _globals['_OPENRESPONSE']._serialized_start=759
-  _globals['_OPENRESPONSE']._serialized_end=788
-  _globals['_POSITIONSREQUEST']._serialized_start=791
-  _globals['_POSITIONSREQUEST']._serialized_end=970
-  _globals['_POSITIONSRESPONSE']._serialized_start=973
-  _globals['_POSITIONSRESPONSE']._serialized_end=1122
-  _globals['_SHARDRANGE']._serialized_start=1125
-  _globals['_SHARDRANGE']._serialized_end=1299
-  _globals['_READRANGEREQUEST']._serialized_start=1302
-  _globals['_READRANGEREQUEST']._serialized_end=1470
-  _globals['_READRANGERESPONSE']._serialized_start=1472
-  _globals['_READRANGERESPONSE']._serialized_end=1510
-  _globals['_COMMITREQUEST']._serialized_start=1512
-  _globals['_COMMITREQUEST']._serialized_end=1630
-  _globals['_COMMITRESPONSE']._serialized_start=1632
-  _globals['_COMMITRESPONSE']._serialized_end=1648
-  _globals['_STATSREQUEST']._serialized_start=1650
-  _globals['_STATSREQUEST']._serialized_end=1684
-  _globals['_SHARDSTATS']._serialized_start=1687
-  _globals['_SHARDSTATS']._serialized_end=1890
-  _globals['_STATSRESPONSE']._serialized_start=1892
-  _globals['_STATSRESPONSE']._serialized_end=1967
-  _globals['_CLOSEREQUEST']._serialized_start=1969
-  _globals['_CLOSEREQUEST']._serialized_end=2018
-  _globals['_CLOSERESPONSE']._serialized_start=2020
-  _globals['_CLOSERESPONSE']._serialized_end=2035
-  _globals['_SHARDREADERSERVICE']._serialized_start=2348
-  _globals['_SHARDREADERSERVICE']._serialized_end=3006
+  _globals['_OPENREQUEST']._serialized_end=809
+  _globals['_OPENRESPONSE']._serialized_start=811
+  _globals['_OPENRESPONSE']._serialized_end=840
+  _globals['_POSITIONSREQUEST']._serialized_start=843
+  _globals['_POSITIONSREQUEST']._serialized_end=1022
+  _globals['_POSITIONSRESPONSE']._serialized_start=1025
+  _globals['_POSITIONSRESPONSE']._serialized_end=1237
+  _globals['_SHARDLINEAGE']._serialized_start=1239
+  _globals['_SHARDLINEAGE']._serialized_end=1318
+  _globals['_SHARDRANGE']._serialized_start=1321
+  _globals['_SHARDRANGE']._serialized_end=1495
+  _globals['_READRANGEREQUEST']._serialized_start=1498
+  _globals['_READRANGEREQUEST']._serialized_end=1666
+  _globals['_READRANGERESPONSE']._serialized_start=1668
+  _globals['_READRANGERESPONSE']._serialized_end=1706
+  _globals['_FOLLOWREQUEST']._serialized_start=1709
+  _globals['_FOLLOWREQUEST']._serialized_end=1893
+  _globals['_FOLLOWRESPONSE']._serialized_start=1895
+  _globals['_FOLLOWRESPONSE']._serialized_end=1998
+  _globals['_COMMITREQUEST']._serialized_start=2000
+  _globals['_COMMITREQUEST']._serialized_end=2118
+  _globals['_COMMITRESPONSE']._serialized_start=2120
+  _globals['_COMMITRESPONSE']._serialized_end=2136
+  _globals['_STATSREQUEST']._serialized_start=2138
+  _globals['_STATSREQUEST']._serialized_end=2172
+  _globals['_SHARDSTATS']._serialized_start=2175
+  _globals['_SHARDSTATS']._serialized_end=2394
+  _globals['_STATSRESPONSE']._serialized_start=2396
+  _globals['_STATSRESPONSE']._serialized_end=2471
+  _globals['_CLOSEREQUEST']._serialized_start=2473
+  _globals['_CLOSEREQUEST']._serialized_end=2522
+  _globals['_CLOSERESPONSE']._serialized_start=2524
+  _globals['_CLOSERESPONSE']._serialized_end=2539
+  _globals['_SHARDREADERSERVICE']._serialized_start=2852
+  _globals['_SHARDREADERSERVICE']._serialized_end=3617
 # @@protoc_insertion_point(module_scope)

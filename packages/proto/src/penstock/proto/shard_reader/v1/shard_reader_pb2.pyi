@@ -194,10 +194,16 @@ class OpenRequest(_message.Message):
     POSITIONS_FIELD_NUMBER: _builtins.int
     RECORD_PUBLISHER_FIELD_NUMBER: _builtins.int
     CONSUMERS_FIELD_NUMBER: _builtins.int
+    NAMED_SHARDS_ONLY_FIELD_NUMBER: _builtins.int
+    SESSION_SECONDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same query."""
     record_publisher: Global___RecordPublisherType.ValueType
     """Enhanced fan-out when unspecified."""
+    named_shards_only: _builtins.bool
+    """Follow exactly the shards that the caller names, never their children by itself: the caller spreads shards over several readers."""
+    session_seconds: _builtins.float
+    """Seconds after which a session that nobody called is ended; zero leaves it to the reader."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """Where to begin, one entry per stream. Required: LATEST is resolved by the caller, once."""
@@ -213,10 +219,12 @@ class OpenRequest(_message.Message):
         positions: _abc.Iterable[Global___StreamPositions] | None = ...,
         record_publisher: Global___RecordPublisherType.ValueType = ...,
         consumers: _abc.Iterable[Global___StreamConsumer] | None = ...,
+        named_shards_only: _builtins.bool = ...,
+        session_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "positions", b"positions", "record_publisher", b"record_publisher", "session_id", b"session_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "session_id", b"session_id", "session_seconds", b"session_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -298,6 +306,7 @@ class PositionsResponse(_message.Message):
     RECORDS_FIELD_NUMBER: _builtins.int
     BYTES_FIELD_NUMBER: _builtins.int
     MILLIS_BEHIND_LATEST_FIELD_NUMBER: _builtins.int
+    LINEAGE_FIELD_NUMBER: _builtins.int
     records: _builtins.int
     """Records between start and the positions that are known to be buffered."""
     bytes: _builtins.int
@@ -308,6 +317,10 @@ class PositionsResponse(_message.Message):
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """One entry per stream. Equal to start when nothing is new."""
 
+    @_builtins.property
+    def lineage(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardLineage]:
+        """With named_shards_only: the shards that continue those that were read to their end, for the caller to place."""
+
     def __init__(
         self,
         *,
@@ -315,14 +328,47 @@ class PositionsResponse(_message.Message):
         records: _builtins.int = ...,
         bytes: _builtins.int = ...,
         millis_behind_latest: _builtins.int = ...,
+        lineage: _abc.Iterable[Global___ShardLineage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "millis_behind_latest", b"millis_behind_latest", "positions", b"positions", "records", b"records"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "lineage", b"lineage", "millis_behind_latest", b"millis_behind_latest", "positions", b"positions", "records", b"records"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PositionsResponse: _TypeAlias = PositionsResponse  # noqa: Y015
+
+@_typing.final
+class ShardLineage(_message.Message):
+    """Where a shard comes from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STREAM_NAME_FIELD_NUMBER: _builtins.int
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    PARENT_SHARD_IDS_FIELD_NUMBER: _builtins.int
+    stream_name: _builtins.str
+    """Name of the stream."""
+    shard_id: _builtins.str
+    """Id of the shard."""
+    @_builtins.property
+    def parent_shard_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """None, one after a split, two after a merge."""
+
+    def __init__(
+        self,
+        *,
+        stream_name: _builtins.str = ...,
+        shard_id: _builtins.str = ...,
+        parent_shard_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent_shard_ids", b"parent_shard_ids", "shard_id", b"shard_id", "stream_name", b"stream_name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardLineage: _TypeAlias = ShardLineage  # noqa: Y015
 
 @_typing.final
 class ShardRange(_message.Message):
@@ -425,6 +471,78 @@ class ReadRangeResponse(_message.Message):
 Global___ReadRangeResponse: _TypeAlias = ReadRangeResponse  # noqa: Y015
 
 @_typing.final
+class FollowRequest(_message.Message):
+    """Asks for batches as they come."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    START_FIELD_NUMBER: _builtins.int
+    MAX_RECORDS_FIELD_NUMBER: _builtins.int
+    MAX_BYTES_FIELD_NUMBER: _builtins.int
+    WITH_ENCRYPTION_TYPE_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """As in Open."""
+    epoch: _builtins.int
+    """As given by Open."""
+    max_records: _builtins.int
+    """Most records of one step; zero for no bound."""
+    max_bytes: _builtins.int
+    """Most bytes (data and partition keys) of one step; zero for no bound. At least one event is always let through."""
+    with_encryption_type: _builtins.bool
+    """Add the columns `encryptionType` and `explicitHashKey`."""
+    @_builtins.property
+    def start(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
+        """From here on; one entry per stream."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        start: _abc.Iterable[Global___StreamPositions] | None = ...,
+        max_records: _builtins.int = ...,
+        max_bytes: _builtins.int = ...,
+        with_encryption_type: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_bytes", b"max_bytes", "max_records", b"max_records", "session_id", b"session_id", "start", b"start", "with_encryption_type", b"with_encryption_type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowRequest: _TypeAlias = FollowRequest  # noqa: Y015
+
+@_typing.final
+class FollowResponse(_message.Message):
+    """A part of a step, or its end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARROW_IPC_FIELD_NUMBER: _builtins.int
+    REACHED_FIELD_NUMBER: _builtins.int
+    arrow_ipc: _builtins.bytes
+    """One or more whole messages of an Arrow IPC stream, as in ReadRangeResponse; empty at the end of a step."""
+    @_builtins.property
+    def reached(self) -> Global___PositionsResponse:
+        """At the end of a step: how far all batches so far lead. Whoever starts there again misses nothing and repeats nothing."""
+
+    def __init__(
+        self,
+        *,
+        arrow_ipc: _builtins.bytes = ...,
+        reached: Global___PositionsResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reached", b"reached"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc", "reached", b"reached"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FollowResponse: _TypeAlias = FollowResponse  # noqa: Y015
+
+@_typing.final
 class CommitRequest(_message.Message):
     """Drops what was read."""
 
@@ -510,6 +628,7 @@ class ShardStats(_message.Message):
     BUFFERED_RECORDS_FIELD_NUMBER: _builtins.int
     BUFFERED_BYTES_FIELD_NUMBER: _builtins.int
     REPLAYS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     shard_id: _builtins.str
@@ -528,6 +647,8 @@ class ShardStats(_message.Message):
     """Bytes in the buffer."""
     replays: _builtins.int
     """Ranges that were read again from Kinesis since Open."""
+    losses: _builtins.int
+    """Positions whose records the stream no longer held, and that were skipped, since Open."""
     def __init__(
         self,
         *,
@@ -540,10 +661,11 @@ class ShardStats(_message.Message):
         buffered_records: _builtins.int = ...,
         buffered_bytes: _builtins.int = ...,
         replays: _builtins.int = ...,
+        losses: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,70 @@
+"""The hash keys that each shard takes: which user records of an aggregate are its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+import pyarrow.compute as pc
+
+from penstock.aws import AwsError
+from penstock.efo_consumer._kpl import DeaggregationCounts, HashKeyRange, deaggregate
+from penstock.efo_consumer._kpl_format import MAGIC
+from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._publisher import ChildShard
+    from penstock.efo_consumer._reader_backend import KnownShard, ReaderBackend
+
+_log = logging.getLogger(__name__)
+
+
+class Deaggregator:
+    """Takes the aggregates of ranges apart. A shard's keys never change, so each stream is listed once, when needed.
+
+    Args:
+        backend: lists the shards.
+    """
+
+    def __init__(self, backend: ReaderBackend) -> None:
+        self._backend = backend
+        self._ranges: dict[tuple[str, str], HashKeyRange | None] = {}
+        self._listing = asyncio.Lock()
+        self.counts = DeaggregationCounts()
+
+    def learn(self, stream: str, shards: Iterable[ChildShard | KnownShard]) -> None:
+        """Take the keys of shards that somebody listed or that continue another."""
+        for shard in shards:
+            keys = HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key)
+            self._ranges[stream, shard.shard_id] = keys
+
+    async def take_apart(self, records: pa.RecordBatch, stream: str, shard_id: str) -> pa.RecordBatch:
+        """Give the user records, USER_RECORD_SCHEMA; always the same ones of the same records.
+
+        Raises:
+            ShardFailedError: there are aggregates, and the shard's keys cannot be told.
+        """
+        keys = None
+        if pc.any(pc.starts_with(records.column("data"), pattern=MAGIC)).as_py():
+            keys = await self._keys(stream, shard_id)
+        return deaggregate(records, keys, counts=self.counts)
+
+    async def _keys(self, stream: str, shard_id: str) -> HashKeyRange | None:
+        key = (stream, shard_id)
+        async with self._listing:
+            if key in self._ranges:
+                return self._ranges[key]
+            try:
+                self.learn(stream, await self._backend.list_shards(stream))
+            except (EfoConsumerError, AwsError) as error:
+                code = getattr(error, "code", type(error).__name__)
+                raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
+            if key not in self._ranges:
+                _log.warning("%s/%s is not listed any more: its aggregates are given whole", stream, shard_id)
+                self._ranges[key] = None
+            return self._ranges[key]

@@ -1,0 +1,170 @@
+"""Which records a position can no longer lead to: what Kinesis answers, and what is left to guess.
+
+Kinesis refuses a position or a shard that it no longer knows; that is certain. It may also read on from its oldest
+record when a position is older than the retention, without a word. Then the second inside the sequence number tells
+that this may have happened, and the shard's oldest record tells whether it did: when that is not beyond the position,
+nothing is missing. What remains is a shard that nothing was written to between the position and its oldest record:
+nobody can tell that from a loss, so it counts as one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from opentelemetry import metrics
+
+from penstock.aws import AwsError
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer._publisher import ChildShard
+from penstock.efo_consumer._sequence_time import arrival_seconds
+from penstock.efo_consumer.errors import DataLossError, EfoConsumerError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from penstock.efo_consumer._positions import StreamPositions
+    from penstock.efo_consumer._reader_backend import KnownShard, ReaderBackend
+
+_log = logging.getLogger(__name__)
+_losses = metrics.get_meter("penstock.efo_consumer").create_counter(
+    "dataLosses",
+    unit="{range}",
+    description="Positions whose records the stream no longer holds, and that were skipped",
+)
+
+LEFT = "the oldest record that is left"
+SHORTEST_RETENTION_SECONDS = 24 * 3600.0
+POSITION_REFUSED = "InvalidArgumentException"
+SHARD_REFUSED = "ResourceNotFoundException"
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records that are gone.
+
+    Attributes:
+        reason: what was found.
+        children: the shards that go on where this one is gone as a whole; None while it is there.
+    """
+
+    reason: str
+    children: tuple[ChildShard, ...] | None = None
+
+
+def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: object, fail: bool) -> None:
+    """Raise the loss, or count it and go on.
+
+    Raises:
+        DataLossError: `fail` is set.
+    """
+    lost = DataLossError(stream=stream, shard_id=shard_id, after=str(after), upto=str(upto), reason=loss.reason)
+    if fail:
+        raise lost
+    _losses.add(1, {"stream": stream, "shard": shard_id})
+    _log.warning("%s", lost)
+
+
+async def passed_over(
+    backend: ReaderBackend, stream: str, shard_id: str, after: ShardPosition, now: float
+) -> Loss | None:
+    """Tell whether Kinesis would read on from its oldest record instead of from this position, without a word."""
+    if after.sequence_number is None:
+        return None
+    began = arrival_seconds(after.sequence_number)
+    if began is None or now - began < SHORTEST_RETENTION_SECONDS:
+        return None
+    try:
+        retention = await backend.retention_seconds(stream)
+        if now - began <= retention:
+            return None
+        oldest = await _oldest(backend, stream, shard_id)
+    except (EfoConsumerError, AwsError) as error:
+        # What is wrong is told by whoever reads the shard; that it was not checked must not stop them.
+        _log.warning("cannot tell whether %s/%s %s is older than the retention: %s", stream, shard_id, after, error)
+        return None
+    if oldest is not None and oldest <= int(after.sequence_number):
+        return None
+    return Loss(f"it begins {(now - began) / 3600:.1f} h ago and records are kept for {retention / 3600:g} h")
+
+
+async def check_positions(
+    backend: ReaderBackend, positions: StreamPositions, now: float, *, fail: bool
+) -> list[tuple[str, str]]:
+    """Give the stream and id of each shard that has lost records since its position.
+
+    Raises:
+        DataLossError: one has, and `fail` is set.
+    """
+    shards = [(stream, shard_id, after) for stream, ids in positions.streams.items() for shard_id, after in ids.items()]
+    # Only positions that are older than the shortest retention ask Kinesis anything.
+    found = await asyncio.gather(*(passed_over(backend, *shard, now) for shard in shards))
+    lost = []
+    for (stream, shard_id, after), loss in zip(shards, found, strict=True):
+        if loss is not None:
+            report(loss, stream=stream, shard_id=shard_id, after=after, upto=LEFT, fail=fail)
+            lost.append((stream, shard_id))
+    return lost
+
+
+async def _oldest(backend: ReaderBackend, stream: str, shard_id: str) -> int | None:
+    events = backend.read_once(stream, shard_id, ShardPosition.trim_horizon())
+    try:
+        async for event in events:
+            if event.records.num_rows:
+                return int(event.records.column("sequenceNumber")[0].as_py())
+        return None
+    finally:
+        await events.aclose()
+
+
+async def refused(
+    backend: ReaderBackend, stream: str, shard_id: str, after: ShardPosition, code: str, standing: Collection[str]
+) -> Loss | None:
+    """Tell whether a refusal means lost records; None when it means something else.
+
+    Args:
+        standing: the shards that have positions, which the successors of a shard that is gone are not among.
+    """
+    if code == POSITION_REFUSED and after.sequence_number is not None:
+        return Loss("Kinesis no longer knows the position that it begins at")
+    if code != SHARD_REFUSED:
+        return None
+    try:
+        listed = await backend.list_shards(stream)
+    except (EfoConsumerError, AwsError) as error:
+        _log.warning("cannot tell whether %s/%s is gone: %s", stream, shard_id, error)
+        return None
+    if any(shard.shard_id == shard_id for shard in listed):
+        # The shard is there: it is the consumer that is not.
+        return None
+    return Loss("the shard is gone", successors(shard_id, listed, standing))
+
+
+def successors(gone: str, listed: Iterable[KnownShard], standing: Collection[str]) -> tuple[ChildShard, ...]:
+    """Give the shards to go on with: the children of one that is gone; when they are gone too, what is left of them.
+
+    The latter are the oldest shards, neither of which nor of whose descendants anybody reads.
+    """
+    shards = {shard.shard_id: shard for shard in listed}
+    found = [shard for shard in shards.values() if gone in shard.parent_shard_ids]
+    if not found:
+        read, pending = set(standing), list(standing)
+        while pending:
+            shard = shards.get(pending.pop())
+            parents = set(shard.parent_shard_ids) - read if shard is not None else set()
+            read |= parents
+            pending += parents
+        roots = (shard for shard in shards.values() if not any(parent in shards for parent in shard.parent_shard_ids))
+        found = [shard for shard in roots if shard.shard_id not in read]
+    return tuple(
+        ChildShard(
+            shard.shard_id,
+            shard.parent_shard_ids if gone in shard.parent_shard_ids else (gone,),
+            shard.starting_hash_key,
+            shard.ending_hash_key,
+        )
+        for shard in found
+    )
