@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 import pytest
+from botocore.config import Config
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -45,7 +46,8 @@ def request(job_id="job", consumer_name="delays", **options):
 
 
 def consumers(emulator):
-    client = emulator.client()
+    # Kinesis's limits hold for tests, too.
+    client = emulator.client(config=Config(retries={"mode": "standard", "total_max_attempts": 10}))
     arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
     found = client.list_stream_consumers(StreamARN=arn)["Consumers"]
     return {each["ConsumerName"]: each["ConsumerStatus"] for each in found}

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from penstock.registration import Heartbeat, Lease, LeaseKeeper
+from penstock.registration._keeper import KeptLease
 from penstock.registration.errors import RegistryUnavailableError
 from penstock.registration.testing import ManualClock
 
@@ -77,6 +78,14 @@ async def test_a_bug_in_the_registry_ends_in_on_lost_too():
     _, error, ended_after = await run_until_lost(*[ValueError("bug")] * 20)
     assert ended_after == 30
     assert "bug" in error.reason
+
+
+async def test_a_heartbeat_without_an_answer_is_given_up_while_there_is_time_for_another():
+    """A third of the lease's life: whatever hangs, the next try goes another way."""
+    kept = KeptLease.given(30.0, sent_at=100.0)
+    assert kept.patience_seconds(110.0) == 10.0
+    assert kept.missed(120.0).next_heartbeat_at == 122.5
+    assert kept.patience_seconds(122.5) == 7.5
 
 
 async def test_time_counts_from_before_the_acquire_was_sent():

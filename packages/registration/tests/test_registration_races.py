@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -14,6 +15,7 @@ from penstock.registration import (
     _messages,
 )
 from penstock.registration.errors import (
+    RegistrationDeniedError,
     RegistryAccessError,
     RegistryUnavailableError,
 )
@@ -188,3 +190,88 @@ async def test_a_restart_between_two_heartbeats_is_not_noticed(parts, serving, d
             assert (await remote.heartbeat(lease)).held
         async with serving(home.registry, port=server.port):
             assert (await remote.heartbeat(lease)).held
+
+
+async def test_a_registration_that_kinesis_refused_is_not_taken_for_ours_later(parts):
+    """Somebody else registers the same name afterwards: it is used, and left alone."""
+    home = parts()
+    home.kinesis.fail("register_stream_consumer", "AccessDeniedException")
+    with pytest.raises(RegistrationDeniedError):
+        await home.acquire()
+    home.kinesis.register_outside("flights", "delays")
+    assert await home.local.sweep() == []
+    lease = await home.acquire()
+    assert not lease.registration_is_ours
+    assert await home.registry.release(lease) is False
+    assert home.kinesis.names() == {"delays"}
+
+
+async def test_reconciling_writes_down_what_a_killed_registry_had_registered(parts, monkeypatch):
+    """At the start, before anybody asks: the consumer is known, by its ARN, and as ours."""
+    home = parts()
+
+    def die():
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    home.kinesis.after["register_stream_consumer"] = die
+    with pytest.raises((Killed, TypeError)):
+        await home.acquire()
+    successor = parts()
+    await successor.local.reconcile()
+    (consumer,) = await successor.registry.list_consumers()
+    assert consumer.registration_is_ours
+    assert consumer.consumer_arn.endswith("/consumer/delays:1700000001")
+
+
+async def test_another_registry_that_is_about_to_register_is_waited_for(parts, monkeypatch):
+    """Not for ever: it may have died before it asked Kinesis."""
+    home = parts()
+    register = home.kinesis.register_stream_consumer
+
+    def die(**_):
+        monkeypatch.setattr(home.store, "write", None)
+        raise Killed
+
+    monkeypatch.setattr(home.kinesis, "register_stream_consumer", die)
+    with pytest.raises((Killed, TypeError)):
+        await home.acquire()
+    monkeypatch.setattr(home.kinesis, "register_stream_consumer", register)
+    before = home.clock()
+    lease = await parts().acquire()
+    assert lease.registration_is_ours
+    assert home.clock() - before >= 10
+    assert home.kinesis.calls.count("register_stream_consumer") == 1
+
+
+async def test_a_thousand_heartbeats_at_once_share_a_stream(parts, serving):
+    """Each gets its own answer, in whatever order they were asked for."""
+    home = parts()
+    async with serving(home.registry) as server, RemoteConsumerRegistry(server.address) as remote:
+        lease = await remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
+        strangers = [replace(lease, fencing_token=lease.fencing_token + 1 + number) for number in range(1500)]
+        outcomes = await asyncio.gather(*(remote.heartbeat(each) for each in [*strangers, lease]))
+        assert [outcome.held for outcome in outcomes] == [False] * 1500 + [True]
+
+
+async def test_a_heartbeat_that_is_given_up_does_not_confuse_the_next(parts, serving, monkeypatch):
+    """The answer that comes too late is nobody's."""
+    home = parts()
+    async with serving(home.registry) as server, RemoteConsumerRegistry(server.address) as remote:
+        lease = await remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
+        heartbeat = home.registry.heartbeat
+        arrived, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(asked):
+            arrived.set()
+            await go_on.wait()
+            return await heartbeat(asked)
+
+        monkeypatch.setattr(home.registry, "heartbeat", slow)
+        waiting = asyncio.create_task(remote.heartbeat(replace(lease, fencing_token=99)))
+        await arrived.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        go_on.set()
+        assert (await remote.heartbeat(lease)).held

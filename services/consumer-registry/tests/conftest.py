@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from botocore.config import Config
 
 from penstock.emulator.testing import running_emulator
 from penstock.registration import AcquireRequest
@@ -62,8 +63,10 @@ def request_lease():
 def consumer_names(emulator):
     """Asks Kinesis for the names of the stream's consumers."""
 
+    # Kinesis's limits hold for tests, too.
+    client = emulator.client(config=Config(retries={"mode": "standard", "total_max_attempts": 10}))
+
     def ask():
-        client = emulator.client()
         arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
         return [each["ConsumerName"] for each in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
 
@@ -78,7 +81,7 @@ def eventually():
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "it did not come true in time"
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     return wait
 

@@ -155,6 +155,13 @@ def begin_registration(record: ConsumerRecord, *, fencing_token: int) -> Consume
     )
 
 
+def abandon_registration(record: ConsumerRecord, *, fencing_token: int) -> ConsumerRecord | None:
+    """Take back what `begin_registration` wrote down: Kinesis refused. None when somebody else began since."""
+    if record.phase is not RegistrationPhase.REGISTERING or record.registering_token != fencing_token:
+        return None
+    return finish_deregistration(record)
+
+
 def finish_registration(record: ConsumerRecord, *, consumer_arn: str, made: bool, fencing_token: int) -> ConsumerRecord:
     """Write down the consumer's ARN and whose registration it is.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from types import MappingProxyType
 from typing import Final
 
@@ -16,17 +15,22 @@ _CALLS_PER_SECOND: Final = MappingProxyType(
     }
 )
 """Calls a second, and whether the limit is a stream's (else the account's), by the API reference."""
-_WINDOW_SECONDS: Final = 1.0
+_MARGIN: Final = 1.1
+"""Calls that were sent at the right distance may arrive closer together."""
+_BURST_SHARE: Final = 0.2
+"""Of a second's calls, how many may go at once: one of five, four of twenty."""
 
 
 class CallPace:
-    """Keeps the calls of a process below Kinesis's limits.
+    """Keeps the calls of a process below Kinesis's limits, at even distances.
 
     Others may call, too: being throttled nevertheless is a matter of back-off.
     """
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[str, str], deque[float]] = {}
+        # Per operation and stream: when the next call would be due, were all of them evenly spaced.
+        self._due: dict[tuple[str, str], float] = {}
+        self._asked_at = float("-inf")
 
     def reserve(self, operation: str, stream: str, now: float) -> float:
         """Take the next free place. Returns the seconds to wait before the call; 0 when there is room now."""
@@ -34,13 +38,17 @@ class CallPace:
             return 0.0
         limit, of_stream = _CALLS_PER_SECOND[operation]
         self._forget(now)
-        sent = self._sent.setdefault((operation, stream if of_stream else ""), deque(maxlen=limit))
-        at = now if len(sent) < limit else max(now, sent[0] + _WINDOW_SECONDS)
-        sent.append(at)
-        return at - now
+        distance = _MARGIN / limit
+        key = (operation, stream if of_stream else "")
+        due = max(now, self._due.get(key, now))
+        self._due[key] = due + distance
+        at_once = max(1, int(limit * _BURST_SHARE))
+        return max(0.0, due - (at_once - 1) * distance - now)
 
     def _forget(self, now: float) -> None:
-        """Streams come and go: what has no call within the last second limits nothing."""
-        over = [key for key, sent in self._sent.items() if sent[-1] + _WINDOW_SECONDS <= now]
-        for key in over:
-            del self._sent[key]
+        """What is due already limits nothing, and streams come and go; nor does what a clock said before it was set back."""
+        if now < self._asked_at:
+            self._due.clear()
+        self._asked_at = now
+        for key in [key for key, due in self._due.items() if due <= now]:
+            del self._due[key]

@@ -71,6 +71,10 @@ async def _go_on() -> bool:
     return True
 
 
+async def _nothing() -> None:
+    """Nobody wants to know."""
+
+
 class StreamConsumerRegistrar:
     """Registers a consumer with a stream, as FLIP-128 has it, and ends it again.
 
@@ -151,12 +155,14 @@ class StreamConsumerRegistrar:
         stream_arn: str | None = None,
         stagger: bool = True,
         before_register: Callable[[], Awaitable[bool]] = _go_on,
+        on_refused: Callable[[], Awaitable[None]] = _nothing,
     ) -> RegisteredConsumer:
         """Return the consumer of that name, ACTIVE; registered now if there was none.
 
         First waits a random part of the register back-off's base (`stagger`), so that tasks that start together do
         not all ask at once. `before_register` is awaited right before Kinesis is asked to register; when it says no,
-        because somebody else is about to, Kinesis is looked at again instead.
+        because somebody else is about to, Kinesis is looked at again instead. `on_refused` is awaited when Kinesis has
+        certainly not registered anything.
 
         Raises:
             StreamNotFoundError, RegistrationDeniedError, ConsumerLimitError, InvalidRequestError,
@@ -174,7 +180,9 @@ class StreamConsumerRegistrar:
             else:
                 # Kinesis takes no more than a few at a time in CREATING.
                 async with self._creating:
-                    consumer = await self._bring_active(stream_name, consumer_name, stream_arn, found, before_register)
+                    consumer = await self._bring_active(
+                        stream_name, consumer_name, stream_arn, found, before_register, on_refused
+                    )
             span.set_attribute("penstock.registration_made", consumer.made)
             return consumer
 
@@ -185,6 +193,7 @@ class StreamConsumerRegistrar:
         stream_arn: str,
         found: FoundConsumer | None,
         before_register: Callable[[], Awaitable[bool]],
+        on_refused: Callable[[], Awaitable[None]],
     ) -> RegisteredConsumer:
         give_up = self._deadline(self._config.register_timeout, f"{consumer_name!r} of {stream_name!r}", "ACTIVE")
         made = False
@@ -192,7 +201,7 @@ class StreamConsumerRegistrar:
         while found is None or found.status != "ACTIVE":
             if found is None:
                 if await before_register():
-                    made = await self._register_once(stream_name, consumer_name, stream_arn)
+                    made = await self._register_once(stream_name, consumer_name, stream_arn, on_refused)
             elif found.status == "DELETING":
                 # What is going away is nobody's: the one that comes after it has another ARN.
                 made = False
@@ -202,7 +211,9 @@ class StreamConsumerRegistrar:
             found = await self.find(stream_name, consumer_name, stream_arn=stream_arn)
         return RegisteredConsumer(arn=found.arn, made=made)
 
-    async def _register_once(self, stream_name: str, consumer_name: str, stream_arn: str) -> bool:
+    async def _register_once(
+        self, stream_name: str, consumer_name: str, stream_arn: str, on_refused: Callable[[], Awaitable[None]]
+    ) -> bool:
         """Ask Kinesis to register. Returns False when somebody else was faster."""
         unanswered = False
 
@@ -224,6 +235,8 @@ class StreamConsumerRegistrar:
         try:
             return await retry(call, self._config.policy("register"), sleep=self._sleep, random=self._random)
         except (AwsError, BotoCoreError, ClientError, OSError) as error:
+            if not unanswered:
+                await on_refused()
             if error_code(error) == "LimitExceededException":
                 existing = [consumer.name for consumer in await self.list_consumers(stream_arn)]
                 raise ConsumerLimitError(

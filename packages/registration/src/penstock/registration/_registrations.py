@@ -30,6 +30,7 @@ class Registrations:
         self._clock = clock
         self._looked_up: dict[Key, tuple[int, str]] = {}
         self._events = 0
+        self._begun: dict[Key, int] = {}
         self._others: dict[Key, tuple[int, float]] = {}
 
     def next_event(self) -> int:
@@ -62,7 +63,13 @@ class Registrations:
             )
             if begun is None:
                 raise await self.overtaken(key, token)
+            self._begun[key] = token
             return True
+
+        async def abandon() -> None:
+            await self._records.change(
+                key, lambda record: lease_rules.abandon_registration(record, fencing_token=token)
+            )
 
         looked_up = self.next_event()
         try:
@@ -72,6 +79,7 @@ class Registrations:
                 stream_arn=request.stream_arn,
                 stagger=request.strategy is RegistrationStrategy.LAZY and not registered,
                 before_register=begin,
+                on_refused=abandon,
             )
         except ConsumerLimitError as error:
             raise await self._with_idle(error) from error
@@ -87,7 +95,7 @@ class Registrations:
         """Whether another registry is about to register the consumer; not for ever, because it may have died."""
         record = await self._records.read(key)
         theirs = record.registering_token
-        if record.phase is not RegistrationPhase.REGISTERING or theirs in (0, token):
+        if record.phase is not RegistrationPhase.REGISTERING or theirs in (0, token, self._begun.get(key)):
             return False
         seen, since = self._others.get(key, (0, 0.0))
         if seen != theirs:

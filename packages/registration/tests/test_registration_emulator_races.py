@@ -1,0 +1,325 @@
+"""What may come between a job and its consumer, against the emulator over real sockets and real gRPC."""
+
+import asyncio
+from collections import Counter
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from botocore.config import Config
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import running_emulator
+from penstock.registration import (
+    AcquireRequest,
+    ConsumerState,
+    DynamoDbLeaseStore,
+    LeaseSettings,
+    OrphanFate,
+    RegistrarConfig,
+    RemoteConsumerRegistry,
+    SqliteLeaseStore,
+    open_local_registry,
+)
+from penstock.registration.errors import (
+    ConsumerHeldError,
+    ConsumerLimitError,
+    ConsumerNotFoundError,
+    StaleFencingTokenError,
+)
+from penstock.registration.testing import DynamoDbClients, running_wire
+
+LIMIT = 4
+
+
+@pytest.fixture(scope="module")
+def emulator():
+    with running_emulator(
+        consumer_creation_delay=timedelta(seconds=0.3),
+        consumer_deletion_delay=timedelta(seconds=1),
+        consumers_per_stream=LIMIT,
+    ) as running:
+        yield running
+
+
+@pytest.fixture
+def stream(emulator, request):
+    """A stream of the test's own, and its name."""
+    name = request.node.name.partition("[")[0][-60:] + str(abs(hash(request.node.name)))[:8]
+    emulator.client().create_stream(StreamName=name, ShardCount=2)
+    return name
+
+
+@pytest.fixture
+def outside(emulator, stream):
+    """What somebody else does with the stream's consumers."""
+    # Kinesis's limits hold for tests, too.
+    config = Config(retries={"mode": "standard", "total_max_attempts": 10})
+    return Outside(emulator.client(config=config), stream)
+
+
+class Outside:
+    def __init__(self, client, stream):
+        self.client = client
+        self.arn = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+
+    def register(self, name):
+        return self.client.register_stream_consumer(StreamARN=self.arn, ConsumerName=name)["Consumer"]["ConsumerARN"]
+
+    def deregister(self, name):
+        self.client.deregister_stream_consumer(StreamARN=self.arn, ConsumerName=name)
+
+    def states(self):
+        consumers = self.client.list_stream_consumers(StreamARN=self.arn)["Consumers"]
+        return {each["ConsumerName"]: each["ConsumerStatus"] for each in consumers}
+
+    async def until(self, states):
+        async with asyncio.timeout(20):
+            while await asyncio.to_thread(self.states) != states:  # noqa: ASYNC110  # Kinesis tells nobody
+                await asyncio.sleep(0.25)
+
+
+@pytest.fixture
+def wire(emulator):
+    with running_wire(emulator.endpoint_url) as laid:
+        yield laid
+
+
+@pytest.fixture
+def open_remote(wire, serving, tmp_path):
+    """Opens a registry behind gRPC; those of one test share a store."""
+
+    @asynccontextmanager
+    async def open_it(store=None, **settings):
+        local = open_local_registry(
+            AwsSession(emulator_options(wire.url)),
+            store=store or SqliteLeaseStore(tmp_path / "leases.db"),
+            config=RegistrarConfig(register_max_retries=2),
+            settings=LeaseSettings(**settings),
+        )
+        async with serving(local) as server, RemoteConsumerRegistry(server.address) as remote:
+            yield remote
+        await local.close()
+
+    return open_it
+
+
+@pytest.fixture
+async def registry(open_remote):
+    async with open_remote(grace_period=timedelta(0)) as opened:
+        yield opened
+
+
+def request_for(stream, job_id="job", consumer_name="delays", **options):
+    return AcquireRequest(stream_name=stream, consumer_name=consumer_name, job_id=job_id, **options)
+
+
+def most_within(seconds, moments):
+    """How many at most lie in any stretch of that length."""
+    moments = sorted(moments)
+    return max(sum(first <= moment < first + seconds for moment in moments) for first in moments)
+
+
+async def test_200_tasks_at_once_ask_for_one_registration_per_stream(registry, emulator, wire):
+    """Lazily, over twelve streams: one RegisterStreamConsumer each, five a second, five in CREATING, at most."""
+    client = emulator.client()
+    streams = [f"many-{number}" for number in range(12)]
+    for name in streams:
+        client.create_stream(StreamName=name, ShardCount=1)
+    tasks = [registry.acquire(request_for(streams[number % 12], streams[number % 12])) for number in range(200)]
+    leases = await asyncio.gather(*tasks)
+    assert len({lease.consumer_arn for lease in leases}) == 12
+    assert all(lease.registration_is_ours for lease in leases)
+    registrations = [call for call in wire.calls if call.operation == "RegisterStreamConsumer"]
+    assert set(Counter(call.parameters["StreamARN"] for call in registrations).values()) == {1}
+    assert {call.status for call in wire.calls} - {200} <= {400}
+    # Not the whole second: calls that were sent a second apart may arrive a little closer.
+    assert most_within(0.9, [call.arrived_at for call in registrations]) <= 5
+    creating, most_creating = set(), 0
+    for call in wire.calls:
+        if call.operation == "RegisterStreamConsumer":
+            creating.add(call.answer["Consumer"]["ConsumerARN"])
+        elif call.answer.get("ConsumerDescription", {}).get("ConsumerStatus") == "ACTIVE":
+            creating.discard(call.answer["ConsumerDescription"]["ConsumerARN"])
+        most_creating = max(most_creating, len(creating))
+    assert most_creating <= 5
+
+
+async def test_a_full_stream_is_told_with_what_is_ours_and_idle(open_remote, outside, stream):
+    """And garbage collection makes room, touching nothing that is held or not ours."""
+    await asyncio.to_thread(outside.register, "theirs")
+    async with open_remote(grace_period=timedelta(hours=1)) as registry:
+        await registry.acquire(request_for(stream, consumer_name="held"))
+        for name in ("idle-1", "idle-2"):
+            assert await registry.release(await registry.acquire(request_for(stream, consumer_name=name)))
+        with pytest.raises(ConsumerLimitError) as raised:
+            await registry.acquire(request_for(stream, consumer_name="new"))
+        assert sorted(raised.value.existing) == ["held", "idle-1", "idle-2", "theirs"]
+        assert raised.value.ours_and_idle == ["idle-1", "idle-2"]
+        assert "theirs" in str(raised.value)
+        assert "penstock-registry gc" in str(raised.value)
+        await registry.collect_garbage(stream)
+        await registry.acquire(request_for(stream, consumer_name="new"))
+        assert set(outside.states()) == {"theirs", "held", "new"}
+
+
+async def test_a_consumer_deleted_outside_is_registered_again_for_the_next_lease(registry, outside, stream):
+    """Under another ARN, which is ours; until then the list says that it is absent."""
+    first = await registry.acquire(request_for(stream))
+    await asyncio.to_thread(outside.deregister, "delays")
+    await outside.until({})
+    (consumer,) = await registry.list_consumers(stream, with_state=True)
+    assert (consumer.state, consumer.cost_per_hour_usd) == (ConsumerState.ABSENT, 0.0)
+    second = await registry.acquire(request_for(stream))
+    assert second.consumer_arn != first.consumer_arn
+    assert second.registration_is_ours
+    assert await registry.release(second) is True
+    await outside.until({})
+
+
+async def test_a_consumer_deleted_and_made_again_outside_is_theirs(registry, outside, stream):
+    """The same name under another ARN: used, shown as not ours, and left alone."""
+    first = await registry.acquire(request_for(stream))
+    await asyncio.to_thread(outside.deregister, "delays")
+    await outside.until({})
+    arn = await asyncio.to_thread(outside.register, "delays")
+    (consumer,) = await registry.list_consumers(stream, with_state=True)
+    assert (consumer.consumer_arn, consumer.registration_is_ours) == (arn, False)
+    second = await registry.acquire(request_for(stream))
+    assert (second.consumer_arn, second.registration_is_ours) == (arn, False)
+    assert second.consumer_arn != first.consumer_arn
+    assert await registry.release(second) is False
+    await outside.until({"delays": "ACTIVE"})
+
+
+async def test_a_consumer_that_is_being_deleted_is_waited_for(registry, outside, stream, wire):
+    """And registered once it is gone: the one that goes away is never leased."""
+    going = await asyncio.to_thread(outside.register, "delays")
+    await outside.until({"delays": "ACTIVE"})
+    await asyncio.to_thread(outside.deregister, "delays")
+    assert outside.states() == {"delays": "DELETING"}
+    lease = await registry.acquire(request_for(stream))
+    assert lease.consumer_arn != going
+    assert lease.registration_is_ours
+    assert wire.count("RegisterStreamConsumer") == 1
+    assert outside.states() == {"delays": "ACTIVE"}
+
+
+@pytest.fixture(params=["sqlite", "dynamodb"])
+def open_replica(request, open_remote, tmp_path, dynamodb_table):
+    """Opens one of several registries on one store."""
+
+    def open_it(**settings):
+        if request.param == "sqlite":
+            return open_remote(SqliteLeaseStore(tmp_path / "leases.db"), **settings)
+        clients = DynamoDbClients(request.getfixturevalue("dynamodb"))
+        return open_remote(DynamoDbLeaseStore(clients, dynamodb_table), **settings)
+
+    return open_it
+
+
+async def test_two_registries_on_one_store_register_once_and_give_one_lease(open_replica, stream, wire):
+    """Forty jobs ask both at once: one is given the consumer, by one RegisterStreamConsumer."""
+    async with open_replica() as one, open_replica() as other:
+        asked = [(one, other)[number % 2].acquire(request_for(stream, f"job-{number}")) for number in range(40)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        kinds = Counter(type(outcome).__name__ for outcome in outcomes)
+        assert kinds == {"Lease": 1, "ConsumerHeldError": 39}
+        assert wire.count("RegisterStreamConsumer") == 1
+
+
+async def test_tasks_of_one_job_at_two_registries_register_once(open_replica, stream, wire):
+    """They overtake each other, by tokens that differ; the newest holds the consumer."""
+    async with open_replica() as one, open_replica() as other:
+        asked = [(one, other)[number % 2].acquire(request_for(stream)) for number in range(20)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        leases = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+        assert {type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)} <= {StaleFencingTokenError}
+        newest = max(leases, key=lambda lease: lease.fencing_token)
+        assert (await one.heartbeat(newest)).held
+        assert (await other.heartbeat(newest)).held
+        assert len({lease.fencing_token for lease in leases}) == len(leases)
+        assert newest.registration_is_ours
+        assert wire.count("RegisterStreamConsumer") == 1
+
+
+async def test_a_lease_of_one_registry_is_kept_and_given_back_at_the_other(open_replica, outside, stream):
+    """Either may go away at any time: what they know is in the store."""
+    async with AsyncExitStack() as stack:
+        other = await stack.enter_async_context(open_replica(grace_period=timedelta(0)))
+        async with open_replica(grace_period=timedelta(0)) as one:
+            lease = await one.acquire(request_for(stream, "first"))
+        assert (await other.heartbeat(lease)).held
+        with pytest.raises(ConsumerHeldError, match="'first'"):
+            await other.acquire(request_for(stream, "second"))
+        assert await other.release(lease) is True
+        await outside.until({})
+
+
+async def test_consumers_are_listed_with_state_owner_and_cost(registry, outside, stream):
+    """Two shards at the list price; what was asked without the state is known without it."""
+    lease = await registry.acquire(request_for(stream, "delays-prod"))
+    (consumer,) = await registry.list_consumers(stream, with_state=True)
+    assert (consumer.state, consumer.cost_per_hour_usd) == (ConsumerState.ACTIVE, pytest.approx(0.03))
+    assert (consumer.lease.job_id, consumer.consumer_arn) == ("delays-prod", lease.consumer_arn)
+    assert 0 <= consumer.held_seconds <= consumer.age_seconds + 1
+    (consumer,) = await registry.list_consumers(stream)
+    assert (consumer.state, consumer.cost_per_hour_usd) == (None, None)
+
+
+async def test_a_list_does_without_kinesis_where_it_does_not_answer(registry, emulator):
+    """A stream that was deleted since: state and cost are not known, the rest is."""
+    client = emulator.client()
+    client.create_stream(StreamName="short-lived", ShardCount=1)
+    await registry.acquire(request_for("short-lived"))
+    await asyncio.to_thread(client.delete_stream, StreamName="short-lived", EnforceConsumerDeletion=True)
+    (consumer,) = await registry.list_consumers("short-lived", with_state=True)
+    assert (consumer.state, consumer.lease.job_id) == (None, "job")
+
+
+async def test_a_release_by_force_ends_the_lease_and_the_registration(registry, outside, stream):
+    """The holder's next heartbeat says so; a second time there is nobody to release."""
+    lease = await registry.acquire(request_for(stream, "stuck"))
+    released = await registry.force_release(stream, "delays")
+    assert (released.job_id, released.fencing_token) == ("stuck", lease.fencing_token)
+    assert not (await registry.heartbeat(lease)).held
+    await outside.until({})
+    assert await registry.force_release(stream, "delays") is None
+    with pytest.raises(ConsumerNotFoundError, match="unheard-of"):
+        await registry.force_release(stream, "unheard-of")
+
+
+async def test_an_adopted_consumer_is_ended_like_our_own(open_remote, outside, stream):
+    """With the last lease, or by garbage collection when there is none."""
+    arn = await asyncio.to_thread(outside.register, "delays")
+    await outside.until({"delays": "ACTIVE"})
+    async with open_remote(grace_period=timedelta(0)) as registry:
+        lease = await registry.acquire(request_for(stream))
+        assert not lease.registration_is_ours
+        consumer = await registry.adopt(stream, "delays")
+        assert (consumer.consumer_arn, consumer.registration_is_ours) == (arn, True)
+        assert (consumer.lease.fencing_token, consumer.state) == (lease.fencing_token, ConsumerState.ACTIVE)
+        assert await registry.release(lease) is True
+        await outside.until({})
+        with pytest.raises(ConsumerNotFoundError):
+            await registry.adopt(stream, "delays")
+
+
+async def test_garbage_collection_tells_and_ends_orphans(open_remote, outside, stream):
+    """A dry run changes nothing; what is not ours stays until it is adopted."""
+    await asyncio.to_thread(outside.register, "theirs")
+    async with open_remote(grace_period=timedelta(hours=1)) as registry:
+        await registry.acquire(request_for(stream, consumer_name="held"))
+        await registry.release(await registry.acquire(request_for(stream, consumer_name="orphan")))
+        await outside.until(dict.fromkeys(("held", "orphan", "theirs"), "ACTIVE"))
+        for fate, dry_run in ((OrphanFate.DUE, True), (OrphanFate.ENDED, False)):
+            orphan, theirs = await registry.collect_garbage(stream, dry_run=dry_run)
+            assert (orphan.consumer.consumer_name, orphan.fate) == ("orphan", fate)
+            assert orphan.consumer.cost_per_hour_usd == pytest.approx(0.03)
+            assert (theirs.consumer.consumer_name, theirs.fate) == ("theirs", OrphanFate.KEPT)
+            assert ("orphan" in outside.states()) == dry_run
+        await registry.adopt(stream, "theirs")
+        (ended,) = await registry.collect_garbage()
+        assert (ended.consumer.consumer_name, ended.fate) == ("theirs", OrphanFate.ENDED)
+        assert outside.states() == {"held": "ACTIVE"}
