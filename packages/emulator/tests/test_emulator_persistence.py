@@ -8,12 +8,13 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 
-from penstock.emulator import EmulatorStartError
-from penstock.emulator._journal import Journal
+from penstock.emulator import EmulatorStartError, JournalError, KinesisEmulator
+from penstock.emulator._journal import Journal, frame
 from penstock.emulator.testing import ManualClock, running_emulator, start_emulator_process
 
 if TYPE_CHECKING:
@@ -195,8 +196,8 @@ def test_a_record_that_cannot_be_kept_is_refused(path: Path, monkeypatch: pytest
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
         with pytest.raises(client.exceptions.ClientError, match="No space left"):
             client.create_stream(StreamName="second", ShardCount=1)
-        full = False
         assert [record["Data"] for record in read(client)] == [b"a"]
+        full = False
         put(client, "d")
     with emulator(path) as again:
         client = again.client()
@@ -269,6 +270,22 @@ def test_a_damaged_journal_is_told_on_one_line(path: Path, capfd: pytest.Capture
     assert "Traceback" not in errors
 
 
+async def test_an_entry_that_is_not_understood_is_an_error(path: Path) -> None:
+    """A stream of another version is not left out without a word; an entry of an unknown kind is."""
+    journal = Journal(path)
+    list(journal.frames())
+    journal.append([frame(msgspec.msgpack.encode(["novelty", 1]))])
+    await journal.close()
+    async with KinesisEmulator(persist=path, tls=False) as kinesis:
+        assert kinesis.kinesis.streams == {}
+    journal = Journal(path)
+    list(journal.frames())
+    journal.append([frame(msgspec.msgpack.encode(["stream", ["stream", 1.0], {"state": {}}]))])
+    await journal.close()
+    with pytest.raises(JournalError, match="cannot be read"):
+        await KinesisEmulator(persist=path, tls=False).__aenter__()
+
+
 def test_with_fsync_writes_are_answered(path: Path) -> None:
     """Answers wait for the disk, and come."""
     with emulator(path, persist_fsync=True) as first:
@@ -277,3 +294,29 @@ def test_with_fsync_writes_are_answered(path: Path) -> None:
         put(client, "a")
     with emulator(path) as again:
         assert [record["Data"] for record in read(again.client())] == [b"a"]
+
+
+def test_a_failed_fsync_acknowledges_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is cut instead of an answer, and writes are refused from then on."""
+    fsync = os.fsync
+    broken = False
+
+    def fail(fd: int) -> None:
+        if broken:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with emulator(path, persist_fsync=True) as first:
+        client = first.client(config=ONCE)
+        client.create_stream(StreamName="stream", ShardCount=1)
+        put(client, "a")
+        broken = True
+        with pytest.raises(HTTPClientError):
+            put(client, "b")
+        broken = False
+        with pytest.raises(client.exceptions.ClientError, match="failed before"):
+            put(client, "c")
+        assert b"a" in [record["Data"] for record in read(client)]
+    with emulator(path) as again:
+        assert read(again.client())[0]["Data"] == b"a"

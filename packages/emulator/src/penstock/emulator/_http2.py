@@ -114,9 +114,9 @@ class Http2Connection:
         stream.task = asyncio.create_task(self._respond(stream_id, request), name=f"HTTP/2 stream {stream_id}")
 
     async def _respond(self, stream_id: int, request: Request) -> None:
-        response = self._router.handle(request)
+        response = None
         try:
-            await self._router.durable()
+            response = await self._router.answer(request)
             await self._send(stream_id, response)
         except CutConnection:
             abort(self._writer)
@@ -128,8 +128,12 @@ class Http2Connection:
         except (ConnectionError, h2.exceptions.ProtocolError):
             # The client went, or reset the stream between two frames.
             pass
+        except OSError:
+            # The write may not be on the disk: nobody is told that it is.
+            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
+            self._write()
         finally:
-            if response.subscription is not None:
+            if response is not None and response.subscription is not None:
                 response.subscription.close()
             self._streams.pop(stream_id, None)
 

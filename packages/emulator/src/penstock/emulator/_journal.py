@@ -47,7 +47,8 @@ class Journal:
         self._fsync = fsync
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self._end = 0
-        self._written = 0
+        self.written_bytes = 0
+        """What this process has appended."""
         self._synced = 0
         self._syncing: asyncio.Task[None] | None = None
         self._broken = False
@@ -103,7 +104,7 @@ class Journal:
                 self._broken = True
             raise
         self._end += done
-        self._written += done
+        self.written_bytes += done
 
     def rewrite(self, frames: Iterable[bytes]) -> None:
         """Replace everything by `frames`; the old file stays until the new one is whole."""
@@ -137,7 +138,7 @@ class Journal:
         """
         if not self._fsync:
             return
-        wanted = self._written
+        wanted = self.written_bytes
         while self._synced < wanted:
             if self._broken:
                 raise OSError(f"the journal {self.path} failed before")
@@ -152,7 +153,7 @@ class Journal:
         os.close(self._fd)
 
     async def _sync(self) -> None:
-        written = self._written
+        written = self.written_bytes
         try:
             await asyncio.to_thread(os.fsync, self._fd)
             self._synced = written

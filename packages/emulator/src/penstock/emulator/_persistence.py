@@ -22,7 +22,7 @@ import msgspec
 
 from ._journal import frame
 from ._snapshot import decode_stream, encode_stream, skip_counters
-from .errors import KinesisError
+from .errors import JournalError, KinesisError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,7 +72,12 @@ class Persistence:
         """
         streams: dict[StreamKey, Stream] = {}
         for payload in self._journal.frames():
-            self._apply(msgspec.msgpack.decode(payload), streams)
+            try:
+                self._apply(msgspec.msgpack.decode(payload), streams)
+            except (msgspec.DecodeError, LookupError, TypeError, ValueError) as error:
+                # Whole, and yet not to be understood: another version wrote it.
+                reason = f"the entry that ends here cannot be read: {error!r}"
+                raise JournalError(path=self._journal.path, offset=self._journal.size_bytes, reason=reason) from error
         for stream in streams.values():
             self._kinesis.streams[stream.name] = stream
             for shard in stream.shards:
@@ -124,10 +129,13 @@ class Persistence:
         Raises:
             KinesisError: InternalFailure, where it could not be written.
         """
+        if operation.startswith(_READS):
+            # Also with a full disk, and an earlier change that still has to be written.
+            return
         changes = self._kept
         frames: list[bytes] = []
         shards = sum(len(stream.shards) for stream in self._kinesis.streams.values())
-        if shards != changes.shards or not (operation in _PUTS or operation.startswith(_READS)):
+        if shards != changes.shards or operation not in _PUTS:
             changes = self._changes()
             frames += changes.frames
         appended, self._appended = self._appended, {}
@@ -141,7 +149,7 @@ class Persistence:
             _logger.error("cannot write to the journal %s: %s", self._journal.path, error)
             for shard, count in appended.items():
                 shard.log.drop_last(count)
-            # The next request, whatever it is, has to write what this one could not.
+            # The next write has to bring what this one could not.
             self._kept = replace(self._kept, shards=-1)
             raise KinesisError("InternalFailure", f"The journal cannot be written: {error}", status=500) from error
         self._kept = changes

@@ -20,18 +20,23 @@ class Router:
         self._firehose = firehose
         self._journal = journal
 
-    def handle(self, request: Request) -> Response:
-        """Answer a request; never raises for what a client can send."""
+    async def answer(self, request: Request) -> Response:
+        """Answer a request, once what it did is as safe as the options ask for.
+
+        Raises:
+            OSError: it is not safe; nobody may be told that it was done.
+        """
+        if self._journal is None:
+            return self._handle(request)
+        written = self._journal.written_bytes
+        response = self._handle(request)
+        # What wrote nothing waits for nothing, and is answered when nothing can be written any more.
+        if self._journal.written_bytes != written:
+            await self._journal.synced()
+        return response
+
+    def _handle(self, request: Request) -> Response:
         target = request.headers.get("x-amz-target", "")
         if self._firehose is not None and target.startswith(_FIREHOSE):
             return self._firehose.handle(target.removeprefix(_FIREHOSE), request)
         return self._kinesis.handle(request)
-
-    async def durable(self) -> None:
-        """Wait until what was answered is as safe as the options ask for.
-
-        Raises:
-            OSError: it is not; nobody may be told that it was done.
-        """
-        if self._journal is not None:
-            await self._journal.synced()
