@@ -1,5 +1,6 @@
 """Polling: the pace, the iterators and the end, on a scripted client and a clock that is moved."""
 
+import base64
 import json
 from contextlib import aclosing
 from datetime import timedelta
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.aws import AwsConnectionError, AwsServiceError, BackoffPolicy, JsonClient
+from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, AwsSession, BackoffPolicy, JsonClient
 from penstock.efo_consumer._config import RecordPublisherConfig
 from penstock.efo_consumer._polling import PollingRecordPublisher, read_once
 from penstock.efo_consumer._polling_pace import ReadPace
@@ -124,12 +125,23 @@ async def test_the_end_of_a_shard_names_the_children() -> None:
 
 
 async def test_an_idle_shard_keeps_its_continuation() -> None:
-    """Empty answers are published with the last record's sequence number; before the first record there is nothing."""
+    """Empty answers are published with the last record's sequence number."""
     clock = Clock()
-    client = ScriptedClient(clock, answer(), answer(5, behind=10), answer(), answer(end=True))
+    client = ScriptedClient(clock, answer(5, behind=10), answer(), answer(end=True))
     events = await publish(client, tools(clock))
     assert [(event.records.num_rows, event.continuation) for event in events] == [(1, "5"), (0, "5"), (0, None)]
     assert events[0].millis_behind_latest == 10
+
+
+async def test_the_lag_is_told_before_the_first_record() -> None:
+    """Answers before the first record have no continuation and no children, and do not end the shard."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(behind=9000), answer(behind=500), answer(5), answer(end=True))
+    events = await publish(client, tools(clock))
+    told = [(event.continuation, event.child_shards, event.millis_behind_latest) for event in events[:2]]
+    assert told == [(None, (), 9000), (None, (), 500)]
+    assert [event.continuation for event in events[2:]] == ["5", None]
+    assert events[-1].child_shards
 
 
 async def test_an_expired_iterator_is_replaced() -> None:
@@ -281,4 +293,70 @@ def test_the_pace_forgets_shards_that_are_not_read() -> None:
     pace = ReadPace(0.2)
     for index in range(1000):
         pace.reserve("orders", f"shard-{index}", now=index * 10.0)
-    assert len(pace._next_at) < 20
+    assert len(pace._shards) < 20
+
+
+async def test_readers_of_a_process_share_the_reads_of_a_shard() -> None:
+    """Two publishers that were built apart keep to 5 reads/s together, unless they read another account or region."""
+    session = AwsSession(AwsOptions(region="eu-west-1", endpoint_url="http://one.test"))
+    same = AwsSession(AwsOptions(region="eu-west-1", endpoint_url="http://one.test"))
+    other = AwsSession(AwsOptions(region="eu-west-2", endpoint_url="http://one.test"))
+    config = RecordPublisherConfig()
+    paces = [PollingTools.for_session(one, config).pace for one in (session, same, other)]
+    assert paces[0] is paces[1]
+    assert paces[0] is not paces[2]
+    assert paces[0].reserve("orders", SHARD, 10.0) == 0.0
+    assert paces[1].reserve("orders", SHARD, 10.0) == pytest.approx(0.2)
+    assert paces[2].reserve("orders", SHARD, 10.0) == 0.0
+
+
+async def test_an_interval_of_its_own_binds_only_its_reader() -> None:
+    """A publisher that polls once a second leaves the shard's other reads to others."""
+    clock = Clock()
+    shared = tools(clock, get_records_interval=timedelta(seconds=1))
+    client = ScriptedClient(clock, answer(1), answer(2), answer(end=True))
+    await publish(client, shared)
+    assert client.times("GetRecords") == [1000.0, 1001.0, 1002.0]
+    assert shared.pace.reserve("orders", SHARD, 1002.3) == 0.0
+
+
+async def test_reads_ask_for_what_the_shard_allows() -> None:
+    """After 10 kB records a read asks for as many as 2 MiB/s allow in 200 ms; after small ones, for the most."""
+    clock = Clock()
+    large, small = answer(1, 2), answer(3)
+    for record in large["Records"]:
+        record["Data"] = base64.b64encode(bytes(10_000)).decode()
+    client = ScriptedClient(clock, large, small, answer(end=True))
+    await publish(client, tools(clock))
+    assert [body["Limit"] for body in client.named("GetRecords")] == [
+        10_000,
+        int(2 * 1024 * 1024 * 0.2 / 10_001),
+        10_000,
+    ]
+
+
+async def test_asking_for_less_can_be_switched_off() -> None:
+    """Without adaptive reads each asks for the configured number."""
+    clock = Clock()
+    large = answer(1)
+    large["Records"][0]["Data"] = base64.b64encode(bytes(1_000_000)).decode()
+    client = ScriptedClient(clock, large, answer(end=True))
+    await publish(client, tools(clock, get_records_adaptive=False, get_records_max_records=700))
+    assert [body["Limit"] for body in client.named("GetRecords")] == [700, 700]
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.2, 20), st.integers(0, 10_000), st.integers(1, 1_048_576)), min_size=2, max_size=20)
+)
+def test_the_next_read_is_within_the_bytes_of_the_time_since_the_last(reads: list[tuple[float, int, int]]) -> None:
+    """If records stay as they were, no read brings more than 2 MiB a second, 10 MiB or one record."""
+    pace, now = ReadPace(), 0.0
+    size = None
+    for seconds, records, record_bytes in reads:
+        now += seconds
+        most = pace.max_records("orders", SHARD, now, 10_000)
+        assert 1 <= most <= 10_000
+        if size is not None and most > 1:
+            assert most * size <= min(10 * 1024 * 1024, seconds * 2 * 1024 * 1024) + 1
+        pace.note_read("orders", SHARD, now, records=records, nbytes=records * record_bytes)
+        size = record_bytes if records else size

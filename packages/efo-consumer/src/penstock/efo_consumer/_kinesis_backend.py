@@ -35,7 +35,7 @@ class KinesisBackend:
         self._config = config or RecordPublisherConfig()
         self._client = JsonClient(session)
         # One pace for all: polling publishers and replays share each shard's 5 reads/s.
-        self._polling_tools = PollingTools(config=self._config)
+        self._polling_tools = PollingTools.for_session(session, self._config)
 
     def record_publisher(
         self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]

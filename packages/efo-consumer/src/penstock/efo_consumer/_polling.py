@@ -40,8 +40,8 @@ class PollingRecordPublisher:
     ) -> AsyncGenerator[ShardEvent, None]:
         """See `RecordPublisher.publish`.
 
-        GetRecords names no continuation of its own: an empty answer's is that of the last record, and answers before
-        the first record are not published, unless they end the shard.
+        GetRecords names no continuation of its own: an empty answer's is that of the last record. Answers before the
+        first record have none, and no child shards: they only tell how far behind the latest record reading is.
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
@@ -51,12 +51,11 @@ class PollingRecordPublisher:
             return
         poll = ShardPoll(self._client, stream, shard_id, position, self._tools)
         while True:
-            event = _event(await poll.read(), poll.position)
-            if event is None:
-                continue
+            payload = await poll.read()
+            event = _event(payload, poll.position)
             self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
             yield event
-            if event.continuation is None:
+            if payload.next_iterator is None:
                 return
 
     async def close(self) -> None:
@@ -87,22 +86,18 @@ async def read_once(
     poll = ShardPoll(client, identity, shard_id, after, tools or PollingTools())
     while True:
         payload = await poll.read()
-        event = _event(payload, poll.position)
-        if event is not None and (event.records.num_rows or event.continuation is None):
-            yield event
+        if payload.records.num_rows or payload.next_iterator is None:
+            yield _event(payload, poll.position)
         # Zero is said only at the tip: an answer without records further back is a gap to be read over.
         if payload.next_iterator is None or payload.millis_behind_latest == 0:
             return
 
 
-def _event(payload: DecodedPayload, position: ShardPosition) -> ShardEvent | None:
+def _event(payload: DecodedPayload, position: ShardPosition) -> ShardEvent:
     at_end = payload.next_iterator is None
-    continuation = None if at_end else position.sequence_number
-    if continuation is None and not at_end:
-        return None
     return ShardEvent(
         records=payload.records,
-        continuation=continuation,
+        continuation=None if at_end else position.sequence_number,
         millis_behind_latest=payload.millis_behind_latest,
         child_shards=payload.child_shards if at_end else (),
         nbytes=payload.nbytes,

@@ -1,34 +1,94 @@
-"""Keeps GetRecords within the reads that a shard allows. No I/O."""
+"""Keeps GetRecords within what a shard allows: reads per second, and bytes per second. No I/O."""
 
 from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
 
 # Shards that were not read for this long need no memory of it.
 _FORGET_AFTER_SECONDS = 60.0
 
+SHARD_READ_INTERVAL_SECONDS = 0.2
+"""GetRecords allows 5 calls/s per shard (API reference)."""
+
+_SHARD_BYTES_PER_SECOND = 2 * 1024 * 1024
+_MAX_READ_BYTES = 10 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Shard:
+    next_at: float
+    read_at: float | None = None
+    record_bytes: float = 0.0
+
 
 class ReadPace:
-    """Spaces out the reads of each shard, whoever makes them.
+    """Spaces out the reads of each shard, whoever makes them, and says how many records each may ask for.
 
-    GetRecords allows 5 calls/s per shard, shared by all of its readers: one pace belongs to all readers of a process.
+    What GetRecords allows is shared by all readers of a shard: one pace belongs to all readers of a process. Safe to
+    share between threads.
     """
 
-    def __init__(self, interval_seconds: float) -> None:
+    def __init__(self, interval_seconds: float = SHARD_READ_INTERVAL_SECONDS) -> None:
         self._interval_seconds = interval_seconds
-        self._next_at: dict[tuple[str, str], float] = {}
+        self._shards: dict[tuple[str, str], _Shard] = {}
+        self._lock = threading.Lock()
 
     def reserve(self, stream: str, shard_id: str, now: float) -> float:
         """Take the next free slot; the seconds to wait for it."""
-        key = (stream, shard_id)
-        slot = max(now, self._next_at.get(key, now))
-        if key not in self._next_at:
-            self._forget(now)
-        self._next_at[key] = slot + self._interval_seconds
-        return slot - now
+        with self._lock:
+            shard = self._shard(stream, shard_id, now)
+            slot = max(now, shard.next_at)
+            shard.next_at = slot + self._interval_seconds
+            return slot - now
 
     def postpone(self, stream: str, shard_id: str, until: float) -> None:
         """Let nobody read the shard before this time: the service said that it is read too often."""
-        key = (stream, shard_id)
-        self._next_at[key] = max(until, self._next_at.get(key, until))
+        with self._lock:
+            shard = self._shard(stream, shard_id, until)
+            shard.next_at = max(until, shard.next_at)
 
-    def _forget(self, now: float) -> None:
-        self._next_at = {key: at for key, at in self._next_at.items() if at > now - _FORGET_AFTER_SECONDS}
+    def max_records(self, stream: str, shard_id: str, now: float, most: int) -> int:
+        """Records that a read at this time may ask for, so that the shard's 2 MiB/s are not exceeded.
+
+        An answer may hold 10 MiB, and is then paid for by five seconds of refusals, which other readers and alarms see.
+        As many records are asked for as the time since the last read is good for, by the average size of its records,
+        as Flink's adaptive reads do.
+
+        Args:
+            most: the answer while nothing is known of the shard's records, and the largest.
+        """
+        with self._lock:
+            shard = self._shard(stream, shard_id, now)
+            if shard.read_at is None or not shard.record_bytes:
+                return most
+            seconds = max(self._interval_seconds, now - shard.read_at)
+            allowed_bytes = min(_MAX_READ_BYTES, seconds * _SHARD_BYTES_PER_SECOND)
+            return max(1, min(most, int(allowed_bytes / shard.record_bytes)))
+
+    def note_read(self, stream: str, shard_id: str, now: float, *, records: int, nbytes: int) -> None:
+        """Enter what a read that was made at this time brought."""
+        with self._lock:
+            shard = self._shard(stream, shard_id, now)
+            shard.read_at = now
+            if records:
+                shard.record_bytes = nbytes / records
+
+    def _shard(self, stream: str, shard_id: str, now: float) -> _Shard:
+        key = (stream, shard_id)
+        shard = self._shards.get(key)
+        if shard is None:
+            oldest = now - _FORGET_AFTER_SECONDS
+            self._shards = {key: shard for key, shard in self._shards.items() if shard.next_at > oldest}
+            shard = self._shards[key] = _Shard(now)
+        return shard
+
+
+_process_paces: dict[object, ReadPace] = {}
+_process_lock = threading.Lock()
+
+
+def process_pace(account: object) -> ReadPace:
+    """The pace that readers of this process share; `account` tells account, region and endpoint apart."""
+    with _process_lock:
+        return _process_paces.setdefault(account, ReadPace())

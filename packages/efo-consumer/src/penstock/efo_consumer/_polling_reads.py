@@ -6,14 +6,14 @@ import asyncio
 import random as random_module
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from penstock.aws import AwsError, ErrorKind, classify, error_code
 from penstock.efo_consumer._config import RecordPublisherConfig
 from penstock.efo_consumer._decode import DecodedPayload, decode_payload
-from penstock.efo_consumer._polling_pace import ReadPace
+from penstock.efo_consumer._polling_pace import ReadPace, process_pace
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer.errors import (
     PayloadDecodeError,
@@ -26,7 +26,7 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from penstock.aws import BackoffPolicy, JsonClient
+    from penstock.aws import AwsSession, BackoffPolicy, JsonClient
     from penstock.efo_consumer._publisher import StreamIdentity
 
 # An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
@@ -46,17 +46,24 @@ class _Iterator(msgspec.Struct):
 
 @dataclass(kw_only=True)
 class PollingTools:
-    """What all reads of a process share."""
+    """What reads share.
+
+    Attributes:
+        pace: what the shards allow; `for_session` shares it with all readers of the process.
+    """
 
     config: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
-    pace: ReadPace = field(default=None)  # type: ignore[assignment]  # from the config unless given
+    pace: ReadPace = field(default_factory=ReadPace)
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     random: Callable[[], float] = random_module.random
 
-    def __post_init__(self) -> None:
-        if self.pace is None:
-            self.pace = ReadPace(self.config.get_records_interval.total_seconds())
+    @classmethod
+    def for_session(cls, session: AwsSession, config: RecordPublisherConfig) -> Self:
+        """Tools whose pace is shared by all readers of this process with the same account, region and endpoint."""
+        options = session.options
+        account = (session.region, options.endpoint_url, options.access_key_id, options.role_arn, options.profile)
+        return cls(config=config, pace=process_pace(account))
 
 
 class ShardPoll:
@@ -82,6 +89,7 @@ class ShardPoll:
         self._iterator_at = 0.0
         self._failures = 0
         self._throttles = 0
+        self._next_read_at = 0.0
         self.position = position
 
     async def read(self) -> DecodedPayload:
@@ -121,14 +129,19 @@ class ShardPoll:
         return answer.value
 
     async def _get_records(self, iterator: str) -> DecodedPayload:
-        await self._sleep(self._tools.pace.reserve(self._stream.name, self._shard_id, self._now()))
-        request: dict[str, object] = {
-            "ShardIterator": iterator,
-            "Limit": self._tools.config.get_records_max_records,
-        }
+        await self._sleep(self._next_read_at - self._now())
+        pace, name = self._tools.pace, self._stream.name
+        await self._sleep(pace.reserve(name, self._shard_id, self._now()))
+        now = self._now()
+        self._next_read_at = now + self._tools.config.get_records_interval.total_seconds()
+        most = self._tools.config.get_records_max_records
+        if self._tools.config.get_records_adaptive:
+            most = pace.max_records(name, self._shard_id, now, most)
+        request: dict[str, object] = {"ShardIterator": iterator, "Limit": most}
         if self._stream.arn is not None:
             request["StreamARN"] = self._stream.arn
         payload = decode_payload(await self._client.call_raw("GetRecords", msgspec.json.encode(request)))
+        pace.note_read(name, self._shard_id, now, records=payload.records.num_rows, nbytes=payload.nbytes)
         if payload.next_iterator is None and not payload.child_shards:
             raise ShardEndError(stream=self._stream.name, shard_id=self._shard_id)
         return payload

@@ -63,7 +63,8 @@ class ShardEvent:
 
     Attributes:
         records: WIRE_SCHEMA, in sequence order; 0 rows for an event of an idle shard.
-        continuation: the sequence number to resume AFTER; None only at the end of the shard.
+        continuation: the sequence number to resume AFTER; None at the end of the shard, and in answers of GetRecords
+            before the shard's first record, which have no child shards and only tell the lag.
         millis_behind_latest: how far the event is behind the shard's tip.
         child_shards: non-empty exactly at the shard's end.
         nbytes: data and partition keys, in bytes.
@@ -85,7 +86,7 @@ class RecordPublisher(Protocol):
         """Yield the shard's events from `position` on, in order, without gap or repeat.
 
         The caller pulls: the next event is fetched, and the HTTP/2 window credited, only as events are taken.
-        Ends after the event whose continuation is None. `aclose()`, or cancelling the caller, ends the
+        Ends after the event that has child shards. `aclose()`, or cancelling the caller, ends the
         subscription.
 
         Raises:

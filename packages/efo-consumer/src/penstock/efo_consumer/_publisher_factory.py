@@ -38,13 +38,13 @@ class RecordPublisherFactory:
             session: credentials, region and endpoint.
             consumer_arns: the stream consumer's ARN per stream name; for enhanced fan-out.
             metrics: instruments; the global meter's by default.
-            polling_tools: shared with other readers of the same shards, so that all keep to one pace.
+            polling_tools: pace and clock; by default the pace of this process, which all its readers share.
 
         Raises:
             EfoConsumerConfigError: the options contradict each other.
         """
         if config.record_publisher is RecordPublisherType.POLLING:
-            tools = polling_tools or PollingTools(config=config)
+            tools = polling_tools or PollingTools.for_session(session, config)
             return PollingRecordPublisher(JsonClient(session), tools=tools, metrics=metrics)
         return FanOutRecordPublisher(
             open_transport(session, config),
