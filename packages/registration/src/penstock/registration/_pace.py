@@ -46,7 +46,7 @@ class CallPace:
         return max(0.0, due - (at_once - 1) * distance - now)
 
     def _forget(self, now: float) -> None:
-        """What is due already limits nothing, and streams come and go; nor does what a clock said before it was set back."""
+        """What is due already limits nothing; nor does what was due by a clock that was set back since."""
         if now < self._asked_at:
             self._due.clear()
         self._asked_at = now

@@ -1,0 +1,150 @@
+"""What operators do with a running service, and how it reads."""
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from penstock.registration import Consumer, ConsumerState, Lease, Orphan, OrphanFate, open_registry
+from penstock.services.consumer_registry._table import age, consumer_table, orphan_table
+
+
+@pytest.fixture
+def theirs(emulator, eventually, consumer_names):
+    """A consumer that somebody else registered, gone after the test."""
+    client = emulator.client()
+    arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
+    consumer_arn = client.register_stream_consumer(StreamARN=arn, ConsumerName="theirs")["Consumer"]["ConsumerARN"]
+    yield "theirs"
+    if "theirs" in consumer_names():
+        client.deregister_stream_consumer(ConsumerARN=consumer_arn)
+        eventually(lambda: "theirs" not in consumer_names())
+
+
+def test_ls_prints_state_owner_age_token_and_cost(serve, request_lease, command):
+    """As a table, or as JSON lines; without Kinesis on request."""
+    with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
+        lease = registry.acquire(request_lease("job-17"))
+        listing = command("ls", "--endpoint", service.address)
+        headings, row = listing.stdout.splitlines()
+        assert headings.split()[:6] == ["STREAM", "CONSUMER", "STATE", "OWNER", "HELD", "TOKEN"]
+        assert row.split()[:4] == ["flights", "delays", "ACTIVE", "job-17"]
+        assert row.split()[5] == str(lease.fencing_token)
+        assert row.split()[-1] == "0.015"
+        as_json = json.loads(command("ls", "--json", PENSTOCK_REGISTRY_ENDPOINT=service.address).stdout)
+        assert as_json["lease"]["job_id"] == "job-17"
+        assert (as_json["state"], as_json["cost_per_hour_usd"]) == ("ACTIVE", 0.015)
+        without = command("ls", "--no-state", "--endpoint", service.address).stdout
+        assert without.splitlines()[1].split()[2] == "?"
+        registry.release(lease)
+
+
+def test_gc_shows_orphans_and_ends_ours(serve, request_lease, command, consumer_names, theirs):
+    """A dry run first; what is not ours is ended once it is adopted."""
+    # The grace period keeps the sweeper from being faster.
+    with serve("--consumer-shard-hour-usd", "0.02") as service, open_registry(endpoint=service.address) as registry:
+        registry.release(registry.acquire(request_lease(consumer_name="orphan")))
+        held = registry.acquire(request_lease(consumer_name="held"))
+        dry = command("gc", "--dry-run", "--endpoint", service.address)
+        assert [line.split()[1:5] for line in dry.stdout.splitlines()[1:3]] == [
+            ["orphan", "ACTIVE", "0.020", "due"],
+            ["theirs", "ACTIVE", "0.020", "kept"],
+        ]
+        assert dry.stdout.splitlines()[-1] == "2 without a lease, 1 ours, 0.040 USD/h"
+        assert set(consumer_names()) == {"held", "orphan", "theirs"}
+        done = command("gc", "--json", "--endpoint", service.address)
+        fates = {each["consumer"]["consumer_name"]: each["fate"] for each in map(json.loads, done.stdout.splitlines())}
+        assert fates == {"orphan": "ended", "theirs": "kept"}
+        assert set(consumer_names()) == {"held", "theirs"}
+        adopted = command("adopt", "flights", "theirs", "--endpoint", service.address)
+        assert adopted.stdout.splitlines()[1].split()[1:4] == ["theirs", "ACTIVE", "-"]
+        command("gc", "--stream", "flights", "--endpoint", service.address)
+        assert consumer_names() == ["held"]
+        registry.release(held)
+        command("gc", "--endpoint", service.address)
+        assert consumer_names() == []
+
+
+def test_a_lease_is_released_by_force_and_its_holder_is_told(serve, request_lease, command, eventually):
+    """By its next heartbeat, through `on_lost`; without --force nothing happens."""
+    with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
+        lost = []
+        registry.keep(registry.acquire(request_lease("stuck", time_to_live=timedelta(seconds=3))), lost.append)
+        refused = command("release", "flights", "delays", "--endpoint", service.address)
+        assert (refused.returncode, "--force" in refused.stderr, refused.stdout) == (2, True, "")
+        released = command("release", "flights", "delays", "--force", "--endpoint", service.address)
+        assert (released.returncode, "stuck held it by token" in released.stdout) == (0, True)
+        eventually(lambda: lost)
+        again = command("release", "flights", "delays", "--force", "--endpoint", service.address)
+        assert again.stdout == "nobody holds delays\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [("adopt", "flights", "unheard-of"), ("release", "flights", "unheard-of", "--force")]
+)
+def test_what_is_not_there_is_said(serve, command, arguments):
+    """One line, exit code 1."""
+    with serve() as service:
+        ended = command(*arguments, "--endpoint", service.address)
+    assert ended.returncode == 1
+    assert ended.stderr.splitlines() == ["penstock-registry: stream 'flights' has no consumer 'unheard-of'"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (59.9, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_061, "1d 1h")]
+)
+def test_ages_are_for_people(seconds, text):
+    """Two units at most."""
+    assert age(seconds) == text
+
+
+def consumer(**fields):
+    fields = {
+        "stream_name": "flights",
+        "consumer_name": "delays",
+        "consumer_arn": "arn",
+        "registration_is_ours": False,
+        "lease": None,
+        "age_seconds": 5.0,
+        **fields,
+    }
+    return Consumer(**fields)
+
+
+def test_columns_stay_aligned():
+    """What is not is a dash, what is not known is a question mark."""
+    lease = Lease(
+        stream_name="s",
+        consumer_name="c",
+        job_id="a-long-job-id",
+        consumer_arn="arn",
+        fencing_token=12,
+        time_to_live_seconds=30.0,
+        registration_is_ours=True,
+    )
+    held = consumer(
+        stream_name="s",
+        consumer_name="c",
+        registration_is_ours=True,
+        lease=lease,
+        age_seconds=90_000.0,
+        held_seconds=3700.0,
+        state=ConsumerState.ACTIVE,
+        cost_per_hour_usd=0.06,
+    )
+    assert consumer_table([consumer(), held]).splitlines() == [
+        "STREAM   CONSUMER  STATE   OWNER          HELD   TOKEN  ENDS IN  REGISTRATION  AGE    USD/H",
+        "flights  delays    ?       -              -      -      -        not ours      5s     ?",
+        "s        c         ACTIVE  a-long-job-id  1h 1m  12     30s      ours          1d 1h  0.060",
+    ]
+
+
+def test_orphans_say_why():
+    """What becomes of each, and the reason."""
+    orphan = Orphan(
+        consumer=consumer(state=ConsumerState.ACTIVE, cost_per_hour_usd=0.06), fate=OrphanFate.KEPT, reason="not ours"
+    )
+    assert orphan_table([orphan]).splitlines() == [
+        "STREAM   CONSUMER  STATE   USD/H  FATE  WHY",
+        "flights  delays    ACTIVE  0.060  kept  not ours",
+    ]
