@@ -6,7 +6,7 @@ from penstock.efo_consumer import READ_SCHEMA as ARROW_READ_SCHEMA
 from penstock.efo_consumer import READ_SCHEMA_WITH_ENCRYPTION as ARROW_READ_SCHEMA_WITH_ENCRYPTION
 from penstock.spark_plugin import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._schema import SinkColumns, check_read_schema, sink_columns
-from penstock.spark_plugin._writer import WriteSummary, record_columns, total
+from penstock.spark_plugin._writer import WriteSummary, make_sink, record_columns, total
 from penstock.spark_plugin.errors import ContradictoryOptionsError, SchemaError, SparkPluginError
 
 OPTIONS = KinesisOptions(stream_name=("out",))
@@ -102,3 +102,10 @@ def test_a_stream_cannot_be_overwritten() -> None:
     source = KinesisDataSource({"streamName": "a"})
     with pytest.raises(SparkPluginError, match="append"):
         source.writer(schema(data=BinaryType, partitionKey=StringType), overwrite=True)
+
+
+@pytest.mark.parametrize("endpoint", [None, "127.0.0.1:1"])
+def test_the_writers_options_count_in_both_homes(endpoint: str | None) -> None:
+    """The limits that a user sets are those of the sink, in-process and through the gateway alike."""
+    options = KinesisOptions(stream_name=("out",), region="us-east-1", sink_endpoint=endpoint, max_batch_size=7)
+    assert make_sink(options).create_writer().config.max_batch_size == 7

@@ -91,25 +91,30 @@ class KinesisStreamWriter(_KinesisWriter, DataSourceStreamArrowWriter):
 def make_sink(options: KinesisOptions) -> "KinesisStreamsSink | RemoteSink":
     """The sink that a write task uses: its own, or the gateway that all tasks share."""
     stream = options.stream_name[0]
+    config = AsyncSinkConfig(
+        max_batch_size=options.max_batch_size,
+        max_in_flight_requests=options.max_in_flight_requests,
+        max_buffered_requests=options.max_buffered_requests,
+        max_batch_size_in_bytes=options.max_batch_size_in_bytes,
+        max_record_size_in_bytes=options.max_record_size_in_bytes,
+        max_time_in_buffer=timedelta(milliseconds=options.max_time_in_buffer),
+        fail_on_error=options.fail_on_error,
+    )
     if options.sink_endpoint is not None:
         from penstock.async_sink import RemoteSink
 
         return RemoteSink(
-            options.sink_endpoint, service_security(options), kind="kinesis", destination=options.stream_arn or stream
+            options.sink_endpoint,
+            service_security(options),
+            kind="kinesis",
+            destination=options.stream_arn or stream,
+            config=config,
         )
     return KinesisStreamsSink(
         aws_options(options),
         stream_name=None if options.stream_arn else stream,
         stream_arn=options.stream_arn,
-        config=AsyncSinkConfig(
-            max_batch_size=options.max_batch_size,
-            max_in_flight_requests=options.max_in_flight_requests,
-            max_buffered_requests=options.max_buffered_requests,
-            max_batch_size_in_bytes=options.max_batch_size_in_bytes,
-            max_record_size_in_bytes=options.max_record_size_in_bytes,
-            max_time_in_buffer=timedelta(milliseconds=options.max_time_in_buffer),
-            fail_on_error=options.fail_on_error,
-        ),
+        config=config,
     )
 
 
