@@ -6,13 +6,12 @@ import re
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
-from ._faults import FaultPlan, Target
-from ._limits import DAILY_LIMITS, OperationRates
+from ._faults import FaultPlan
+from ._quotas import Quotas
 from ._stream import Stream
 from ._subscription import Subscription
-from ._targets import target_of
 from ._tokens import TokenSealer
-from .errors import KinesisError, in_use, invalid_argument, limit_exceeded, not_found
+from .errors import in_use, invalid_argument, not_found
 
 if TYPE_CHECKING:
     from ._config import EmulatorConfig
@@ -34,7 +33,7 @@ class Kinesis:
         self.random = random or Random(self.seed)
         self.faults = FaultPlan(self.seed)
         self.tokens = TokenSealer(self.random)
-        self.rates = OperationRates(config.operation_limits, enforced=config.enforce_limits)
+        self.quotas = Quotas(self)
         self.streams: dict[str, Stream] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._last_epoch = 0
@@ -68,70 +67,6 @@ class Kinesis:
                 del self.streams[stream.name]
             elif stream.consumers:
                 stream.forget_deleted_consumers(now)
-
-    # Limits
-
-    def admit(self, operation: str, params: dict[str, Any], now: float) -> None:
-        """Count a call against the rate of its operation.
-
-        Raises:
-            KinesisError: LimitExceededException, or what the operation has for it.
-        """
-        limit = self.rates.limit(operation)
-        if limit is None:
-            return
-        target = Target(operation) if limit.scope == "account" else target_of(self, operation, params)
-        if not self.rates.admits(limit, target, now):
-            stream = f" for stream {target.stream}" if target.stream is not None else ""
-            shard = f" for shard {target.shard} in stream {target.stream}" if target.shard is not None else stream
-            raise KinesisError(limit.code, f"Rate exceeded{shard} under account {self.config.account_id}.")
-
-    @property
-    def open_shard_count(self) -> int:
-        """The open shards of all provisioned streams: the others do not count."""
-        provisioned = (stream for stream in self.streams.values() if stream.mode == "PROVISIONED")
-        return sum(len(stream.open_shards) for stream in provisioned)
-
-    @property
-    def on_demand_stream_count(self) -> int:
-        """How many on-demand streams there are."""
-        return sum(stream.mode == "ON_DEMAND" for stream in self.streams.values())
-
-    def require_room(self, mode: str, shard_count: int, now: float) -> None:
-        """Refuse a new stream beyond the limits of the account."""
-        creating = sum(stream.status(now) == "CREATING" for stream in self.streams.values())
-        limit = self.config.streams_creating_at_once
-        if limit is not None and creating >= limit:
-            raise limit_exceeded(f"Account {self.config.account_id} has {creating} streams in CREATING.")
-        if mode == "PROVISIONED":
-            self.require_shards(shard_count)
-        else:
-            self.require_on_demand_stream()
-
-    def require_shards(self, more: int) -> None:
-        """Refuse more open shards than the account may have."""
-        limit, current = self.config.shards_per_account, self.open_shard_count
-        if limit is not None and more > 0 and current + more > limit:
-            raise limit_exceeded(
-                f"This request would exceed the shard limit for the account {self.config.account_id} in "
-                f"{self.config.region}. Current shard count for the account: {current}. Limit: {limit}. Number of "
-                f"additional shards that would have resulted from this request: {more}."
-            )
-
-    def require_on_demand_stream(self) -> None:
-        """Refuse one more on-demand stream than the account may have."""
-        limit = self.config.on_demand_streams
-        if limit is not None and self.on_demand_stream_count >= limit:
-            raise limit_exceeded(f"Account {self.config.account_id} has the maximum of {limit} on-demand streams.")
-
-    def require_daily(self, stream: Stream, operation: str, now: float) -> None:
-        """Refuse an operation that succeeded too often in the last 24 hours."""
-        limit = self.config.daily_limits.get(operation, DAILY_LIMITS[operation])
-        if self.config.enforce_limits and limit is not None and len(stream.recent_changes(operation, now)) >= limit:
-            raise limit_exceeded(
-                f"{operation} can succeed {limit:g} times in 24 hours for stream {stream.name} under account "
-                f"{self.config.account_id}."
-            )
 
     # Streams
 
@@ -239,7 +174,7 @@ class Kinesis:
         previous = self._subscriptions.get(key)
         if previous is not None and now - previous.started < self.config.resubscribe_interval.total_seconds():
             raise taken
-        self.admit("SubscribeToShard", {"ConsumerARN": consumer.arn, "ShardId": shard.id}, now)
+        self.quotas.admit("SubscribeToShard", {"ConsumerARN": consumer.arn, "ShardId": shard.id}, now)
         if consumer.status(now) != "ACTIVE":
             raise in_use(
                 f"Consumer {consumer.name} with creation timestamp {consumer.created} under stream: {stream.name} , "

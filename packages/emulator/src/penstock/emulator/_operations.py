@@ -75,6 +75,6 @@ def perform(kinesis: Kinesis, operation: str, params: Any, now: float) -> dict[s
         raise KinesisError("DryRunOperationException", "DryRun is not emulated; nothing was done.")
     if operation != "SubscribeToShard":
         # That has rules that come before its rate.
-        kinesis.admit(operation, checked, now)
+        kinesis.quotas.admit(operation, checked, now)
     kinesis.settle(now)
     return handler(kinesis, checked, now)

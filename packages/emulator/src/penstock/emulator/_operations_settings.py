@@ -63,11 +63,11 @@ def update_stream_mode(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
     stream.require_active(now)
     mode = params["StreamModeDetails"]["StreamMode"]
     if mode != stream.mode:
-        kinesis.require_daily(stream, "UpdateStreamMode", now)
+        kinesis.quotas.require_daily(stream, "UpdateStreamMode", now)
         if mode == "ON_DEMAND":
-            kinesis.require_on_demand_stream()
+            kinesis.quotas.require_on_demand_stream()
         else:
-            kinesis.require_shards(len(stream.open_shards))
+            kinesis.quotas.require_shards(len(stream.open_shards))
         stream.mode = mode
         stream.record_change("UpdateStreamMode", now)
     stream.update(now)
@@ -80,7 +80,7 @@ def start_stream_encryption(kinesis: Kinesis, params: dict[str, Any], now: float
     stream.require_active(now)
     _require_kms(params)
     if params["KeyId"] != stream.encryption_key:
-        kinesis.require_daily(stream, "StartStreamEncryption", now)
+        kinesis.quotas.require_daily(stream, "StartStreamEncryption", now)
         stream.encryption_key = params["KeyId"]
         stream.record_change("StartStreamEncryption", now)
     stream.update(now)

@@ -50,7 +50,7 @@ def split_shard(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     stream.require_active(now)
     shard = stream.shard(params["ShardToSplit"])
     if stream.mode == "PROVISIONED":
-        kinesis.require_shards(1)
+        kinesis.quotas.require_shards(1)
     stream.split(shard, int(params["NewStartingHashKey"]), now)
     return {}
 
@@ -73,8 +73,8 @@ def update_shard_count(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
     target = params["TargetShardCount"]
     if target > MAX_SHARDS_AT_ONCE:
         raise limit_exceeded(f"UpdateShardCount cannot scale over {MAX_SHARDS_AT_ONCE} shards.")
-    kinesis.require_shards(target - current)
-    kinesis.require_daily(stream, "UpdateShardCount", now)
+    kinesis.quotas.require_shards(target - current)
+    kinesis.quotas.require_daily(stream, "UpdateShardCount", now)
     stream.scale(target, now)
     stream.record_change("UpdateShardCount", now)
     return {

@@ -29,7 +29,7 @@ def create_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[
         raise KinesisError("ValidationException", "ShardCount is required for a stream in PROVISIONED mode.")
     if params.get("RecordDistributionStrategy") == "AUTO":
         raise invalid_argument("The AUTO record distribution strategy is not emulated.")
-    kinesis.require_room(mode, shard_count, now)
+    kinesis.quotas.require_room(mode, shard_count, now)
     tags = checked_tags({}, params.get("Tags", {}))
     max_record_kib = params.get("MaxRecordSizeInKiB")
     stream = kinesis.create_stream(
@@ -48,8 +48,8 @@ def describe_limits(kinesis: Kinesis, params: dict[str, Any], now: float) -> dic
     config = kinesis.config
     return {
         "ShardLimit": config.shards_per_account or _NO_LIMIT,
-        "OpenShardCount": kinesis.open_shard_count,
-        "OnDemandStreamCount": kinesis.on_demand_stream_count,
+        "OpenShardCount": kinesis.quotas.open_shard_count,
+        "OnDemandStreamCount": kinesis.quotas.on_demand_stream_count,
         "OnDemandStreamCountLimit": config.on_demand_streams or _NO_LIMIT,
     }
 
