@@ -73,6 +73,7 @@ class Journal:
             os.ftruncate(self._fd, 0)
             os.pwrite(self._fd, MAGIC, 0)
             size = len(MAGIC)
+            self._sync_folder()
         self._end = len(MAGIC)
         with open(self._fd, "rb", buffering=_READ_BYTES, closefd=False) as file:
             file.seek(self._end)
@@ -129,6 +130,7 @@ class Journal:
             raise
         os.close(self._fd)
         self._fd, self._end = fd, end
+        self._sync_folder()
 
     async def synced(self) -> None:
         """Wait until everything written so far is on the disk, where fsync is asked for; callers share the calls.
@@ -163,6 +165,15 @@ class Journal:
             raise
         finally:
             self._syncing = None
+
+    def _sync_folder(self) -> None:
+        # A file is only as safe as its name.
+        if self._fsync:
+            folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
 
     def _write(self, data: memoryview, offset: int) -> int:
         return os.pwrite(self._fd, data, offset)
