@@ -336,6 +336,38 @@ def test_a_silent_subscription_stays_open(world: Any) -> None:
     assert subscriber.is_silent(0.3)
 
 
+def test_a_silent_subscription_is_cut_when_its_life_is_over(world: Any) -> None:
+    """Five minutes after the call the connection goes, without an orderly end of the stream."""
+    world.stream()
+    world.put("a")
+    world.emulator.faults.add("silence", operation="SubscribeToShard")
+    subscriber = world.subscribe()
+    world.clock.advance(299)
+    assert subscriber.is_silent(0.2)
+    world.clock.advance(1)
+    with pytest.raises(ProtocolError):
+        subscriber.next()
+
+
+def test_a_subscription_can_be_late(world: Any) -> None:
+    """A delay of SubscribeToShard holds back the answer; the five minutes have begun with the call."""
+    world.stream()
+    world.put("a")
+    world.emulator.faults.add("delay", seconds=60, operation="SubscribeToShard")
+    consumer = world.register()
+    opened: list[Any] = []
+    caller = threading.Thread(target=lambda: opened.append(world.subscribe(consumer=consumer)))
+    caller.start()
+    world.until(lambda: world.emulator.faults.list()[0]["hits"] == 1)
+    caller.join(0.2)
+    assert caller.is_alive()
+    world.clock.advance(60)
+    caller.join(20)
+    assert opened[0].data(1) == [b"a"]
+    world.clock.advance(240)
+    assert opened[0].next() == opened[0].END
+
+
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_subscription_is_reset_in_the_middle_of_a_frame(world: Any, tls: bool) -> None:
     """Half of the event arrives, then a reset, which the reader sees as an error and not as the end."""
