@@ -217,10 +217,10 @@ async def test_no_iterator_and_no_children_is_not_the_end() -> None:
 
 
 async def test_a_fatal_error_is_not_retried() -> None:
-    """A shard that is gone is an error with advice, at the first answer."""
+    """A position that is refused is an error with advice, at the first answer."""
     clock = Clock()
     client = ScriptedClient(clock)
-    client.iterator_failures = [failure("ResourceNotFoundException")]
+    client.iterator_failures = [failure("InvalidArgumentException")]
     with pytest.raises(RecordPublisherFatalError, match="retention") as caught:
         await publish(client, tools(clock))
     assert (caught.value.stream, caught.value.shard_id) == ("orders", SHARD)

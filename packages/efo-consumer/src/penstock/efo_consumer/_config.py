@@ -73,6 +73,9 @@ class RecordPublisherConfig:
     """Whether aggregates of the Kinesis Producer Library are given as the user records that they hold. Default: yes, as
     Flink and the KCL do."""
 
+    reader_name: str | None = None
+    """What this reader is called where another one takes its subscriptions. Default: host, process and a number."""
+
     get_shard_iterator: BackoffPolicy = _GET_BACKOFF
     """Between attempts of GetShardIterator. Default: Flink's 3 retries, 300 to 1,000 ms, exponent 1.5."""
     get_records: BackoffPolicy = _GET_BACKOFF

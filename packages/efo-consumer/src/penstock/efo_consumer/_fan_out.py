@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
+from penstock.aws import error_code
+from penstock.efo_consumer._diagnosis import NOT_FOUND, resource_missing
+from penstock.efo_consumer._fan_out_readers import Readers, reader_name
 from penstock.efo_consumer._fan_out_retries import RETRYABLE, SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
     from penstock.efo_consumer._config import RecordPublisherConfig
+    from penstock.efo_consumer._diagnosis import Diagnosis
     from penstock.efo_consumer._subscription import SubscribeTransport, Subscription, SubscriptionEvent
 
 
@@ -40,6 +44,7 @@ class FanOutRecordPublisher:
         transport: carries the calls; closed with the publisher.
         consumer_arns: the stream consumer's ARN per stream name.
         config: times, back-off and limits.
+        diagnosis: tells refusals of the same code apart; closed with the publisher.
     """
 
     def __init__(
@@ -48,6 +53,7 @@ class FanOutRecordPublisher:
         *,
         consumer_arns: Mapping[str, str],
         config: RecordPublisherConfig,
+        diagnosis: Diagnosis | None = None,
         metrics: PublisherMetrics | None = None,
         tracer: trace.Tracer | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -63,6 +69,9 @@ class FanOutRecordPublisher:
         self._sleep = sleep
         self._random = random
         self._closed = False
+        self._diagnosis = diagnosis
+        self._reader = config.reader_name or reader_name()
+        self._readers = Readers.of_process()
         # Kept across generators: a shard that is published anew meets the 5-second rule all the same.
         self._accepted_at: dict[tuple[str, str], float] = {}
 
@@ -87,32 +96,36 @@ class FanOutRecordPublisher:
             policy=self._config.subscribe_to_shard,
             in_use_patience_seconds=self._config.resource_in_use_patience.total_seconds(),
             takeover_delay_seconds=self._config.resubscribe_interval.total_seconds(),
+            reader=self._reader,
             random=self._random,
         )
         delay_seconds = 0.0
-        while True:
-            await self._wait(request, delay_seconds)
-            if self._closed:
-                raise RecordPublisherFatalError(
-                    "the publisher was closed", stream=stream.name, shard_id=shard_id, code="Closed"
-                )
-            call = _Call(self, stream, request, retries)
-            try:
-                async with aclosing(call.events()) as events:
-                    async for event in events:
-                        yield event
-            finally:
-                await call.close()
-            if call.at_shard_end:
-                return
-            assert call.next is not None  # a call ends at the shard's end, or says what comes next
-            delay_seconds = call.next.delay_seconds
-            request = SubscribeRequest(request.consumer_arn, shard_id, call.position)
+        with self._readers.reading(request.consumer_arn, shard_id, self._reader):
+            while True:
+                await self._wait(request, delay_seconds)
+                if self._closed:
+                    raise RecordPublisherFatalError(
+                        "the publisher was closed", stream=stream.name, shard_id=shard_id, code="Closed"
+                    )
+                call = _Call(self, stream, request, retries)
+                try:
+                    async with aclosing(call.events()) as events:
+                        async for event in events:
+                            yield event
+                finally:
+                    await call.close()
+                if call.at_shard_end:
+                    return
+                assert call.next is not None  # a call ends at the shard's end, or says what comes next
+                delay_seconds = call.next.delay_seconds
+                request = SubscribeRequest(request.consumer_arn, shard_id, call.position)
 
     async def close(self) -> None:
         """End every subscription; their generators fail when asked for more."""
         self._closed = True
         await self._transport.close()
+        if self._diagnosis is not None:
+            await self._diagnosis.close()
 
     def _consumer_arn(self, stream: StreamIdentity) -> str:
         arn = self._consumer_arns.get(stream.name)
@@ -182,14 +195,34 @@ class _Call:
             self._suspect = isinstance(error, RETRYABLE)
             self._span.record_exception(error)
             try:
-                self.next = self._retries.failed(
-                    error, now=self._publisher._clock(), accepted=self._subscription is not None
-                )
+                self.next = await self._after(error)
             except RecordPublisherError:
                 self._outcome = "failed"
                 self._span.set_status(trace.StatusCode.ERROR, str(error))
                 raise
         self._outcome = self.next.outcome
+
+    async def _after(self, error: Exception) -> Resubscribe:
+        publisher, request, code = self._publisher, self._request, error_code(error)
+        if code == NOT_FOUND:
+            raise await resource_missing(
+                publisher._diagnosis,
+                error,
+                stream=self._stream,
+                shard_id=request.shard_id,
+                consumer_arn=request.consumer_arn,
+            ) from error
+        accepted = self._subscription is not None
+        status = None
+        if code == "ResourceInUseException" and not accepted and publisher._diagnosis is not None:
+            status = await publisher._diagnosis.consumer_status(request.consumer_arn)
+        return self._retries.failed(
+            error,
+            now=publisher._clock(),
+            accepted=accepted,
+            consumer_status=status,
+            other_reader=publisher._readers.other(request.consumer_arn, request.shard_id, publisher._reader),
+        )
 
     async def _subscribe(self) -> Subscription:
         subscription = await self._publisher._transport.subscribe(self._request)

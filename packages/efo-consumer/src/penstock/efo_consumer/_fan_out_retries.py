@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_log = logging.getLogger(__name__)
+
 RETRYABLE = (
     EventStreamFrameError,
     PayloadDecodeError,
@@ -38,11 +41,14 @@ SUBSCRIPTION_ERRORS = (AwsError, *RETRYABLE)
 """What a subscription can end with; anything else is a defect and not to be retried."""
 
 _ADVICE = {
-    "ResourceNotFoundException": "the stream, the shard or the stream consumer is gone; if the consumer was "
-    "deregistered, register it again (its ARN changes), and read on from the last position",
     "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
     "AccessDeniedException": "the credentials need kinesis:SubscribeToShard on the consumer's ARN",
     "ExpiredTokenException": "the credentials have expired and could not be refreshed",
+    "KMSDisabledException": "the key that encrypts the stream is disabled: enable it",
+    "KMSInvalidStateException": "the key that encrypts the stream cannot be used in the state that it is in",
+    "KMSAccessDeniedException": "the credentials need kms:Decrypt on the key that encrypts the stream",
+    "KMSNotFoundException": "the key that encrypts the stream is gone",
+    "KMSOptInRequired": "the account is not subscribed to KMS",
 }
 
 
@@ -74,6 +80,7 @@ class SubscribeRetries:
         policy: BackoffPolicy,
         in_use_patience_seconds: float,
         takeover_delay_seconds: float,
+        reader: str,
         random: Callable[[], float],
     ) -> None:
         self._stream = stream
@@ -82,6 +89,7 @@ class SubscribeRetries:
         self._policy = policy
         self._in_use_patience_seconds = in_use_patience_seconds
         self._takeover_delay_seconds = takeover_delay_seconds
+        self._reader = reader
         self._random = random
         self._in_use_since: float | None = None
         self._takeovers = 0
@@ -98,8 +106,23 @@ class SubscribeRetries:
         self._takeovers = 0
         return Resubscribe(0.0, "expired")
 
-    def failed(self, error: Exception, *, now: float, accepted: bool) -> Resubscribe:
+    def failed(
+        self,
+        error: Exception,
+        *,
+        now: float,
+        accepted: bool,
+        consumer_status: str | None = None,
+        other_reader: str | None = None,
+    ) -> Resubscribe:
         """The subscription failed, before or after the service had accepted it.
+
+        Args:
+            error: why.
+            now: monotonic seconds.
+            accepted: whether the service had accepted it.
+            consumer_status: of the stream consumer, where it is known.
+            other_reader: who holds the subscription now, where it is known.
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
@@ -107,31 +130,55 @@ class SubscribeRetries:
             SubscriptionTakenOverError: another reader keeps taking the subscription.
         """
         if error_code(error) == "ResourceInUseException":
-            return self._taken_over(error) if accepted else self._in_use(error, now)
+            if accepted:
+                return self._taken_over(error, other_reader)
+            return self._in_use(error, now, consumer_status, other_reader)
         if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
             raise self._fatal(error) from error
         return self._next_attempt(error, _outcome(error))
 
-    def _taken_over(self, error: Exception) -> Resubscribe:
+    def _taken_over(self, error: Exception, other_reader: str | None) -> Resubscribe:
         self._takeovers += 1
         if self._takeovers >= self._policy.max_attempts:
-            raise SubscriptionTakenOverError(
-                stream=self._stream,
-                shard_id=self._shard_id,
-                consumer_arn=self._consumer_arn,
-                times=self._takeovers,
-            ) from error
+            raise self._takeover_error(self._takeovers, other_reader) from error
+        _log.warning(
+            "%s/%s: %s took the subscription of %s from %s: each job needs a stream consumer of its own",
+            self._stream,
+            self._shard_id,
+            other_reader or "another reader",
+            self._consumer_arn,
+            self._reader,
+        )
         # The other one has just subscribed: for 5 s every call of ours would be refused.
         delay = self._takeover_delay_seconds + self._policy.delay_seconds(self._takeovers, self._random)
         return Resubscribe(delay, "taken_over")
 
-    def _in_use(self, error: Exception, now: float) -> Resubscribe:
+    def _in_use(
+        self, error: Exception, now: float, consumer_status: str | None, other_reader: str | None
+    ) -> Resubscribe:
         if self._in_use_since is None:
             self._in_use_since = now
+        outcome = {"CREATING": "consumer_not_active", "ACTIVE": "held_by_another"}.get(consumer_status or "", "in_use")
         if now - self._in_use_since < self._in_use_patience_seconds:
             delay = self._policy.delay_seconds(self.attempt, self._random)
-            return Resubscribe(delay, "in_use")
-        return self._next_attempt(error, "in_use")
+            return Resubscribe(delay, outcome)
+        try:
+            return self._next_attempt(error, outcome)
+        except RecordPublisherRetriesError:
+            if consumer_status != "ACTIVE":
+                raise
+            # An ACTIVE consumer that stays in use for so long is taken anew by another reader again and again.
+            raise self._takeover_error(self.attempt, other_reader) from error
+
+    def _takeover_error(self, times: int, other_reader: str | None) -> SubscriptionTakenOverError:
+        return SubscriptionTakenOverError(
+            stream=self._stream,
+            shard_id=self._shard_id,
+            consumer_arn=self._consumer_arn,
+            times=times,
+            reader=self._reader,
+            other_reader=other_reader,
+        )
 
     def _next_attempt(self, error: Exception, outcome: str) -> Resubscribe:
         delay = self._policy.delay_seconds(self.attempt, self._random)

@@ -13,6 +13,7 @@ import msgspec
 from penstock.aws import AwsError, ErrorKind, classify, error_code
 from penstock.efo_consumer._config import RecordPublisherConfig
 from penstock.efo_consumer._decode import DecodedPayload, decode_payload
+from penstock.efo_consumer._diagnosis import NOT_FOUND, KinesisDiagnosis, resource_missing
 from penstock.efo_consumer._polling_pace import ReadPace, process_pace
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer.errors import (
@@ -36,7 +37,6 @@ _RETRYABLE = (AwsError, PayloadDecodeError, ShardEndError, OSError)
 
 _ADVICE = {
     "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
-    "ResourceNotFoundException": "the stream or the shard is gone, or older than the stream's retention",
 }
 
 
@@ -87,6 +87,7 @@ class ShardPoll:
         self._tools = tools
         self._iterator: str | None = None
         self._iterator_at = 0.0
+        self._iterator_failures = 0
         self._failures = 0
         self._throttles = 0
         self._next_read_at = 0.0
@@ -106,8 +107,17 @@ class ShardPoll:
                 if self._iterator is None or self._now() - self._iterator_at > _ITERATOR_SECONDS:
                     self._iterator = await self._get_shard_iterator()
                     self._iterator_at = self._now()
+                    self._iterator_failures = 0
                 payload = await self._get_records(self._iterator)
             except _RETRYABLE as error:
+                if error_code(error) == NOT_FOUND:
+                    raise await resource_missing(
+                        KinesisDiagnosis(self._client),
+                        error,
+                        stream=self._stream,
+                        shard_id=self._shard_id,
+                        consumer_arn=None,
+                    ) from error
                 await self._sleep(self._after(error))
                 continue
             self._failures = 0
@@ -149,10 +159,8 @@ class ShardPoll:
     def _after(self, error: Exception) -> float:
         """Seconds to wait before the next attempt."""
         config = self._tools.config
-        policy = config.get_records if self._iterator is not None else config.get_shard_iterator
-        if error_code(error) == "ExpiredIteratorException":
-            self._iterator = None
-            return 0.0
+        for_iterator = self._iterator is None
+        policy = config.get_shard_iterator if for_iterator else config.get_records
         kind = classify(error) if isinstance(error, AwsError | OSError) else ErrorKind.RETRYABLE
         if kind is ErrorKind.FATAL:
             raise self._give_up(error, RecordPublisherFatalError) from error
@@ -162,12 +170,19 @@ class ShardPoll:
             self._throttles += 1
             self._tools.pace.postpone(self._stream.name, self._shard_id, self._now() + delay)
             # The pace holds back reads; a call for an iterator has to wait here.
-            return delay if self._iterator is None else 0.0
-        delay = policy.delay_seconds(self._failures, self._tools.random)
-        self._failures += 1
-        if self._failures >= policy.max_attempts:
+            return delay if for_iterator else 0.0
+        failures = self._iterator_failures if for_iterator else self._failures
+        if failures + 1 >= policy.max_attempts:
             raise self._retries_error(error, policy) from error
-        return delay
+        if for_iterator:
+            self._iterator_failures += 1
+        else:
+            self._failures += 1
+        if error_code(error) == "ExpiredIteratorException":
+            # A fresh one helps, without delay; if it is expired too, that is a failure like others.
+            self._iterator = None
+            return 0.0
+        return policy.delay_seconds(failures, self._tools.random)
 
     def _retries_error(self, error: Exception, policy: BackoffPolicy) -> RecordPublisherRetriesError:
         return RecordPublisherRetriesError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.aws import JsonClient
+from penstock.efo_consumer._diagnosis import KinesisDiagnosis
 from penstock.efo_consumer._fan_out import FanOutRecordPublisher
 from penstock.efo_consumer._polling import PollingRecordPublisher
 from penstock.efo_consumer._polling_reads import PollingTools
@@ -50,5 +51,6 @@ class RecordPublisherFactory:
             open_transport(session, config),
             consumer_arns=consumer_arns or {},
             config=config,
+            diagnosis=KinesisDiagnosis(JsonClient(session)),
             metrics=metrics,
         )

@@ -13,6 +13,7 @@ EfoConsumerError
 │   └── Http2NotNegotiatedError      the endpoint did not choose h2 by ALPN
 ├── RecordPublisherError             reading a shard failed for good
 │   ├── RecordPublisherFatalError    the service said that trying again is useless
+│   │   └── ResourceMissingError     the stream, the stream consumer or the shard does not exist
 │   ├── SubscriptionTakenOverError   another reader keeps taking the subscription
 │   └── RecordPublisherRetriesError  every attempt failed
 ├── PositionsError                   positions or a range that cannot be
@@ -163,19 +164,45 @@ class RecordPublisherFatalError(RecordPublisherError):
     """The service said that trying again is useless (access, keys, a stream or consumer that is gone)."""
 
 
+class ResourceMissingError(RecordPublisherFatalError):
+    """The service does not find what is read: that is not the end of the shard.
+
+    Attributes:
+        resource: `stream`, `consumer` or `shard`; None where it could not be told.
+    """
+
+    def __init__(self, message: str, *, stream: str, shard_id: str, code: str, resource: str | None) -> None:
+        self.resource = resource
+        super().__init__(message, stream=stream, shard_id=shard_id, code=code)
+
+
 class SubscriptionTakenOverError(RecordPublisherError):
-    """Another reader of the same stream consumer keeps taking the subscription: two jobs share one consumer.
+    """Another reader of the same stream consumer keeps the subscription: two jobs share one consumer.
 
     Attributes:
         consumer_arn: the stream consumer that both use.
-        times: how often it was taken without a subscription that lived to its end in between.
+        times: how often it was taken, or refused, without a subscription that lived to its end in between.
+        reader: who was refused: its name, or host, process and number.
+        other_reader: who holds it, where it is one of this process; None otherwise, as the service does not tell.
     """
 
-    def __init__(self, *, stream: str, shard_id: str, consumer_arn: str, times: int) -> None:
+    def __init__(
+        self,
+        *,
+        stream: str,
+        shard_id: str,
+        consumer_arn: str,
+        times: int,
+        reader: str = "",
+        other_reader: str | None = None,
+    ) -> None:
         self.consumer_arn = consumer_arn
         self.times = times
+        self.reader = reader
+        self.other_reader = other_reader
+        who = other_reader or "another reader, which the service does not name,"
         super().__init__(
-            f"another reader took the subscription of {consumer_arn} {times} times: "
+            f"{who} took the subscription of {consumer_arn} from {reader or 'this reader'} {times} times: "
             "give each job a stream consumer of its own",
             stream=stream,
             shard_id=shard_id,
