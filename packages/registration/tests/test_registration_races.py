@@ -259,15 +259,15 @@ async def test_a_heartbeat_that_is_given_up_does_not_confuse_the_next(parts, ser
     home = parts()
     async with serving(home.registry) as server, RemoteConsumerRegistry(server.address) as remote:
         lease = await remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
-        heartbeat = home.registry.heartbeat
+        heartbeats = home.registry.heartbeat_all
         arrived, go_on = asyncio.Event(), asyncio.Event()
 
         async def slow(asked):
             arrived.set()
             await go_on.wait()
-            return await heartbeat(asked)
+            return await heartbeats(asked)
 
-        monkeypatch.setattr(home.registry, "heartbeat", slow)
+        monkeypatch.setattr(home.registry, "heartbeat_all", slow)
         waiting = asyncio.create_task(remote.heartbeat(replace(lease, fencing_token=99)))
         await arrived.wait()
         waiting.cancel()

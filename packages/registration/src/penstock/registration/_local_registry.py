@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 from weakref import WeakValueDictionary
@@ -81,11 +82,16 @@ class LocalConsumerRegistry:
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""
-        key = (lease.stream_name, lease.consumer_name)
-        time_to_live = await self._records.renew(key, lease.job_id, lease.fencing_token)
-        if time_to_live is None:
-            return Heartbeat(held=False, time_to_live_seconds=0.0)
-        return Heartbeat(held=True, time_to_live_seconds=time_to_live)
+        (outcome,) = await self.heartbeat_all([lease])
+        return outcome
+
+    async def heartbeat_all(self, leases: Sequence[Lease]) -> builtins.list[Heartbeat]:
+        """See ServedRegistry."""
+        lost = Heartbeat(held=False, time_to_live_seconds=0.0)
+        return [
+            lost if time_to_live is None else Heartbeat(held=True, time_to_live_seconds=time_to_live)
+            for time_to_live in await self._records.renew(leases)
+        ]
 
     async def release(self, lease: Lease) -> bool:
         """See ConsumerRegistry. Without a grace period it returns when the consumer is gone.
@@ -202,8 +208,11 @@ class LocalConsumerRegistry:
                 # Another process may release it at any moment, and there is nobody to tell us.
                 await self._sleep(min(decision.seconds, _ASK_AGAIN_SECONDS))
                 continue
-            async with self._lock(key):
-                decision = self._decide(await self._records.read(key), request)
+            lock = self._lock(key)
+            had_to_wait = lock.locked()
+            async with lock:
+                if had_to_wait:
+                    decision = self._decide(await self._records.read(key), request)
                 if isinstance(decision, lease_rules.Granted):
                     lease = await self._take(decision.record, request, arrived)
                     if lease is not None:
@@ -215,7 +224,7 @@ class LocalConsumerRegistry:
         try:
             if not await self._records.write(record):
                 return None
-            return await self._complete(token, request, arrived)
+            return await self._complete(replace(record, version=record.version + 1), request, arrived)
         except BaseException:
             # Also after a cancellation, which may have come while the lease was being written.
             await self._records.change(
@@ -239,25 +248,26 @@ class LocalConsumerRegistry:
             now=self._clock(),
         )
 
-    async def _complete(self, token: int, request: AcquireRequest, arrived: int) -> Lease:
+    async def _complete(self, granted: ConsumerRecord, request: AcquireRequest, arrived: int) -> Lease:
         """Bring the registration under a granted lease, whose life counts from then."""
-        key = (request.stream_name, request.consumer_name)
-        if request.strategy is RegistrationStrategy.NONE:
-            arn = request.consumer_arn or ""
-            await self._records.change(key, lambda record: lease_rules.note_given(record, consumer_arn=arn))
-        else:
+        key, token, known = granted.key, granted.fencing_token, None
+        given_arn = request.consumer_arn if request.strategy is RegistrationStrategy.NONE else None
+        if given_arn is None:
             await self._registrations.register(key, token, request, arrived)
+        else:
+            known = granted
         time_to_live = self._settings.time_to_live_seconds(request.time_to_live)
-        record = await self._records.change(
-            key,
-            lambda record: lease_rules.renew(
-                record,
+
+        def begin(record: ConsumerRecord) -> ConsumerRecord | None:
+            return lease_rules.renew(
+                record if given_arn is None else lease_rules.note_given(record, consumer_arn=given_arn),
                 job_id=request.job_id,
                 fencing_token=token,
                 now=self._clock(),
                 time_to_live_seconds=time_to_live,
-            ),
-        )
+            )
+
+        record = await self._records.change(key, begin, known=known)
         if record is None:
             raise await self._registrations.overtaken(key, token)
         return Lease(

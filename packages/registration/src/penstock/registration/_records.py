@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from penstock.registration import _lease as lease_rules
 from penstock.registration._clock import Clock
 from penstock.registration._record import ConsumerRecord
 from penstock.registration._store import LeaseStore, Renewal
+from penstock.registration._values import Lease
 
 Key = tuple[str, str]
 
@@ -33,24 +34,41 @@ class Records:
         (written,) = await self._store.write([record])
         return written
 
-    async def renew(self, key: Key, job_id: str, fencing_token: int) -> float | None:
-        """Prolong a lease from now on. Returns its time to live in seconds; None when it is lost."""
-        renewal = Renewal(
-            stream_name=key[0], consumer_name=key[1], job_id=job_id, fencing_token=fencing_token, at=self._clock()
+    async def renew(self, leases: Sequence[Lease]) -> builtins.list[float | None]:
+        """Prolong leases from now on. Returns the time to live of each in seconds; None when it is lost."""
+        now = self._clock()
+        return await self._store.renew(
+            [
+                Renewal(
+                    stream_name=lease.stream_name,
+                    consumer_name=lease.consumer_name,
+                    job_id=lease.job_id,
+                    fencing_token=lease.fencing_token,
+                    at=now,
+                )
+                for lease in leases
+            ]
         )
-        (time_to_live,) = await self._store.renew([renewal])
-        return time_to_live
 
     async def change(
-        self, key: Key, decide: Callable[[ConsumerRecord], ConsumerRecord | None]
+        self,
+        key: Key,
+        decide: Callable[[ConsumerRecord], ConsumerRecord | None],
+        *,
+        known: ConsumerRecord | None = None,
     ) -> ConsumerRecord | None:
-        """Write what `decide` makes of the record, and return it. None: `decide` left it alone."""
+        """Write what `decide` makes of the record, and return it. None: `decide` left it alone.
+
+        `known` is the record as the caller wrote it last: it saves the first look.
+        """
+        record = known or await self.read(key)
         while True:
-            changed = decide(await self.read(key))
+            changed = decide(record)
             if changed is None:
                 return None
             if await self.write(changed):
                 return replace(changed, version=changed.version + 1)
+            record = await self.read(key)
 
     async def list(self, stream_name: str | None = None) -> builtins.list[ConsumerRecord]:
         """All records, or those of a stream, in order."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
@@ -15,6 +15,7 @@ from penstock.registration import _messages as messages
 from penstock.registration._heartbeat_inbox import HeartbeatInbox
 from penstock.registration._registry import ConsumerRegistry, RegistryAdministration
 from penstock.registration._status import STATUS
+from penstock.registration._values import Heartbeat, Lease
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import abort_with
 
@@ -25,7 +26,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
-    """What a servicer needs behind it: the calls of jobs and those of operators."""
+    """What a servicer needs behind it: the calls of jobs and those of operators, and heartbeats by the batch."""
+
+    async def heartbeat_all(self, leases: Sequence[Lease]) -> list[Heartbeat]:
+        """Prolong leases of any jobs together. One entry per lease, as `heartbeat` would answer.
+
+        Raises:
+            RegistrationError: unknown which of them are held.
+        """
+        ...
 
 
 class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):

@@ -50,7 +50,11 @@ class SqliteLeaseStore:
         """See LeaseStore."""
 
         def renew(connection: sqlite3.Connection) -> builtins.list[float | None]:
-            return [self._renew_one(connection, renewal) for renewal in renewals]
+            answers: builtins.list[float | None] = [None] * len(renewals)
+            # In the order of the primary key: neighbours share a page, which doubles the rate of large batches.
+            for index in sorted(range(len(renewals)), key=lambda index: _key_of(renewals[index])):
+                answers[index] = self._renew_one(connection, renewals[index])
+            return answers
 
         return await self._file.run(renew, writes=True)
 
@@ -78,3 +82,7 @@ class SqliteLeaseStore:
             return [from_row(row) for row in connection.execute(query, (self._namespace, *values))]
 
         return await self._file.run(read, writes=False)
+
+
+def _key_of(renewal: Renewal) -> tuple[str, str]:
+    return renewal.stream_name, renewal.consumer_name
