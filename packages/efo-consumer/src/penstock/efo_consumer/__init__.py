@@ -4,6 +4,7 @@ from penstock.efo_consumer._blocking import BlockingSession, connect_reader
 from penstock.efo_consumer._client import RemoteShardReader
 from penstock.efo_consumer._config import RecordPublisherConfig, SubscribeTransportType
 from penstock.efo_consumer._fan_out import FanOutRecordPublisher
+from penstock.efo_consumer._fleet import FleetShardReader
 from penstock.efo_consumer._host import ReaderHost
 from penstock.efo_consumer._initial import resolve_initial_positions
 from penstock.efo_consumer._kinesis_backend import KinesisBackend
@@ -71,6 +72,7 @@ __all__ = [
     "EfoConsumerError",
     "FanOutRecordPublisher",
     "FencedConsumerError",
+    "FleetShardReader",
     "FollowedBatch",
     "InitialPositionError",
     "KinesisBackend",

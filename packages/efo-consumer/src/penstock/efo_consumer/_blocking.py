@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.efo_consumer._client import CALL_SECONDS, RemoteShardReader
+from penstock.efo_consumer._fleet import FleetShardReader
 from penstock.efo_consumer._publisher import RecordPublisherType
 from penstock.efo_consumer._reader_api import OpenRequest, StreamConsumer
-from penstock.efo_consumer._rendezvous import choose_endpoint
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class BlockingSession:
 
     @property
     def endpoint(self) -> str | None:
-        """Where a remote reader of the session is; None before `open`, and for a reader in this process."""
+        """Where a remote reader is, several joined by commas; None before `open`, and for a reader in this process."""
         return getattr(self._reader, "endpoint", None)
 
     def open(
@@ -170,7 +170,7 @@ class BlockingSession:
 def connect_reader(endpoint: str | Sequence[str], security: ClientSecurity | None = None) -> BlockingSession:
     """Connect to a shard reader service: the same calls as in-process. Close it.
 
-    Of several endpoints rendezvous hashing over the session id chooses one, the same after every restart.
+    Of several endpoints each follows the shards that rendezvous hashing gives it; see `FleetShardReader`.
 
     Raises:
         EfoConsumerConfigError: no endpoint is given.
@@ -180,10 +180,11 @@ def connect_reader(endpoint: str | Sequence[str], security: ClientSecurity | Non
     if not endpoints or not all(endpoints):
         raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
     thread = LoopThread("penstock reader client")
-    made: list[RemoteShardReader] = []
+    made: list[ShardReader] = []
 
     def reader_for(session_id: str) -> ShardReader:
-        made.append(RemoteShardReader(choose_endpoint(endpoints, session_id), security))
+        one = len(endpoints) == 1
+        made.append(RemoteShardReader(endpoints[0], security) if one else FleetShardReader(endpoints, security))
         return made[-1]
 
     def on_close() -> None:

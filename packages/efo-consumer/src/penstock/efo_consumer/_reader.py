@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Self
@@ -11,9 +12,8 @@ from opentelemetry import trace
 
 from penstock.efo_consumer._bell import Bell
 from penstock.efo_consumer._buffer_pool import BufferPool
-from penstock.efo_consumer._positions import ranges_between
-from penstock.efo_consumer._reader_api import FollowedBatch
 from penstock.efo_consumer._reader_config import ReaderConfig
+from penstock.efo_consumer._reader_follow import follow_steps
 from penstock.efo_consumer._reader_hash_keys import Deaggregator
 from penstock.efo_consumer._reader_loss import check_positions
 from penstock.efo_consumer._reader_replay import replay
@@ -28,12 +28,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
-    from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats, StreamConsumer
+    from penstock.efo_consumer._reader_api import (
+        FollowedBatch,
+        OpenRequest,
+        PositionsSnapshot,
+        ShardStats,
+        StreamConsumer,
+    )
     from penstock.efo_consumer._reader_backend import ReaderBackend
 
-_FOLLOW_WAIT_SECONDS = 60.0
-_FOLLOW_STEP_BYTES = 4 * 1024 * 1024
+_WATCH_SECONDS = 1.0
 
+_log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("penstock.efo_consumer")
 
 
@@ -69,6 +75,7 @@ class LocalShardReader:
         self._opening = asyncio.Lock()
         self._last_epoch = 0
         self._draining = False
+        self._watch: asyncio.Task[None] | None = None
         self._fencing_tokens: dict[str, int] = {}
         self._deaggregator = Deaggregator(backend) if self._config.deaggregate else None
 
@@ -90,7 +97,7 @@ class LocalShardReader:
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
-        if not any(request.positions.streams.values()):
+        if not any(request.positions.streams.values()) and not request.named_shards_only:
             raise PositionsError("a session needs a position in at least one shard")
         async with self._opening:
             self._check_fencing(request.consumers)
@@ -112,6 +119,7 @@ class LocalShardReader:
             epoch = self._last_epoch
             await session.adopt(request, epoch)
             session.skipped(lost)
+            self._watch_for_abandoned(session)
             return epoch
 
     async def positions(
@@ -142,6 +150,8 @@ class LocalShardReader:
         session = self._sessions.get(session_id)
         if session is not None and epoch:
             session.check_epoch(epoch)
+        if session is not None:
+            session.touch()
         rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
         span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
         replays = rows = 0
@@ -185,28 +195,19 @@ class LocalShardReader:
         with_encryption_type: bool = False,
     ) -> AsyncGenerator[FollowedBatch, None]:
         """See `ShardReader.follow`."""
-        position = start
-        while not self._draining:
-            snapshot = await self.positions(
-                session_id,
-                epoch,
-                position,
-                max_records=max_records,
-                max_bytes=max_bytes or _FOLLOW_STEP_BYTES,
-                wait_seconds=_FOLLOW_WAIT_SECONDS,
-            )
-            if snapshot.positions == position:
-                continue
-            ranges = ranges_between(position, snapshot.positions)
-            batches = self.read_range(session_id, ranges, epoch=epoch, with_encryption_type=with_encryption_type)
-            last: pa.RecordBatch | None = None
-            async with aclosing(batches):
-                async for batch in batches:
-                    if last is not None:
-                        yield FollowedBatch(last, None)
-                    last = batch
-            position = snapshot.positions
-            yield FollowedBatch(last, snapshot)
+        steps = follow_steps(
+            self,
+            session_id,
+            epoch,
+            start,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            with_encryption_type=with_encryption_type,
+            is_over=lambda: self._draining,
+        )
+        async with aclosing(steps):
+            async for step in steps:
+                yield step
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
@@ -231,14 +232,38 @@ class LocalShardReader:
 
     async def aclose(self) -> None:
         """End every session, then the backend's connections."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.aclose() for session in sessions.values()))
         await self._backend.aclose()
+
+    def _watch_for_abandoned(self, session: ReaderSession) -> None:
+        if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self._end_abandoned(), name="end abandoned sessions")
+
+    async def _end_abandoned(self) -> None:
+        while True:
+            left = [
+                (seconds, session)
+                for session in self._sessions.values()
+                if (seconds := session.seconds_to_live(self._clock())) is not None
+            ]
+            if not left:
+                return
+            for seconds, session in left:
+                if seconds <= 0:
+                    _log.warning("session %s is ended: nobody called it for too long", session.session_id)
+                    await self.close_session(session.session_id, session.epoch)
+            await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(seconds for seconds, _ in left))))
 
     def _session(self, session_id: str) -> ReaderSession:
         session = self._sessions.get(session_id)
         if session is None:
             raise SessionNotFoundError(session_id=session_id)
+        session.touch()
         return session
 
     def _check_fencing(self, consumers: Sequence[StreamConsumer]) -> None:

@@ -31,6 +31,8 @@ class ReaderConfig:
     """How long reading a range again may stand still. Default: 60 s, the longest that a request may take."""
     discovery_interval: timedelta = timedelta(seconds=10)
     """Wait before ListShards is asked again about a shard's parents or children. Default: 10 s (FLIP-128)."""
+    session_timeout: timedelta = timedelta(0)
+    """After which a session that nobody calls is ended; zero for never. Default: never, as its host ends with it."""
     fail_on_data_loss: bool = True
     """Whether a range that the stream no longer holds is an error; otherwise it is left out, counted and logged."""
     deaggregate: bool = True
@@ -44,7 +46,7 @@ class ReaderConfig:
             raise EfoConsumerConfigError(option="buffer_bytes_per_shard", reason="must be positive")
         if self.buffer_bytes < self.buffer_bytes_per_shard:
             raise EfoConsumerConfigError(option="buffer_bytes", reason="must be at least buffer_bytes_per_shard")
-        for option in ("idle_offset_interval", "promise_grace"):
+        for option in ("idle_offset_interval", "promise_grace", "session_timeout"):
             if getattr(self, option) < timedelta(0):
                 raise EfoConsumerConfigError(option=option, reason="must not be negative")
         for option in ("range_deadline", "discovery_interval"):

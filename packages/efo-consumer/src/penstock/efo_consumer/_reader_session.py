@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._bell import Bell
-from penstock.efo_consumer._reach import reach
+from penstock.efo_consumer._reach import Reach, reach
 from penstock.efo_consumer._reader_api import PositionsSnapshot
 from penstock.efo_consumer._reader_shards import SessionShards
 from penstock.efo_consumer.errors import StaleEpochError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._buffer_pool import BufferPool
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
-    from penstock.efo_consumer._reach import Reach, ShardKey
+    from penstock.efo_consumer._reach import ShardKey
     from penstock.efo_consumer._reader_api import OpenRequest, ShardStats
     from penstock.efo_consumer._reader_backend import ReaderBackend
     from penstock.efo_consumer._reader_config import ReaderConfig
@@ -56,10 +56,17 @@ class ReaderSession:
         self._told_idle_at = clock()
         self._turn = 0
         self._draining = False
+        self._called_at = clock()
+        self._calls = 0
+        self._time_to_live = 0.0
+        self._named_only = False
 
     async def adopt(self, request: OpenRequest, epoch: int) -> None:
         """Serve a new epoch; whoever still asks with an older one is refused from now on."""
         self.epoch = epoch
+        self._named_only = request.named_shards_only
+        self._time_to_live = request.session_seconds or self._config.session_timeout.total_seconds()
+        self.touch()
         self._news.ring()
         self._told_idle_at = self._clock()
         await self._followed.adopt(request)
@@ -68,7 +75,26 @@ class ReaderSession:
         self, epoch: int, start: StreamPositions, *, max_records: int, max_bytes: int, wait_seconds: float
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
-        deadline = self._clock() + wait_seconds
+        self._calls += 1
+        try:
+            return await self._positions(epoch, start, max_records, max_bytes, self._clock() + wait_seconds)
+        finally:
+            self._calls -= 1
+            self.touch()
+
+    def touch(self) -> None:
+        """Note that somebody called."""
+        self._called_at = self._clock()
+
+    def seconds_to_live(self, now: float) -> float | None:
+        """Tell when the session is to be ended if nobody calls it; None when it never is."""
+        if not self._time_to_live:
+            return None
+        return self._time_to_live if self._calls else self._called_at + self._time_to_live - now
+
+    async def _positions(
+        self, epoch: int, start: StreamPositions, max_records: int, max_bytes: int, deadline: float
+    ) -> PositionsSnapshot:
         while True:
             self.check_epoch(epoch)
             await self._followed.follow(start)
@@ -76,7 +102,8 @@ class ReaderSession:
             found = reach(
                 start,
                 {key: shard.buffer for key, shard in self._followed.shards.items()},
-                self._followed.graphs,
+                # Whoever names all shards lets children enter and parents leave by its own graph.
+                {} if self._named_only else self._followed.graphs,
                 max_rows=max_records or None,
                 max_bytes=max_bytes or None,
                 turn=self._turn,
@@ -84,11 +111,11 @@ class ReaderSession:
             now = self._clock()
             idle_at = self._told_idle_at + self._config.idle_offset_interval.total_seconds()
             moved = found.positions != start
-            if found.rows or found.jumped or (moved and now >= idle_at):
+            if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
                 return self._tell(found, now)
             self._raise_failure()
             if now >= deadline or self._draining:
-                return PositionsSnapshot(start, 0, 0, self._millis_behind_latest())
+                return self._snapshot(Reach(start, 0, 0))
             until = min(deadline, idle_at) if idle_at > now else deadline
             await self._news.wait(until - now)
 
@@ -154,7 +181,19 @@ class ReaderSession:
             if position is not None:
                 shard.buffer.promise(position, now)
         self._room.ring()
-        return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest())
+        return self._snapshot(found)
+
+    def _shows_an_end(self, start: StreamPositions, found: Reach) -> bool:
+        """Whether a shard ended for a caller that places its children, which nobody reads before."""
+        return self._named_only and any(
+            position.is_shard_end and start.get(stream, shard_id) != position
+            for stream, shards in found.positions.streams.items()
+            for shard_id, position in shards.items()
+        )
+
+    def _snapshot(self, found: Reach) -> PositionsSnapshot:
+        lineage = self._followed.lineage(found.positions) if self._named_only else ()
+        return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage)
 
     def _millis_behind_latest(self) -> int:
         behind = [

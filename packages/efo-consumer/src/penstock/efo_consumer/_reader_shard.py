@@ -90,6 +90,11 @@ class FollowedShard:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the shard's end is buffered."""
+        return self.buffer.end.is_shard_end
+
     def stats(self) -> ShardStats:
         """Give the shard's numbers."""
         behind = self.buffer.millis_behind_latest

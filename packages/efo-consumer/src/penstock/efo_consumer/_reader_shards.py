@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._publisher import StreamIdentity
+from penstock.efo_consumer._reader_api import OpenRequest, ShardLineage
 from penstock.efo_consumer._reader_loss import refused
 from penstock.efo_consumer._reader_shard import FollowedShard
 from penstock.efo_consumer._shard_graph import ShardGraph
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._positions import StreamPositions
     from penstock.efo_consumer._publisher import ChildShard, RecordPublisher
     from penstock.efo_consumer._reach import ShardKey
-    from penstock.efo_consumer._reader_api import OpenRequest
     from penstock.efo_consumer._reader_backend import ReaderBackend
     from penstock.efo_consumer._reader_config import ReaderConfig
     from penstock.efo_consumer._reader_loss import Loss
@@ -67,6 +67,7 @@ class SessionShards:
         self._publisher_key: object = None
         self._discoveries: dict[str, asyncio.Task[None]] = {}
         self._closed = False
+        self._named_only = False
 
     async def adopt(self, request: OpenRequest) -> None:
         """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew."""
@@ -75,6 +76,7 @@ class SessionShards:
             for stream, shards in request.positions.streams.items()
             for shard_id, position in shards.items()
         }
+        self._named_only = request.named_shards_only
         await self._use_publisher(request)
         # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
         await asyncio.gather(*(self.shards[key].stop() for key in self._outdated(wanted)))
@@ -105,7 +107,21 @@ class SessionShards:
                 ):
                     # It left the positions: it is read to its end when one of its children is in them.
                     self._pool.trim(shard.buffer, ShardPosition.shard_end())
+        if self._named_only:
+            for key in [key for key, shard in self.shards.items() if positions.get(*key) is None and shard.has_ended]:
+                self._remove(key)
         self._room.ring()
+
+    def lineage(self, positions: StreamPositions) -> tuple[ShardLineage, ...]:
+        """Give what is known of the shards that continue those that stand at their end."""
+        return tuple(
+            ShardLineage(stream, shard_id, parents)
+            for stream, shards in positions.streams.items()
+            if stream in self.graphs
+            for shard_id, parents in self.graphs[stream].lineage(
+                shard_id for shard_id, position in shards.items() if position.is_shard_end
+            )
+        )
 
     def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
         """Give the shards that cannot go on when these positions are asked for."""
@@ -126,6 +142,13 @@ class SessionShards:
 
     async def follow(self, positions: StreamPositions) -> None:
         """Follow every shard that has a position, and the children of those that are finished."""
+        if self._named_only:
+            # One that is not named any more went to another reader; what has ended is kept until it is committed.
+            gone = [key for key, shard in self.shards.items() if positions.get(*key) is None and not shard.has_ended]
+            await asyncio.gather(*(self.shards[key].stop() for key in gone))
+            for key in gone:
+                if key in self.shards:
+                    self._remove(key)
         for stream, shards in positions.streams.items():
             self.graphs.setdefault(stream, ShardGraph())
             finished = self._finished.setdefault(stream, set())
@@ -150,7 +173,7 @@ class SessionShards:
         standing = dict.fromkeys(self._finished.get(stream, ()), ShardPosition.shard_end())
         standing |= {shard_id: shard.buffer.end for (name, shard_id), shard in self.shards.items() if name == stream}
         graph = self.graphs[stream]
-        for child in graph.entrants(standing):
+        for child in () if self._named_only else graph.entrants(standing):
             self._begin((stream, child), ShardPosition.trim_horizon())
         if self._discovery_needed(stream):
             self._discover(stream)

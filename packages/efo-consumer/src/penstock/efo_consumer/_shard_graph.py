@@ -33,6 +33,16 @@ class ShardGraph:
         """Give the known children, ordered by id."""
         return sorted(self._children.get(shard_id, ()))
 
+    def lineage(self, ended: Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:
+        """Give the children of these shards and all known ancestors of those, each with its parents."""
+        pending, found = [child for shard_id in ended for child in self.children(shard_id)], {}
+        while pending:
+            shard_id = pending.pop()
+            if shard_id in self._parents and shard_id not in found:
+                found[shard_id] = self._parents[shard_id]
+                pending += found[shard_id]
+        return sorted(found.items())
+
     def unknown_parents(self) -> set[str]:
         """Give parents that were named by a child, but never learnt themselves: ask ListShards."""
         return {parent for parent in self._children if parent not in self._parents}

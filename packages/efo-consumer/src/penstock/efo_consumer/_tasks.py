@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import grpc
 
 from penstock.efo_consumer._client import read_range_request
+from penstock.efo_consumer._fleet_members import runs
+from penstock.efo_consumer._fleet_ranges import Resumption, candidates
 from penstock.efo_consumer._messages import BatchDecoder
 from penstock.efo_consumer._status import reader_error
+from penstock.efo_consumer.errors import ReaderUnavailableError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
 from penstock.rpc import ClientSecurity, open_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Generator, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -41,11 +45,44 @@ def read_ranges(
     The channel is opened at the first call of a process and kept for its later tasks. Closing the generator ends the
     call.
 
+    Of several addresses, joined by commas, each range is asked of the reader that follows its shard, and of the next
+    one when that cannot be reached.
+
     Raises:
         DataLossError: the stream no longer holds a range.
         RangeDeadlineError: a range did not come in time.
         ReaderUnavailableError: the reader cannot be reached.
     """
+    addresses = address.split(",")
+    for owner, part in runs(ranges, addresses) if ranges else [(addresses[0], [])]:
+        order = candidates(part, owner, addresses) if part else [owner]
+        resumption = Resumption()
+        for place, endpoint in enumerate(order):
+            resumption.begin()
+            try:
+                # Each reader of several counts epochs by itself: the caller's is that of all.
+                own_epoch = epoch if len(addresses) == 1 else 0
+                batches = _read(endpoint, security, session_id, part, own_epoch, with_encryption_type, max_batch_bytes)
+                with closing(batches):
+                    for batch in batches:
+                        rest = resumption.rest(batch)
+                        if rest.num_rows:
+                            yield rest
+                break
+            except ReaderUnavailableError:
+                if place == len(order) - 1:
+                    raise
+
+
+def _read(
+    address: str,
+    security: ClientSecurity | None,
+    session_id: str,
+    ranges: Sequence[ShardRange],
+    epoch: int,
+    with_encryption_type: bool,
+    max_batch_bytes: int,
+) -> Generator[pa.RecordBatch, None, None]:
     channel = _channel(address, security or ClientSecurity())
     decoder = BatchDecoder()
     call = pb_grpc.ShardReaderServiceStub(channel).ReadRange(

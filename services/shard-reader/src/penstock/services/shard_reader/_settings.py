@@ -26,7 +26,8 @@ _AWS: Final = {
     "sts_endpoint_url": "endpoint of STS",
     "ca_bundle": "PEM file of the authorities to trust for AWS",
 }
-_DEFAULTS: Final = ReaderConfig()
+# Callers of a service come and go without a word; their subscriptions must not stay for good.
+_DEFAULTS: Final = ReaderConfig(session_timeout=timedelta(hours=1))
 _BYTES: Final = {
     "buffer_bytes_per_shard": "bytes that one shard's buffer holds before its socket is left unread",
     "buffer_bytes": "bytes that all buffers hold",
@@ -35,6 +36,7 @@ _SECONDS: Final = {
     "idle_offset_interval": "seconds between two positions that moved without a record",
     "promise_grace": "seconds that promised records wait in memory for their reader when room is short",
     "range_deadline": "seconds that reading a range again may stand still",
+    "session_timeout": "seconds after which a session that nobody calls is ended, 0 for never",
 }
 _SUBSCRIBE_TRANSPORT: Final = "subscribe_transport"
 
@@ -80,6 +82,7 @@ class ReaderSettings:
                 idle_offset_interval=times.get("idle_offset_interval", _DEFAULTS.idle_offset_interval),
                 promise_grace=times.get("promise_grace", _DEFAULTS.promise_grace),
                 range_deadline=times.get("range_deadline", _DEFAULTS.range_deadline),
+                session_timeout=times.get("session_timeout", _DEFAULTS.session_timeout),
                 fail_on_data_loss=_boolean("fail_on_data_loss", given.get("fail_on_data_loss", "true")),
                 publisher=RecordPublisherConfig.from_mapping(transport),
             ),

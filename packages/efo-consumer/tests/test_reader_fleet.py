@@ -1,0 +1,201 @@
+"""Several readers as one: shards are spread, and move when their reader is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import pytest
+
+from penstock.efo_consumer import (
+    SERVICE_NAME,
+    FleetShardReader,
+    LocalShardReader,
+    OpenRequest,
+    ReaderConfig,
+    ReaderUnavailableError,
+    ShardPosition,
+    ShardReaderServicer,
+    StaleEpochError,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.efo_consumer._fleet_members import Members, place
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.rpc import GrpcServer, ServerSettings
+
+LEASE_SECONDS = 0.6
+
+
+@dataclass
+class Instance:
+    """One reader behind a socket."""
+
+    address: str
+    local: LocalShardReader
+    stop: Callable[[], object]
+
+
+@asynccontextmanager
+async def instance(kinesis: FakeKinesis, port: int = 0, **options: object) -> AsyncIterator[Instance]:
+    async with AsyncExitStack() as stack:
+        local = await stack.enter_async_context(LocalShardReader(kinesis, ReaderConfig(**options)))  # type: ignore[arg-type]  # any of its options
+        settings = ServerSettings(port=port, drain_seconds=0)
+        server = await stack.enter_async_context(
+            GrpcServer(settings, register=[ShardReaderServicer(local).add_to], service_names=[SERVICE_NAME])
+        )
+        yield Instance(server.address, local, stack.aclose)
+
+
+@asynccontextmanager
+async def fleet_of(*instances: Instance) -> AsyncIterator[FleetShardReader]:
+    fleet = FleetShardReader([one.address for one in instances], lease_seconds=LEASE_SECONDS)
+    try:
+        yield fleet
+    finally:
+        await fleet.aclose()
+
+
+class Loop:
+    """Positions, exactly the range, commit: and every row that came."""
+
+    def __init__(self, fleet: FleetShardReader, epoch: int, start: StreamPositions) -> None:
+        self.fleet, self.epoch, self.at = fleet, epoch, start
+        self.rows: list[int] = []
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                found = await self.fleet.positions("q", self.epoch, self.at, wait_seconds=0.5, max_records=7)
+                assert found.records <= 7
+                async for batch in self.fleet.read_range("q", ranges_between(self.at, found.positions)):
+                    self.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+                self.at = found.positions
+                await self.fleet.commit("q", self.epoch, self.at)
+
+
+def written(kinesis: FakeKinesis) -> list[int]:
+    return sorted(number for shard in kinesis.shards.values() for number in shard.sequence_numbers)
+
+
+async def test_each_shard_is_followed_by_one_reader_through_a_split_and_a_merge() -> None:
+    """Readers share the shards; children enter after all their parents, wherever those are; nothing comes twice."""
+    kinesis = FakeKinesis(event_records=3)
+    shards = kinesis.create_stream("s", 8)
+    start = kinesis.trim_horizon("s")
+    for shard in shards:
+        kinesis.put("s", shard, 5)
+    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
+        loop = Loop(fleet, await fleet.open(OpenRequest(session_id="q", positions=start)), start)
+        await loop.until(lambda: len(loop.rows) == 40)
+        followed = [{(s.stream_name, s.shard_id) for s in await each.local.stats("q")} for each in (one, two)]
+        assert all(followed)
+        assert not followed[0] & followed[1]
+        children = kinesis.reshard("s", shards[:1], 2) + kinesis.reshard("s", shards[1:3], 1)
+        for child in children:
+            kinesis.put("s", child, 4)
+        await loop.until(lambda: len(loop.rows) == 52)
+        assert sorted(loop.rows) == written(kinesis)
+        await loop.until(lambda: not set(shards[:3]) & set(loop.at.streams["s"]))
+        assert {shard.shard_id for shard in await fleet.stats("q")} >= set(children)
+
+
+async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> None:
+    """After the lease's time the others read on from the caller's positions; a reader that returns takes its share."""
+    kinesis = FakeKinesis(event_records=3)
+    shards = kinesis.create_stream("s", 8)
+    start = kinesis.trim_horizon("s")
+    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as fleet:
+        loop = Loop(fleet, await fleet.open(OpenRequest(session_id="q", positions=start)), start)
+        for shard in shards:
+            kinesis.put("s", shard, 3)
+        await loop.until(lambda: len(loop.rows) == 24)
+        # Told but not fetched when its reader ends: the range is a fact all the same.
+        for shard in shards:
+            kinesis.put("s", shard, 3)
+        found = await fleet.positions("q", loop.epoch, loop.at, wait_seconds=5)
+        port = int(two.address.rpartition(":")[2])
+        await two.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        async for batch in fleet.read_range("q", ranges_between(loop.at, found.positions)):
+            loop.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+        loop.at = found.positions
+        for shard in shards:
+            kinesis.put("s", shard, 3)
+        await loop.until(lambda: len(loop.rows) == 72)
+        assert len(await one.local.stats("q")) == 8
+        async with instance(kinesis, port):
+            await loop.until(lambda: len(fleet._members.served()) == 2)
+            for shard in shards:
+                kinesis.put("s", shard, 2)
+            await loop.until(lambda: len(loop.rows) == 88)
+            assert len(await one.local.stats("q")) < 8
+    assert sorted(loop.rows) == written(kinesis)
+
+
+async def test_a_successor_fences_its_predecessor_on_every_reader() -> None:
+    """The old caller is refused, though it counts epochs of its own."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s", 4)
+    start = kinesis.trim_horizon("s")
+    async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as old, fleet_of(one, two) as new:
+        request = OpenRequest(session_id="q", positions=start)
+        epoch = await old.open(request)
+        await new.open(request)
+        with pytest.raises(StaleEpochError):
+            await old.positions("q", epoch, start)
+
+
+async def test_a_fleet_that_cannot_be_reached_is_told() -> None:
+    """Opening needs one reader at least; with one the others are tried again later."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    kinesis.put("s", shard, 2)
+    start = kinesis.trim_horizon("s")
+    async with instance(kinesis) as one, instance(kinesis) as two:
+        await two.stop()  # type: ignore[misc]  # an AsyncExitStack's aclose
+        async with fleet_of(two) as fleet:
+            with pytest.raises(ReaderUnavailableError):
+                await fleet.open(OpenRequest(session_id="q", positions=start))
+        async with fleet_of(one, two) as fleet:
+            epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+            assert (await fleet.positions("q", epoch, start, wait_seconds=5)).records == 2
+
+
+async def test_idle_shards_advance_together() -> None:
+    """What moved without records comes after the interval, though it was a poll that was told."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s", 4)
+    start = kinesis.trim_horizon("s")
+    interval = timedelta(seconds=0.2)
+    async with (
+        instance(kinesis, idle_offset_interval=interval) as one,
+        instance(kinesis, idle_offset_interval=interval) as two,
+        fleet_of(one, two) as fleet,
+    ):
+        epoch = await fleet.open(OpenRequest(session_id="q", positions=start))
+        kinesis.idle()
+        found = await fleet.positions("q", epoch, start, wait_seconds=5)
+        assert found.positions != start
+        assert found.records == 0
+
+
+def test_a_reader_owns_its_shards_until_its_lease_is_over() -> None:
+    """Placement is the same for everybody, and moves only the shards of the reader that is gone."""
+    endpoints = ["a:1", "b:1", "c:1"]
+    members = Members(endpoints, lease_seconds=10)
+    assert members.owners(0) == []
+    for endpoint in endpoints:
+        members.serve(endpoint, 1)
+    positions = StreamPositions({"s": {f"shard-{n}": ShardPosition.trim_horizon() for n in range(50)}})
+    before = place(positions, members.owners(0))
+    members.fail("b:1", 5)
+    members.fail("b:1", 9)
+    assert members.owners(14.9) == endpoints
+    assert members.deadline(14) == 1
+    after = place(positions, members.owners(15))
+    assert set(after) == {"a:1", "c:1"}
+    for endpoint, part in after.items():
+        assert set(part.streams["s"]) >= set(before[endpoint].streams["s"])
