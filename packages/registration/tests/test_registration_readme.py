@@ -1,0 +1,125 @@
+"""What the README shows is so."""
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import running_emulator
+from penstock.registration import (
+    AcquireRequest,
+    DynamoDbLeaseStore,
+    LeaseSettings,
+    RegistrationStrategy,
+    open_local_registry,
+)
+from penstock.registration.testing import DynamoDbClients, running_wire
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def emulator():
+    delay = timedelta(milliseconds=50)
+    with running_emulator(consumer_creation_delay=delay, consumer_deletion_delay=delay) as running:
+        running.client().create_stream(StreamName="flights", ShardCount=1)
+        yield running
+
+
+def policy(name):
+    """The policy under the comment of that name, and its actions."""
+    (text,) = re.findall(rf"<!-- policy: {name} -->\n```json\n(.*?)```", README, re.DOTALL)
+    parsed = json.loads(text)
+    assert parsed["Version"] == "2012-10-17"
+    return {action for statement in parsed["Statement"] for action in statement["Action"]}
+
+
+def test_the_examples_run(emulator, tmp_path):
+    """Copied out of the README, one after the other, against the emulator."""
+    examples = re.findall(r"<!-- run by the tests -->\n```python\n(.*?)```", README, re.DOTALL)
+    assert len(examples) == 2
+    environment = {
+        **os.environ,
+        "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "XDG_STATE_HOME": str(tmp_path),
+    }
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", example], env=environment, capture_output=True, text=True, timeout=60, check=False
+        )
+        for example in examples
+    ]
+    assert [output.stderr for output in outputs] == ["", ""]
+    assert re.fullmatch(r"arn:aws:kinesis:.*:stream/flights/consumer/delays:\d+ 1\n", outputs[0].stdout)
+    assert outputs[1].stdout == re.search(r"print\(error\)  # (.*\n)", examples[1])[1]
+
+
+async def job_and_operator(registry, strategy, arn=None):
+    """All that registration does for a job, and for operators."""
+    name = {"consumer_arn": arn} if arn else {"consumer_name": "delays"}
+    request = AcquireRequest(stream_name="flights", job_id="job", strategy=strategy, **name)
+    lease = await registry.acquire(request)
+    assert (await registry.heartbeat(lease)).held
+    if arn is None:
+        await registry.list_consumers(with_state=True)
+        await registry.list_consumers("flights")
+        await registry.collect_garbage(dry_run=True)
+    await registry.release(lease)
+
+
+@pytest.mark.parametrize("strategy", [RegistrationStrategy.LAZY, RegistrationStrategy.EAGER])
+async def test_the_policy_of_lazy_and_eager_allows_what_is_called_and_no_more(emulator, dynamodb, strategy, tmp_path):
+    """Seen on the wire, from the first look to the de-registration."""
+    with running_wire(emulator.endpoint_url) as wire:
+        session = AwsSession(emulator_options(wire.url))
+        settings = LeaseSettings(grace_period=timedelta(0))
+        registry = open_local_registry(session, tmp_path / "leases.db", settings=settings)
+        await job_and_operator(registry, strategy)
+        await registry.close()
+    assert {f"kinesis:{call.operation}" for call in wire.calls} == policy("lazy, eager")
+
+
+async def test_none_calls_nothing(emulator, tmp_path):
+    """Its policy is that of reading, which the others need as well."""
+    arn = "arn:aws:kinesis:us-east-1:000000000000:stream/flights/consumer/delays:1700000000"
+    with running_wire(emulator.endpoint_url) as wire:
+        registry = open_local_registry(AwsSession(emulator_options(wire.url)), tmp_path / "leases.db")
+        await job_and_operator(registry, RegistrationStrategy.NONE, arn)
+        await registry.close()
+    assert wire.calls == []
+    assert policy("none") == {"kinesis:ListShards", "kinesis:SubscribeToShard"}
+    assert not policy("none") & policy("lazy, eager")
+
+
+async def test_the_policy_of_the_table_allows_what_is_called_and_no_more(emulator, dynamodb, dynamodb_table):
+    """From the table's making to a list of one stream."""
+    clients = DynamoDbClients(dynamodb)
+    called = set()
+    clients.client("dynamodb").meta.events.register(
+        "before-call.dynamodb", lambda model, **_: called.add(f"dynamodb:{model.name}")
+    )
+    store = DynamoDbLeaseStore(clients, dynamodb_table)
+    registry = open_local_registry(AwsSession(emulator_options(emulator.endpoint_url)), store=store)
+    await asyncio.wait_for(job_and_operator(registry, RegistrationStrategy.EAGER), 30)
+    await registry.close()
+    assert called == policy("dynamodb")
+
+
+def test_the_life_of_a_lease_is_drawn_with_the_states_of_its_table():
+    """Each arrow leads from a state to a state, and every state but the end can be left."""
+    (diagram,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", README, re.DOTALL)
+    arrows = re.findall(r"^    (\[\*\]|\w+) --> (\w+): .+$", diagram, re.MULTILINE)
+    states = {"live", "expired", "idle", "gone"}
+    assert {state for arrow in arrows for state in arrow} == states | {"[*]"}
+    assert {source for source, _ in arrows} == states | {"[*]"}
+    assert len(arrows) == len([line for line in diagram.splitlines() if "-->" in line])
