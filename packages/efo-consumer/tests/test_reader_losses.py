@@ -1,0 +1,182 @@
+"""Positions that the stream has outlived, when a session is opened and while it is followed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    ChildShard,
+    DataLossError,
+    KinesisBackend,
+    LocalShardReader,
+    OpenRequest,
+    ReaderConfig,
+    RecordPublisherType,
+    ShardFailedError,
+    ShardPosition,
+    ShardRange,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.efo_consumer._reader_loss import successors
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.efo_consumer.testing import FakeKinesis, FakeShard
+from penstock.emulator.testing import running_emulator
+
+NOW = 1_790_000_000
+DAY = 86_400
+
+
+def number_of(second: int, counter: int = 0) -> int:
+    """A sequence number of the present version."""
+    return (1 << 185) | (counter << 85) | (second << 36) | 2
+
+
+def kinesis_with(*seconds: int) -> tuple[FakeKinesis, str]:
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    kinesis.shards["s", shard].sequence_numbers = [number_of(second, n) for n, second in enumerate(seconds)]
+    kinesis.shards["s", shard].data = [b"row"] * len(seconds)
+    kinesis.tip = number_of(NOW, len(seconds))
+    return kinesis, shard
+
+
+def at(shard: str, second: int) -> StreamPositions:
+    return StreamPositions({"s": {shard: ShardPosition.after(str(number_of(second)))}})
+
+
+def reader_of(kinesis: FakeKinesis, **options: bool) -> LocalShardReader:
+    return LocalShardReader(kinesis, ReaderConfig(**options), wall_clock=lambda: NOW)  # type: ignore[arg-type]  # flags
+
+
+async def test_opening_at_a_position_that_the_stream_has_outlived_is_an_error() -> None:
+    """The shard's oldest record lies beyond the position, which is older than the retention: name both."""
+    kinesis, shard = kinesis_with(NOW - 60)
+    async with reader_of(kinesis) as reader:
+        with pytest.raises(DataLossError, match=r"begins 25\.0 h ago and records are kept for 24 h") as raised:
+            await reader.open(OpenRequest(session_id="q", positions=at(shard, NOW - 25 * 3600)))
+    assert (raised.value.stream, raised.value.shard_id) == ("s", shard)
+
+
+async def test_told_to_go_on_the_reader_counts_the_loss_and_gives_what_is_left() -> None:
+    """The session opens, the shard's stats count one loss, and the records that are left come."""
+    kinesis, shard = kinesis_with(NOW - 60)
+    start = at(shard, NOW - 25 * 3600)
+    async with reader_of(kinesis, fail_on_data_loss=False) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 1
+        assert [stats.losses for stats in await reader.stats("q")] == [1]
+
+
+async def test_an_old_position_is_no_loss_while_the_record_at_it_is_there() -> None:
+    """The retention may have been longer than it says now: Kinesis' oldest record decides."""
+    kinesis, shard = kinesis_with(NOW - 26 * 3600, NOW - 60)
+    start = at(shard, NOW - 25 * 3600)
+    async with reader_of(kinesis) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 1
+
+
+@pytest.mark.parametrize("fail", [True, False])
+async def test_a_position_that_kinesis_refuses_is_told_or_passed_over(fail: bool) -> None:
+    """Positions names the loss; told to go on, the shard is read from its oldest record."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 3)
+    start = StreamPositions({"s": {shard: ShardPosition.after("500")}})
+    refusal = RecordPublisherFatalError("old", stream="s", shard_id=shard, code="InvalidArgumentException")
+    kinesis.fail("s", shard, refusal)
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=fail)) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        if fail:
+            with pytest.raises(DataLossError, match="no longer knows the position"):
+                await reader.positions("q", epoch, start, wait_seconds=5)
+            return
+        found = await reader.positions("q", epoch, start, wait_seconds=5)
+        rows: list[str] = []
+        async for batch in reader.read_range("q", ranges_between(start, found.positions)):
+            rows += batch.column("sequenceNumber").to_pylist()
+        assert rows == [str(number) for number in numbers]
+        assert [stats.losses for stats in await reader.stats("q")] == [1]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+async def test_a_shard_that_is_gone_is_told_or_left_for_its_children(fail: bool) -> None:
+    """An expired shard ends where it stood; its children begin with what they still hold."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 3)
+    start = StreamPositions({"s": {shard: ShardPosition.after(str(numbers[0]))}})
+    children = kinesis.reshard("s", [shard], 2)
+    kept = kinesis.put("s", children[0], 2)
+    kinesis.expire("s", shard)
+    gone = RecordPublisherFatalError("gone", stream="s", shard_id=shard, code="ResourceNotFoundException")
+    kinesis.fail("s", shard, gone)
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=fail)) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        if fail:
+            with pytest.raises(DataLossError, match="the shard is gone"):
+                await reader.positions("q", epoch, start, wait_seconds=5)
+            return
+        found = await reader.positions("q", epoch, start, wait_seconds=5)
+        rows: list[str] = []
+        async for batch in reader.read_range("q", ranges_between(start, found.positions)):
+            rows += batch.column("sequenceNumber").to_pylist()
+        assert rows == [str(number) for number in kept]
+
+
+async def test_a_consumer_that_is_gone_is_no_loss() -> None:
+    """ResourceNotFound has two meanings: the shard is still listed, so it is the consumer."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    gone = RecordPublisherFatalError("gone", stream="s", shard_id=shard, code="ResourceNotFoundException")
+    kinesis.fail("s", shard, gone)
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        with pytest.raises(ShardFailedError, match="gone"):
+            await reader.positions("q", epoch, start, wait_seconds=5)
+
+
+def test_what_goes_on_after_an_expired_shard_is_what_nobody_reads() -> None:
+    """Its children; or, when they are gone too, the oldest shards that nobody reads, nor anything that came of them."""
+    listed = [FakeShard("c", ("a",)), FakeShard("d", ("a",)), FakeShard("x", ("gone",)), FakeShard("y", ("x",))]
+    assert [shard.shard_id for shard in successors("a", listed, {"a"})] == ["c", "d"]
+    late = successors("z", listed, {"z", "y"})
+    assert late == (
+        ChildShard("c", ("z",), "0", str(2**128 - 1)),
+        ChildShard("d", ("z",), "0", str(2**128 - 1)),
+    )
+
+
+@pytest.mark.parametrize("publisher", list(RecordPublisherType)[1:])
+@pytest.mark.parametrize("fail", [True, False])
+async def test_the_emulator_refuses_what_it_trimmed(publisher: RecordPublisherType, fail: bool) -> None:
+    """Over sockets: a position from before the retention is told, or the records that are left come."""
+    with running_emulator() as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=1)
+        first = client.put_record(StreamName="s", Data=b"first", PartitionKey="k")
+        shard = first["ShardId"]
+        old = str(int(first["SequenceNumber"]) - (2 * DAY << 36))
+        start = StreamPositions({"s": {shard: ShardPosition.after(old)}})
+        session = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
+        config = ReaderConfig(fail_on_data_loss=fail)
+        async with LocalShardReader(KinesisBackend(session), config) as reader:
+            request = OpenRequest(session_id="q", positions=start, record_publisher=publisher)
+            whole = ShardRange("s", shard, start.streams["s"][shard], ShardPosition.after(first["SequenceNumber"]))
+            if fail:
+                with pytest.raises(DataLossError):
+                    await reader.open(request)
+                with pytest.raises(DataLossError):
+                    await anext(reader.read_range("q", [whole]))
+                return
+            epoch = await reader.open(request)
+            async with asyncio.timeout(20):
+                found = await reader.positions("q", epoch, start, wait_seconds=15)
+            assert found.records == 1
+            assert (await anext(reader.read_range("other", [whole]))).column("data").to_pylist() == [b"first"]
