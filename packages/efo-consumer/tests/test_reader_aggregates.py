@@ -1,0 +1,106 @@
+"""Aggregates of the Kinesis Producer Library in ranges: each user record once, whoever asks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+
+from aws_kinesis_agg.aggregator import AggRecord
+
+from penstock.efo_consumer import (
+    LocalShardReader,
+    OpenRequest,
+    ReaderConfig,
+    ShardPosition,
+    ShardRange,
+    ranges_between,
+)
+from penstock.efo_consumer.testing import FakeKinesis
+
+
+def aggregate(keys: list[str], explicit: str | None = None) -> bytes:
+    """What an independent producer makes of records whose data is their key."""
+    record = AggRecord()
+    for key in keys:
+        assert record.add_user_record(key, key.encode(), explicit)
+    _, _, data = record.get_contents()
+    return bytes(data)
+
+
+def put(kinesis: FakeKinesis, shard: str, data: bytes) -> int:
+    (number,) = kinesis.put("s", shard)
+    kinesis.shards["s", shard].data[-1] = data
+    return number
+
+
+async def rows(reader: LocalShardReader, ranges: list[ShardRange]) -> list[tuple[str, int, str | None, bytes]]:
+    found = []
+    async for batch in reader.read_range("q", ranges, with_encryption_type=True):
+        names = ("sequenceNumber", "subSequenceNumber", "explicitHashKey", "data")
+        found += list(zip(*(batch.column(name).to_pylist() for name in names), strict=True))
+    return found
+
+
+async def test_a_range_gives_user_records_the_same_from_the_buffer_and_read_again() -> None:
+    """Positions count records of Kinesis; an aggregate is never divided between two ranges."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    numbers = [
+        put(kinesis, shard, aggregate(["a", "b", "c"])),
+        put(kinesis, shard, b"plain"),
+        put(kinesis, shard, aggregate(["d"], explicit="7")),
+    ]
+    async with LocalShardReader(kinesis) as reader, LocalShardReader(kinesis) as other:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        first = await reader.positions("q", epoch, start, max_records=1, wait_seconds=5)
+        assert first.records == 1
+        rest = await reader.positions("q", epoch, first.positions, wait_seconds=5)
+        ranges = ranges_between(start, first.positions) + ranges_between(first.positions, rest.positions)
+        expected = [
+            (str(numbers[0]), 0, None, b"a"),
+            (str(numbers[0]), 1, None, b"b"),
+            (str(numbers[0]), 2, None, b"c"),
+            (str(numbers[1]), 0, None, b"plain"),
+            (str(numbers[2]), 0, "7", b"d"),
+        ]
+        assert await rows(reader, ranges) == expected
+        assert await rows(other, ranges) == expected
+        assert await rows(other, ranges[:1]) == expected[:3]
+
+
+async def test_each_user_record_belongs_to_the_one_shard_that_takes_its_key() -> None:
+    """An aggregate that was written over a reshard comes to both children; each gives what is its own."""
+    kinesis = FakeKinesis()
+    (parent,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    keys = [f"key-{number}" for number in range(40)]
+    children = kinesis.reshard("s", [parent], 2)
+    for child in children:
+        put(kinesis, child, aggregate(keys))
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        position = start
+        found: dict[str, list[bytes]] = {}
+        while sum(map(len, found.values())) < len(keys):
+            reached = await reader.positions("q", epoch, position, wait_seconds=5)
+            for shard_range in ranges_between(position, reached.positions):
+                got = await rows(reader, [shard_range])
+                found.setdefault(shard_range.shard_id, []).extend(data for *_, data in got)
+            position = reached.positions
+    assert Counter(data for part in found.values() for data in part) == Counter(key.encode() for key in keys)
+    upper = {key.encode() for key in keys if hashlib.md5(key.encode()).digest()[0] >= 128}
+    assert set(found[children[1]]) == upper
+
+
+async def test_malformed_aggregates_and_all_of_them_on_request_come_whole() -> None:
+    """A record that begins like an aggregate and is none is given as it is."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    damaged, sound = aggregate(["a"])[:-1] + b"!", aggregate(["b", "c"])
+    upto = [put(kinesis, shard, data) for data in (damaged, sound)][-1]
+    whole = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
+    async with LocalShardReader(kinesis) as reader:
+        assert [data for *_, data in await rows(reader, [whole])] == [damaged, b"b", b"c"]
+    async with LocalShardReader(kinesis, ReaderConfig(deaggregate=False)) as reader:
+        assert [data for *_, data in await rows(reader, [whole])] == [damaged, sound]
