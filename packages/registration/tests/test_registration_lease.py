@@ -27,9 +27,8 @@ def held_by(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE):
 
 
 def registered(record, **fields):
-    return replace(
-        record, phase=RegistrationPhase.REGISTERED, consumer_arn=ARN, **{"registration_is_ours": True, **fields}
-    )
+    made = {"phase": RegistrationPhase.REGISTERED, "consumer_arn": ARN, "registration_is_ours": True}
+    return replace(record, **{**made, **fields})
 
 
 def test_a_second_job_is_refused_with_the_holder_and_its_age():
@@ -158,6 +157,53 @@ def test_small_differences_of_clocks_change_nothing():
     assert _lease.settled(record, 1000.0) is record
 
 
+def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now():
+    """Nobody holds it: the clock runs from the operator's word, whatever expired before."""
+    record = registered(held_by("a"), registration_is_ours=False)
+    adopted = _lease.adopt(record, consumer_arn=ARN, now=5000.0)
+    assert (adopted.registration_is_ours, adopted.holding) == (True, None)
+    assert _lease.deregistration_due_at(adopted, 5000.0, 60.0) == 5060.0
+
+
+def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_anothers():
+    """What we registered stays ours to end; what its user registered stays his."""
+    assert _lease.note_given(registered(held_by("a")), consumer_arn=ARN).registration_is_ours
+    assert not _lease.note_given(registered(held_by("a")), consumer_arn=ARN + "2").registration_is_ours
+    assert not _lease.note_given(held_by("a"), consumer_arn=ARN).registration_is_ours
+
+
+def test_adopting_leaves_a_live_lease_alone():
+    """Its holder reads on, and its end is the registration's."""
+    record = registered(held_by("a"), registration_is_ours=False)
+    adopted = _lease.adopt(record, consumer_arn=ARN, now=1010.0)
+    assert adopted.holding == record.holding
+    assert _lease.deregistration_due_at(adopted, 1010.0, 60.0) == 1090.0
+
+
+def test_a_refused_registration_is_taken_back_by_who_began_it():
+    """Not by somebody whose intention was replaced."""
+    record = _lease.begin_registration(held_by("a"), fencing_token=1)
+    assert _lease.abandon_registration(record, fencing_token=2) is None
+    assert _lease.abandon_registration(record, fencing_token=1).phase is RegistrationPhase.ABSENT
+
+
+@pytest.mark.parametrize(
+    ("fields", "arn", "ours"),
+    [
+        ({}, ARN, True),
+        ({}, ARN + "2", False),
+        ({"registration_is_ours": False}, ARN, False),
+        ({"phase": RegistrationPhase.REGISTERING, "consumer_arn": ""}, ARN, True),
+        ({"phase": RegistrationPhase.DEREGISTERING}, ARN, True),
+        ({"phase": RegistrationPhase.DEREGISTERING}, ARN + "2", False),
+        ({"phase": RegistrationPhase.ABSENT, "registration_is_ours": False}, ARN, False),
+    ],
+)
+def test_what_is_ours_to_end(fields, arn, ours):
+    """What we made or adopted under that very ARN, or had begun and not seen through."""
+    assert _lease.is_ours(registered(held_by("a"), **fields), arn) == ours
+
+
 class LeaseLife(RuleBasedStateMachine):
     """Any history of requests, with a clock that jumps both ways. Whole seconds, so that sums are exact."""
 
@@ -233,6 +279,14 @@ class LeaseLife(RuleBasedStateMachine):
         self.record = _lease.begin_registration(self.record, fencing_token=token)
         self.record = _lease.finish_registration(self.record, consumer_arn=ARN, made=made, fencing_token=token)
         assert self.record.registration_is_ours == made
+
+    @rule()
+    def adopt(self):
+        before = _lease.remaining_seconds(self.record, self.now)
+        self.record = _lease.adopt(self.record, consumer_arn=ARN, now=self.now)
+        assert self.record.registration_is_ours
+        assert _lease.remaining_seconds(self.record, self.now) == before
+        assert not _lease.is_orphan(self.record, self.now, 1.0)
 
     @rule(grace=st.integers(0, 50))
     def sweep(self, grace):

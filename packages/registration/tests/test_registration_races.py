@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -10,9 +11,12 @@ from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import (
     AcquireRequest,
     ConflictPolicy,
+    LeaseKeeper,
+    OrphanFate,
     RegistrationStrategy,
     RemoteConsumerRegistry,
     _messages,
+    _servicer,
 )
 from penstock.registration.errors import (
     RegistrationDeniedError,
@@ -275,3 +279,101 @@ async def test_a_heartbeat_that_is_given_up_does_not_confuse_the_next(parts, ser
             await waiting
         go_on.set()
         assert (await remote.heartbeat(lease)).held
+
+
+async def test_all_leases_of_a_job_share_one_stream_of_heartbeats(parts, serving, monkeypatch):
+    """Five consumers, kept by one keeper over one call."""
+    home = parts()
+    opened = 0
+    inbox = _servicer.HeartbeatInbox
+
+    def count(*arguments):
+        nonlocal opened
+        opened += 1
+        return inbox(*arguments)
+
+    monkeypatch.setattr(_servicer, "HeartbeatInbox", count)
+    beats = asyncio.Queue()
+    heartbeats = home.registry.heartbeat_all
+
+    async def note(leases):
+        for lease in leases:
+            beats.put_nowait(lease.consumer_name)
+        return await heartbeats(leases)
+
+    monkeypatch.setattr(home.registry, "heartbeat_all", note)
+    names = {f"consumer-{number}" for number in range(5)}
+    async with (
+        serving(home.registry) as server,
+        RemoteConsumerRegistry(server.address) as remote,
+        LeaseKeeper(remote) as keeper,
+    ):
+        for name in names:
+            request = AcquireRequest(
+                stream_name="flights", consumer_name=name, job_id="job", time_to_live=timedelta(seconds=1)
+            )
+            keeper.keep(await remote.acquire(request), pytest.fail)
+        async with asyncio.timeout(20):
+            heard = [await beats.get() for _ in range(15)]
+    assert set(heard) == names
+    assert opened == 1
+
+
+async def test_a_call_that_finds_nobody_is_made_again_until_the_registry_is_back(parts, serving):
+    """With back-off: a job that starts while the registry restarts starts a little later."""
+    home = parts()
+    async with serving(None) as server:
+        port = server.port
+    attempts = asyncio.Event()
+
+    async def sleep(seconds):
+        attempts.set()
+        await asyncio.sleep(seconds)
+
+    async with RemoteConsumerRegistry(f"127.0.0.1:{port}", sleep=sleep) as remote:
+        asking = asyncio.create_task(
+            remote.acquire(AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job"))
+        )
+        await attempts.wait()
+        async with serving(home.registry, port=port):
+            assert (await asking).fencing_token == 1
+
+
+async def test_garbage_that_kinesis_does_not_take_is_told(parts):
+    """The next sweep tries again."""
+    home = parts(grace=timedelta(hours=1))
+    await home.registry.release(await home.acquire())
+    home.kinesis.fail("deregister_stream_consumer", "AccessDeniedException")
+    (orphan,) = await home.local.collect_garbage()
+    assert (orphan.fate, "AccessDenied" in orphan.reason) == (OrphanFate.FAILED, True)
+    assert home.kinesis.names() == {"delays"}
+    home.clock.advance(3601)
+    assert await home.local.sweep() == [("flights", "delays")]
+
+
+async def test_a_consumer_that_is_leased_while_garbage_is_collected_stays(parts, monkeypatch):
+    """Judged by the record at the moment of its end, not by the list."""
+    home = parts(grace=timedelta(hours=1))
+    await home.registry.release(await home.acquire())
+    listed = home.local._registrar.list_consumers
+
+    async def list_and_lease(arn):
+        found = await listed(arn)
+        await parts().acquire("another")
+        return found
+
+    monkeypatch.setattr(home.local._registrar, "list_consumers", list_and_lease)
+    (orphan,) = await home.local.collect_garbage()
+    assert (orphan.fate, orphan.reason) == (OrphanFate.KEPT, "leased in the meantime")
+    assert home.kinesis.names() == {"delays"}
+
+
+async def test_consumers_of_on_demand_streams_cost_nothing_by_the_hour(parts):
+    """Their readers are billed by the data."""
+    home = parts()
+    await home.acquire()
+    (consumer,) = await home.registry.list_consumers(with_state=True)
+    assert consumer.cost_per_hour_usd == pytest.approx(4 * 0.015)
+    home.kinesis.stream_mode = "ON_DEMAND"
+    (consumer,) = await home.registry.list_consumers(with_state=True)
+    assert consumer.cost_per_hour_usd == 0.0

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -137,6 +138,16 @@ def test_columns_stay_aligned():
         "flights  delays    ?       -              -      -      -        not ours      5s     ?",
         "s        c         ACTIVE  a-long-job-id  1h 1m  12     30s      ours          1d 1h  0.060",
     ]
+
+
+def test_the_readme_shows_the_tables_as_they_are():
+    """Headings, columns and the sum."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    assert consumer_table([]).split() == next(line for line in readme.splitlines() if "OWNER" in line).split()
+    assert orphan_table([]).split() == next(line for line in readme.splitlines() if "FATE" in line).split()
+    assert "2 without a lease, 1 ours, 0.120 USD/h" in readme
+    for command in ("ls", "gc", "release", "adopt"):
+        assert f"| `{command} " in readme
 
 
 def test_orphans_say_why():

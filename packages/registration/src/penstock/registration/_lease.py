@@ -194,12 +194,16 @@ def adopt(record: ConsumerRecord, *, consumer_arn: str, now: float) -> ConsumerR
 
 
 def note_given(record: ConsumerRecord, *, consumer_arn: str) -> ConsumerRecord:
-    """Write down a consumer that its user registered, and will end himself (the strategy none)."""
+    """Write down a consumer that a job gave by its ARN (the strategy none).
+
+    Its user registered it, and will end it himself, unless it is known as ours under that very ARN.
+    """
+    known = record.phase is RegistrationPhase.REGISTERED and record.consumer_arn == consumer_arn
     return replace(
         record,
         phase=RegistrationPhase.REGISTERED,
         consumer_arn=consumer_arn,
-        registration_is_ours=False,
+        registration_is_ours=known and record.registration_is_ours,
         registering_token=0,
     )
 

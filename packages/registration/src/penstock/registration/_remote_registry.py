@@ -44,10 +44,12 @@ class RemoteConsumerRegistry:
         security: ClientSecurity | None = None,
         *,
         reconnect: BackoffPolicy = _RECONNECT,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._endpoint = endpoint
         self._security = security
         self._reconnect = reconnect
+        self._sleep = sleep
         self._channel: grpc.aio.Channel | None = None
         self._heartbeats: HeartbeatStream | None = None
 
@@ -155,7 +157,7 @@ class RemoteConsumerRegistry:
         def is_retryable(error: BaseException) -> bool:
             return isinstance(error, grpc.RpcError) and is_transport_failure(error)
 
-        return await retry(once, self._reconnect, is_retryable=is_retryable)
+        return await retry(once, self._reconnect, is_retryable=is_retryable, sleep=self._sleep)
 
     async def _beat(self, request: pb.HeartbeatRequest) -> pb.HeartbeatResponse:
         """One heartbeat. A stream that broke or was ended since the last one is opened again, once."""
