@@ -92,6 +92,8 @@ class _StageStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageState
     """Will not run, because an input failed."""
     STAGE_STATE_REUSED: _StageState.ValueType  # 7
     """Committed by an earlier run."""
+    STAGE_STATE_INTERRUPTED: _StageState.ValueType  # 8
+    """Its driver ended while it ran; may be deployed."""
 
 class StageState(_StageState, metaclass=_StageStateEnumTypeWrapper):
     """State of a stage."""
@@ -111,6 +113,8 @@ STAGE_STATE_SKIPPED: StageState.ValueType  # 6
 """Will not run, because an input failed."""
 STAGE_STATE_REUSED: StageState.ValueType  # 7
 """Committed by an earlier run."""
+STAGE_STATE_INTERRUPTED: StageState.ValueType  # 8
+"""Its driver ended while it ran; may be deployed."""
 Global___StageState: _TypeAlias = StageState  # noqa: Y015
 
 class _StageEventType:
@@ -128,6 +132,10 @@ class _StageEventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageE
     """It failed."""
     STAGE_EVENT_TYPE_REUSED: _StageEventType.ValueType  # 4
     """An earlier run's result is used."""
+    STAGE_EVENT_TYPE_LOST: _StageEventType.ValueType  # 5
+    """Its committed result is gone."""
+    STAGE_EVENT_TYPE_INTERRUPTED: _StageEventType.ValueType  # 6
+    """Its driver ended while it ran: no failure of the stage."""
 
 class StageEventType(_StageEventType, metaclass=_StageEventTypeEnumTypeWrapper):
     """What happened to a stage."""
@@ -141,7 +149,65 @@ STAGE_EVENT_TYPE_FAILED: StageEventType.ValueType  # 3
 """It failed."""
 STAGE_EVENT_TYPE_REUSED: StageEventType.ValueType  # 4
 """An earlier run's result is used."""
+STAGE_EVENT_TYPE_LOST: StageEventType.ValueType  # 5
+"""Its committed result is gone."""
+STAGE_EVENT_TYPE_INTERRUPTED: StageEventType.ValueType  # 6
+"""Its driver ended while it ran: no failure of the stage."""
 Global___StageEventType: _TypeAlias = StageEventType  # noqa: Y015
+
+class _CyclicRegions:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _CyclicRegionsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CyclicRegions.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CYCLIC_REGIONS_UNSPECIFIED: _CyclicRegions.ValueType  # 0
+    """The scheduler's default: read twice."""
+    CYCLIC_REGIONS_READ_TWICE: _CyclicRegions.ValueType  # 1
+    """Do bounded vertices again in each region that needs them."""
+    CYCLIC_REGIONS_MERGE: _CyclicRegions.ValueType  # 2
+    """Deploy the regions as one."""
+    CYCLIC_REGIONS_HAND_OVER: _CyclicRegions.ValueType  # 3
+    """Do bounded vertices once, and hand their records over by blocking edges."""
+
+class CyclicRegions(_CyclicRegions, metaclass=_CyclicRegionsEnumTypeWrapper):
+    """What to do with regions that would wait for each other in a circle."""
+
+CYCLIC_REGIONS_UNSPECIFIED: CyclicRegions.ValueType  # 0
+"""The scheduler's default: read twice."""
+CYCLIC_REGIONS_READ_TWICE: CyclicRegions.ValueType  # 1
+"""Do bounded vertices again in each region that needs them."""
+CYCLIC_REGIONS_MERGE: CyclicRegions.ValueType  # 2
+"""Deploy the regions as one."""
+CYCLIC_REGIONS_HAND_OVER: CyclicRegions.ValueType  # 3
+"""Do bounded vertices once, and hand their records over by blocking edges."""
+Global___CyclicRegions: _TypeAlias = CyclicRegions  # noqa: Y015
+
+class _ClaimDecision:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ClaimDecisionEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ClaimDecision.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    CLAIM_DECISION_UNSPECIFIED: _ClaimDecision.ValueType  # 0
+    CLAIM_DECISION_COMPUTE: _ClaimDecision.ValueType  # 1
+    """Compute it, renew the claim meanwhile, and commit it."""
+    CLAIM_DECISION_WAIT: _ClaimDecision.ValueType  # 2
+    """Another driver computes it: claim again later."""
+    CLAIM_DECISION_REUSE: _ClaimDecision.ValueType  # 3
+    """It is there."""
+
+class ClaimDecision(_ClaimDecision, metaclass=_ClaimDecisionEnumTypeWrapper):
+    """What the claimant of a result is to do."""
+
+CLAIM_DECISION_UNSPECIFIED: ClaimDecision.ValueType  # 0
+CLAIM_DECISION_COMPUTE: ClaimDecision.ValueType  # 1
+"""Compute it, renew the claim meanwhile, and commit it."""
+CLAIM_DECISION_WAIT: ClaimDecision.ValueType  # 2
+"""Another driver computes it: claim again later."""
+CLAIM_DECISION_REUSE: ClaimDecision.ValueType  # 3
+"""It is there."""
+Global___ClaimDecision: _TypeAlias = ClaimDecision  # noqa: Y015
 
 @_typing.final
 class Vertex(_message.Message):
@@ -283,6 +349,7 @@ class Stage(_message.Message):
     SECONDS_FIELD_NUMBER: _builtins.int
     ROWS_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
     stage_id: _builtins.str
     """Unique in the plan, chosen by the compiler."""
     name: _builtins.str
@@ -303,6 +370,8 @@ class Stage(_message.Message):
     """Rows that it committed, where reported."""
     size_bytes: _builtins.int
     """Bytes that it committed, where reported."""
+    slots: _builtins.int
+    """Slots that it takes; zero from a scheduler that does not tell."""
     @_builtins.property
     def vertices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of its vertices, producers first."""
@@ -326,10 +395,11 @@ class Stage(_message.Message):
         seconds: _builtins.float = ...,
         rows: _builtins.int | None = ...,
         size_bytes: _builtins.int | None = ...,
+        slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "rows", b"rows", "size_bytes", b"size_bytes"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "attempts", b"attempts", "blocking_inputs", b"blocking_inputs", "bounded", b"bounded", "error", b"error", "name", b"name", "reason", b"reason", "rows", b"rows", "seconds", b"seconds", "size_bytes", b"size_bytes", "stage_id", b"stage_id", "state", b"state", "vertices", b"vertices"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "attempts", b"attempts", "blocking_inputs", b"blocking_inputs", "bounded", b"bounded", "error", b"error", "name", b"name", "reason", b"reason", "rows", b"rows", "seconds", b"seconds", "size_bytes", b"size_bytes", "slots", b"slots", "stage_id", b"stage_id", "state", b"state", "vertices", b"vertices"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
     _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
@@ -394,12 +464,15 @@ class SubmitRequest(_message.Message):
     GRAPH_FIELD_NUMBER: _builtins.int
     SLOTS_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
+    CYCLIC_REGIONS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same job."""
     slots: _builtins.int
     """Slots for stages that run at the same time; zero for no bound."""
     max_attempts: _builtins.int
-    """Deployments of a stage before it counts as failed; zero leaves it to the scheduler."""
+    """Failures in a row after which a stage counts as failed; zero leaves it to the scheduler."""
+    cyclic_regions: Global___CyclicRegions.ValueType
+    """How circles between stages are untangled."""
     @_builtins.property
     def graph(self) -> Global___JobGraph:
         """To be compiled."""
@@ -411,10 +484,11 @@ class SubmitRequest(_message.Message):
         graph: Global___JobGraph | None = ...,
         slots: _builtins.int = ...,
         max_attempts: _builtins.int = ...,
+        cyclic_regions: Global___CyclicRegions.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph", "job_id", b"job_id", "max_attempts", b"max_attempts", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cyclic_regions", b"cyclic_regions", "graph", b"graph", "job_id", b"job_id", "max_attempts", b"max_attempts", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -653,3 +727,306 @@ class ListJobsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListJobsResponse: _TypeAlias = ListJobsResponse  # noqa: Y015
+
+@_typing.final
+class ClaimRequest(_message.Message):
+    """Asks for the right to compute a result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    LEASE_SECONDS_FIELD_NUMBER: _builtins.int
+    WAIT_SECONDS_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """Where the drivers keep their results, the same text in each of them."""
+    fingerprint: _builtins.str
+    """Names the result: the stage, its code and its data. Chosen by the driver."""
+    owner: _builtins.str
+    """Names the driver. One that came back under its name takes over the claims that it had at once."""
+    lease_seconds: _builtins.float
+    """Seconds until the claim runs out if it is not renewed; zero leaves it to the scheduler."""
+    wait_seconds: _builtins.float
+    """Seconds for which the answer may be held back while another driver computes; bounded by the scheduler."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        lease_seconds: _builtins.float = ...,
+        wait_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "lease_seconds", b"lease_seconds", "owner", b"owner", "store", b"store", "wait_seconds", b"wait_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClaimRequest: _TypeAlias = ClaimRequest  # noqa: Y015
+
+@_typing.final
+class ClaimResponse(_message.Message):
+    """Who computes it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DECISION_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    EXPIRES_SECONDS_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    decision: Global___ClaimDecision.ValueType
+    """What the caller is to do."""
+    token: _builtins.int
+    """Grows with each claim that is granted. Of the caller's claim, of the other driver's, or of the committed result's."""
+    owner: _builtins.str
+    """The driver that computes it, or did."""
+    expires_seconds: _builtins.float
+    """Seconds until the claim runs out; zero of a committed result."""
+    location: _builtins.str
+    """Of a committed result: where it is, as the driver that computed it said."""
+    rows: _builtins.int
+    """Of a committed result: its rows, where known."""
+    size_bytes: _builtins.int
+    """Of a committed result: its bytes, where known."""
+    def __init__(
+        self,
+        *,
+        decision: Global___ClaimDecision.ValueType = ...,
+        token: _builtins.int = ...,
+        owner: _builtins.str = ...,
+        expires_seconds: _builtins.float = ...,
+        location: _builtins.str = ...,
+        rows: _builtins.int | None = ...,
+        size_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "rows", b"rows", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "decision", b"decision", "expires_seconds", b"expires_seconds", "location", b"location", "owner", b"owner", "rows", b"rows", "size_bytes", b"size_bytes", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
+    _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+
+Global___ClaimResponse: _TypeAlias = ClaimResponse  # noqa: Y015
+
+@_typing.final
+class RenewClaimRequest(_message.Message):
+    """Keeps a claim."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """As in Claim."""
+    fingerprint: _builtins.str
+    """As in Claim."""
+    token: _builtins.int
+    """From Claim."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "store", b"store", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewClaimRequest: _TypeAlias = RenewClaimRequest  # noqa: Y015
+
+@_typing.final
+class RenewClaimResponse(_message.Message):
+    """The claim was kept."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EXPIRES_SECONDS_FIELD_NUMBER: _builtins.int
+    expires_seconds: _builtins.float
+    """Seconds until it runs out."""
+    def __init__(
+        self,
+        *,
+        expires_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["expires_seconds", b"expires_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RenewClaimResponse: _TypeAlias = RenewClaimResponse  # noqa: Y015
+
+@_typing.final
+class CommitClaimRequest(_message.Message):
+    """Commits a result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    LOCATION_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """As in Claim."""
+    fingerprint: _builtins.str
+    """As in Claim."""
+    token: _builtins.int
+    """From Claim."""
+    location: _builtins.str
+    """Where the result is; for those who use it."""
+    rows: _builtins.int
+    """Its rows, where known."""
+    size_bytes: _builtins.int
+    """Its bytes, where known."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        token: _builtins.int = ...,
+        location: _builtins.str = ...,
+        rows: _builtins.int | None = ...,
+        size_bytes: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "rows", b"rows", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rows", b"_rows", "_size_bytes", b"_size_bytes", "fingerprint", b"fingerprint", "location", b"location", "rows", b"rows", "size_bytes", b"size_bytes", "store", b"store", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__rows: _TypeAlias = _typing.Literal["rows"]  # noqa: Y015
+    _WhichOneofArgType__rows: _TypeAlias = _typing.Literal["_rows", b"_rows"]  # noqa: Y015
+    _WhichOneofReturnType__size_bytes: _TypeAlias = _typing.Literal["size_bytes"]  # noqa: Y015
+    _WhichOneofArgType__size_bytes: _TypeAlias = _typing.Literal["_size_bytes", b"_size_bytes"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__rows) -> _WhichOneofReturnType__rows | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size_bytes) -> _WhichOneofReturnType__size_bytes | None: ...
+
+Global___CommitClaimRequest: _TypeAlias = CommitClaimRequest  # noqa: Y015
+
+@_typing.final
+class CommitClaimResponse(_message.Message):
+    """The result was committed."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommitClaimResponse: _TypeAlias = CommitClaimResponse  # noqa: Y015
+
+@_typing.final
+class ReleaseClaimRequest(_message.Message):
+    """Gives a claim up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """As in Claim."""
+    fingerprint: _builtins.str
+    """As in Claim."""
+    token: _builtins.int
+    """From Claim."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "store", b"store", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseClaimRequest: _TypeAlias = ReleaseClaimRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseClaimResponse(_message.Message):
+    """The claim is given up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseClaimResponse: _TypeAlias = ReleaseClaimResponse  # noqa: Y015
+
+@_typing.final
+class ForgetClaimRequest(_message.Message):
+    """Forgets a committed result."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STORE_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    store: _builtins.str
+    """As in Claim."""
+    fingerprint: _builtins.str
+    """As in Claim."""
+    token: _builtins.int
+    """From Claim, of the result that was found missing: a newer one is kept."""
+    def __init__(
+        self,
+        *,
+        store: _builtins.str = ...,
+        fingerprint: _builtins.str = ...,
+        token: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "store", b"store", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetClaimRequest: _TypeAlias = ForgetClaimRequest  # noqa: Y015
+
+@_typing.final
+class ForgetClaimResponse(_message.Message):
+    """The result is forgotten."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ForgetClaimResponse: _TypeAlias = ForgetClaimResponse  # noqa: Y015

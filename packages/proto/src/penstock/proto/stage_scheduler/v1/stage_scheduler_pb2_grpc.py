@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class StageSchedulerServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (the graph cannot be compiled, with the reason), NOT_FOUND (no such job),
-    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id).
+    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id),
+    ABORTED (the claim was lost to another driver).
     """
 
     def __init__(self, channel):
@@ -61,11 +62,37 @@ class StageSchedulerServiceStub:
                 request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ListJobsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ListJobsResponse.FromString,
                 _registered_method=True)
+        self.Claim = channel.unary_unary(
+                '/penstock.proto.stage_scheduler.v1.StageSchedulerService/Claim',
+                request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ClaimRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ClaimResponse.FromString,
+                _registered_method=True)
+        self.RenewClaim = channel.unary_unary(
+                '/penstock.proto.stage_scheduler.v1.StageSchedulerService/RenewClaim',
+                request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.RenewClaimRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.RenewClaimResponse.FromString,
+                _registered_method=True)
+        self.CommitClaim = channel.unary_unary(
+                '/penstock.proto.stage_scheduler.v1.StageSchedulerService/CommitClaim',
+                request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.CommitClaimRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.CommitClaimResponse.FromString,
+                _registered_method=True)
+        self.ReleaseClaim = channel.unary_unary(
+                '/penstock.proto.stage_scheduler.v1.StageSchedulerService/ReleaseClaim',
+                request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ReleaseClaimRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ReleaseClaimResponse.FromString,
+                _registered_method=True)
+        self.ForgetClaim = channel.unary_unary(
+                '/penstock.proto.stage_scheduler.v1.StageSchedulerService/ForgetClaim',
+                request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ForgetClaimRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ForgetClaimResponse.FromString,
+                _registered_method=True)
 
 
 class StageSchedulerServiceServicer:
     """Errors are gRPC status codes: INVALID_ARGUMENT (the graph cannot be compiled, with the reason), NOT_FOUND (no such job),
-    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id).
+    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id),
+    ABORTED (the claim was lost to another driver).
     """
 
     def Submit(self, request, context):
@@ -103,6 +130,41 @@ class StageSchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Claim(self, request, context):
+        """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RenewClaim(self, request, context):
+        """Keeps a claim from running out while its stage is computed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CommitClaim(self, request, context):
+        """Says that the result is there for all.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReleaseClaim(self, request, context):
+        """Gives a claim up: somebody else may compute the stage. Repeating it is no error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForgetClaim(self, request, context):
+        """Says that the data of a committed result is gone. Repeating it is no error.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StageSchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -131,6 +193,31 @@ def add_StageSchedulerServiceServicer_to_server(servicer, server):
                     request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ListJobsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ListJobsResponse.SerializeToString,
             ),
+            'Claim': grpc.unary_unary_rpc_method_handler(
+                    servicer.Claim,
+                    request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ClaimRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ClaimResponse.SerializeToString,
+            ),
+            'RenewClaim': grpc.unary_unary_rpc_method_handler(
+                    servicer.RenewClaim,
+                    request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.RenewClaimRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.RenewClaimResponse.SerializeToString,
+            ),
+            'CommitClaim': grpc.unary_unary_rpc_method_handler(
+                    servicer.CommitClaim,
+                    request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.CommitClaimRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.CommitClaimResponse.SerializeToString,
+            ),
+            'ReleaseClaim': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReleaseClaim,
+                    request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ReleaseClaimRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ReleaseClaimResponse.SerializeToString,
+            ),
+            'ForgetClaim': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForgetClaim,
+                    request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ForgetClaimRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ForgetClaimResponse.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'penstock.proto.stage_scheduler.v1.StageSchedulerService', rpc_method_handlers)
@@ -141,7 +228,8 @@ def add_StageSchedulerServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class StageSchedulerService:
     """Errors are gRPC status codes: INVALID_ARGUMENT (the graph cannot be compiled, with the reason), NOT_FOUND (no such job),
-    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id).
+    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id),
+    ABORTED (the claim was lost to another driver).
     """
 
     @staticmethod
@@ -269,6 +357,141 @@ class StageSchedulerService:
             '/penstock.proto.stage_scheduler.v1.StageSchedulerService/ListJobs',
             penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ListJobsRequest.SerializeToString,
             penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ListJobsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Claim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.stage_scheduler.v1.StageSchedulerService/Claim',
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ClaimRequest.SerializeToString,
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RenewClaim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.stage_scheduler.v1.StageSchedulerService/RenewClaim',
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.RenewClaimRequest.SerializeToString,
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.RenewClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CommitClaim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.stage_scheduler.v1.StageSchedulerService/CommitClaim',
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.CommitClaimRequest.SerializeToString,
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.CommitClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReleaseClaim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.stage_scheduler.v1.StageSchedulerService/ReleaseClaim',
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ReleaseClaimRequest.SerializeToString,
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ReleaseClaimResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForgetClaim(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.stage_scheduler.v1.StageSchedulerService/ForgetClaim',
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ForgetClaimRequest.SerializeToString,
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.ForgetClaimResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -32,7 +32,8 @@ GRPC_VERSION: str
 
 class StageSchedulerServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (the graph cannot be compiled, with the reason), NOT_FOUND (no such job),
-    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id).
+    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id),
+    ABORTED (the claim was lost to another driver).
     """
 
     @_typing.overload
@@ -49,11 +50,22 @@ class StageSchedulerServiceStub:
     """The job as it stands, then again at each change, until it ends."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ListJobsRequest, _stage_scheduler_pb2.ListJobsResponse]
     """All jobs that the scheduler knows."""
+    Claim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ClaimRequest, _stage_scheduler_pb2.ClaimResponse]
+    """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there."""
+    RenewClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.RenewClaimRequest, _stage_scheduler_pb2.RenewClaimResponse]
+    """Keeps a claim from running out while its stage is computed."""
+    CommitClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.CommitClaimRequest, _stage_scheduler_pb2.CommitClaimResponse]
+    """Says that the result is there for all."""
+    ReleaseClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ReleaseClaimRequest, _stage_scheduler_pb2.ReleaseClaimResponse]
+    """Gives a claim up: somebody else may compute the stage. Repeating it is no error."""
+    ForgetClaim: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ForgetClaimRequest, _stage_scheduler_pb2.ForgetClaimResponse]
+    """Says that the data of a committed result is gone. Repeating it is no error."""
 
 @_typing.type_check_only
 class StageSchedulerServiceAsyncStub(StageSchedulerServiceStub):
     """Errors are gRPC status codes: INVALID_ARGUMENT (the graph cannot be compiled, with the reason), NOT_FOUND (no such job),
-    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id).
+    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id),
+    ABORTED (the claim was lost to another driver).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -67,10 +79,21 @@ class StageSchedulerServiceAsyncStub(StageSchedulerServiceStub):
     """The job as it stands, then again at each change, until it ends."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ListJobsRequest, _stage_scheduler_pb2.ListJobsResponse]  # type: ignore[assignment]
     """All jobs that the scheduler knows."""
+    Claim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ClaimRequest, _stage_scheduler_pb2.ClaimResponse]  # type: ignore[assignment]
+    """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there."""
+    RenewClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.RenewClaimRequest, _stage_scheduler_pb2.RenewClaimResponse]  # type: ignore[assignment]
+    """Keeps a claim from running out while its stage is computed."""
+    CommitClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.CommitClaimRequest, _stage_scheduler_pb2.CommitClaimResponse]  # type: ignore[assignment]
+    """Says that the result is there for all."""
+    ReleaseClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ReleaseClaimRequest, _stage_scheduler_pb2.ReleaseClaimResponse]  # type: ignore[assignment]
+    """Gives a claim up: somebody else may compute the stage. Repeating it is no error."""
+    ForgetClaim: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ForgetClaimRequest, _stage_scheduler_pb2.ForgetClaimResponse]  # type: ignore[assignment]
+    """Says that the data of a committed result is gone. Repeating it is no error."""
 
 class StageSchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: INVALID_ARGUMENT (the graph cannot be compiled, with the reason), NOT_FOUND (no such job),
-    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id).
+    FAILED_PRECONDITION (the event does not follow from the stage's state), ALREADY_EXISTS (another graph has this job id),
+    ABORTED (the claim was lost to another driver).
     """
 
     @_abc_1.abstractmethod
@@ -112,5 +135,45 @@ class StageSchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_stage_scheduler_pb2.ListJobsResponse, _abc.Awaitable[_stage_scheduler_pb2.ListJobsResponse]]:
         """All jobs that the scheduler knows."""
+
+    @_abc_1.abstractmethod
+    def Claim(
+        self,
+        request: _stage_scheduler_pb2.ClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_stage_scheduler_pb2.ClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.ClaimResponse]]:
+        """Asks who computes the result of a stage: the caller, another driver, or nobody because it is there."""
+
+    @_abc_1.abstractmethod
+    def RenewClaim(
+        self,
+        request: _stage_scheduler_pb2.RenewClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_stage_scheduler_pb2.RenewClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.RenewClaimResponse]]:
+        """Keeps a claim from running out while its stage is computed."""
+
+    @_abc_1.abstractmethod
+    def CommitClaim(
+        self,
+        request: _stage_scheduler_pb2.CommitClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_stage_scheduler_pb2.CommitClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.CommitClaimResponse]]:
+        """Says that the result is there for all."""
+
+    @_abc_1.abstractmethod
+    def ReleaseClaim(
+        self,
+        request: _stage_scheduler_pb2.ReleaseClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_stage_scheduler_pb2.ReleaseClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.ReleaseClaimResponse]]:
+        """Gives a claim up: somebody else may compute the stage. Repeating it is no error."""
+
+    @_abc_1.abstractmethod
+    def ForgetClaim(
+        self,
+        request: _stage_scheduler_pb2.ForgetClaimRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_stage_scheduler_pb2.ForgetClaimResponse, _abc.Awaitable[_stage_scheduler_pb2.ForgetClaimResponse]]:
+        """Says that the data of a committed result is gone. Repeating it is no error."""
 
 def add_StageSchedulerServiceServicer_to_server(servicer: StageSchedulerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
