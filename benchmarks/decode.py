@@ -68,36 +68,38 @@ def make_frame(payload: bytes) -> bytes:
     return body + struct.pack(">I", zlib.crc32(body))
 
 
-def penstock(payloads: Sequence[bytes]) -> int:
-    """Decode to Arrow record batches, in chunks as a socket brings them; the number of rows."""
+def make_chunks(record_bytes: int, records: int) -> list[bytes]:
+    """The frames of `make_payloads` as a connection brings them."""
+    frames = make_payloads(record_bytes, records)
+    return [frame[offset : offset + CHUNK_BYTES] for frame in frames for offset in range(0, len(frame), CHUNK_BYTES)]
+
+
+def penstock(chunks: Sequence[bytes]) -> int:
+    """Decode to Arrow record batches; the number of rows."""
     frames, kinds, rows = FrameDecoder(), FrameKinds(), 0
-    for payload in payloads:
-        view = memoryview(payload)
-        for offset in range(0, len(view), CHUNK_BYTES):
-            for frame in frames.feed(bytes(view[offset : offset + CHUNK_BYTES])):
-                if kinds.of(frame).event_type == "SubscribeToShardEvent":
-                    payload = decode_payload(frame.buffer, frame.payload_start, frame.payload_end)
-                    rows += payload.records.num_rows
+    for chunk in chunks:
+        for frame in frames.feed(chunk):
+            if kinds.of(frame).event_type == "SubscribeToShardEvent":
+                payload = decode_payload(frame.buffer, frame.payload_start, frame.payload_end)
+                rows += payload.records.num_rows
     return rows
 
 
-def botocore_eventstream(payloads: Sequence[bytes]) -> int:
-    """Decode to dicts as botocore's EventStream does, in the same chunks; the number of rows."""
+def botocore_eventstream(chunks: Sequence[bytes]) -> int:
+    """Decode to dicts as botocore's EventStream does; the number of rows."""
     parser, shape = _botocore_parser()
-    events = EventStream(_RawStream(payloads), shape, parser, "SubscribeToShard")
+    events = EventStream(_RawStream(chunks), shape, parser, "SubscribeToShard")
     return sum(len(event["SubscribeToShardEvent"]["Records"]) for event in events)
 
 
 class _RawStream:
     """What botocore reads an event stream from."""
 
-    def __init__(self, payloads: Sequence[bytes]) -> None:
-        self._payloads = payloads
+    def __init__(self, chunks: Sequence[bytes]) -> None:
+        self._chunks = chunks
 
     def stream(self) -> Iterator[bytes]:
-        for payload in self._payloads:
-            for offset in range(0, len(payload), CHUNK_BYTES):
-                yield payload[offset : offset + CHUNK_BYTES]
+        yield from self._chunks
 
 
 @cache

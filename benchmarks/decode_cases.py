@@ -9,9 +9,9 @@ from benchmarks._harness import Case, interleave
 _BYTES_PER_ROUND = 20_000_000
 
 
-def _rate(decoder: Callable[[Sequence[bytes]], int], payloads: Sequence[bytes], records: int) -> float:
+def _rate(decoder: Callable[[Sequence[bytes]], int], chunks: Sequence[bytes], records: int) -> float:
     start = time.perf_counter()
-    rows = decoder(payloads)
+    rows = decoder(chunks)
     seconds = time.perf_counter() - start
     if rows != records:
         raise RuntimeError(f"{decoder.__name__} gave {rows} rows of {records}")
@@ -20,13 +20,13 @@ def _rate(decoder: Callable[[Sequence[bytes]], int], payloads: Sequence[bytes], 
 
 def run(rounds: int) -> Iterator[Case]:
     """One case per size of a record."""
-    for record_bytes in (100, 1_000, 10_000):
+    for name, record_bytes in (("100B", 100), ("1kB", 1_000), ("25kB", 25_000)):
         records = min(40_000, _BYTES_PER_ROUND // record_bytes)
-        payloads = decode.make_payloads(record_bytes, records)
+        chunks = decode.make_chunks(record_bytes, records)
         yield interleave(
-            f"records-of-{record_bytes}-bytes",
-            lambda: _rate(decode.penstock, payloads, records),  # noqa: B023  # called before the next round
-            lambda: _rate(decode.botocore_eventstream, payloads, records),  # noqa: B023
+            name,
+            lambda: _rate(decode.penstock, chunks, records),  # noqa: B023  # called before the next round
+            lambda: _rate(decode.botocore_eventstream, chunks, records),  # noqa: B023
             peer_name="botocore",
             unit="records/s",
             rounds=rounds,
