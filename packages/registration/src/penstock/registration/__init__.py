@@ -20,14 +20,9 @@ from penstock.registration._dynamodb_store import DynamoDbLeaseStore
 from penstock.registration._keeper import LeaseKeeper, OnLost
 from penstock.registration._lease_settings import LeaseSettings
 from penstock.registration._local_registry import LocalConsumerRegistry
+from penstock.registration._lookups import AwsClients, FoundConsumer, FoundStream
 from penstock.registration._record import ConsumerRecord, Holding, RegistrationPhase
-from penstock.registration._registrar import (
-    AwsClients,
-    FoundConsumer,
-    FoundStream,
-    RegisteredConsumer,
-    StreamConsumerRegistrar,
-)
+from penstock.registration._registrar import RegisteredConsumer, StreamConsumerRegistrar
 from penstock.registration._registry import ConsumerRegistry, RegistryAdministration
 from penstock.registration._remote_registry import RemoteConsumerRegistry
 from penstock.registration._servicer import SERVICE_NAME, ConsumerRegistryServicer, ServedRegistry

@@ -12,9 +12,10 @@ from typing import Final
 from penstock.registration import _lease as lease_rules
 from penstock.registration._clock import Clock
 from penstock.registration._listing import consumer_of
+from penstock.registration._lookups import FoundConsumer
 from penstock.registration._record import ConsumerRecord
 from penstock.registration._records import Key, Records
-from penstock.registration._registrar import FoundConsumer, StreamConsumerRegistrar
+from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._registrations import Registrations
 from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate
 from penstock.registration.errors import (

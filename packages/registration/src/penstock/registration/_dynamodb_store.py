@@ -23,8 +23,8 @@ from penstock.registration._dynamodb_items import (
     partition_of,
     to_item,
 )
+from penstock.registration._lookups import AwsClients
 from penstock.registration._record import ConsumerRecord
-from penstock.registration._registrar import AwsClients
 from penstock.registration._store import Renewal
 from penstock.registration._threads import DaemonThreads
 from penstock.registration.errors import LeaseStoreError

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random as random_module
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Final, Protocol
+from typing import Final
 
 from botocore.exceptions import BotoCoreError, ClientError
 from opentelemetry import trace
@@ -16,8 +16,7 @@ from penstock.aws import AwsError, ErrorKind, classify, error_code, retry
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._kinesis_errors import NOT_FOUND, typed_error
-from penstock.registration._pace import CallPace
-from penstock.registration._threads import DaemonThreads
+from penstock.registration._lookups import AwsClients, FoundConsumer, KinesisLookups
 from penstock.registration.errors import (
     ConsumerLimitError,
     ConsumerNotFoundError,
@@ -25,36 +24,8 @@ from penstock.registration.errors import (
     StreamNotFoundError,
 )
 
-_THREADS: Final = 8
 _CREATING_AT_ONCE: Final = 5
 """Consumers in CREATING at once (API reference)."""
-
-
-class AwsClients(Protocol):
-    """What gives clients: `penstock.aws.AwsSession`, or a fake."""
-
-    def client(self, service_name: str) -> Any:
-        """A boto3 client, usable from several threads."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundConsumer:
-    """A consumer as Kinesis describes it."""
-
-    name: str
-    arn: str
-    status: str
-    """CREATING, ACTIVE or DELETING."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FoundStream:
-    """A stream as Kinesis describes it."""
-
-    arn: str
-    open_shards: int
-    is_on_demand: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +46,8 @@ async def _nothing() -> None:
     """Nobody wants to know."""
 
 
-class StreamConsumerRegistrar:
-    """Registers a consumer with a stream, as FLIP-128 has it, and ends it again.
-
-    Calls to Kinesis are rare here, and made by boto3 in daemon threads. Retryable errors are retried as the config
-    says; the last one is raised as an error of this package.
-    """
+class StreamConsumerRegistrar(KinesisLookups):
+    """Registers a consumer with a stream, as FLIP-128 has it, and ends it again."""
 
     def __init__(
         self,
@@ -91,61 +58,14 @@ class StreamConsumerRegistrar:
         random: Callable[[], float] = random_module.random,
         clock: Clock = elapsed_seconds,
     ) -> None:
-        self._session = session
-        self._config = config or RegistrarConfig()
-        self._sleep = sleep
-        self._random = random
-        self._clock = clock
-        self._threads = DaemonThreads(_THREADS, name="penstock registrar")
+        super().__init__(session, config, sleep=sleep, random=random, clock=clock)
         self._tracer = trace.get_tracer("penstock.registration")
-        self._stream_arns: dict[str, str] = {}
-        self._pace = CallPace()
         self._creating = asyncio.Semaphore(_CREATING_AT_ONCE)
 
     @property
     def longest_seconds(self) -> float:
         """How long a registration may take at most, the end of an older one included."""
         return (self._config.register_timeout + self._config.deregister_timeout).total_seconds()
-
-    async def find_stream_arn(self, stream_name: str) -> str:
-        """The stream's ARN, asked once per name.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-        """
-        if stream_name not in self._stream_arns:
-            self._stream_arns[stream_name] = (await self.describe_stream(stream_name)).arn
-        return self._stream_arns[stream_name]
-
-    async def describe_stream(self, stream_name: str) -> FoundStream:
-        """The stream as it is now.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-        """
-        try:
-            answer = await self._call("list", "describe_stream_summary", StreamName=stream_name)
-        except ConsumerNotFoundError as error:
-            raise StreamNotFoundError(stream_name=stream_name) from error
-        summary = answer["StreamDescriptionSummary"]
-        return FoundStream(
-            arn=summary["StreamARN"],
-            open_shards=summary.get("OpenShardCount", 0),
-            is_on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
-        )
-
-    async def find(
-        self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None
-    ) -> FoundConsumer | None:
-        """The consumer in whatever state it is; None when there is none of that name."""
-        stream_arn = stream_arn or await self.find_stream_arn(stream_name)
-        try:
-            answer = await self._call(
-                "list", "describe_stream_consumer", StreamARN=stream_arn, ConsumerName=consumer_name
-            )
-        except ConsumerNotFoundError:
-            return None
-        return _found(answer["ConsumerDescription"])
 
     async def register(
         self,
@@ -219,11 +139,8 @@ class StreamConsumerRegistrar:
 
         async def call() -> bool:
             nonlocal unanswered
-            await self._wait_for_turn("register_stream_consumer", stream_arn)
             try:
-                await self._threads.run(
-                    lambda: self._client().register_stream_consumer(StreamARN=stream_arn, ConsumerName=consumer_name)
-                )
+                await self._attempt("register_stream_consumer", StreamARN=stream_arn, ConsumerName=consumer_name)
             except Exception as error:
                 if error_code(error) == "ResourceInUseException":
                     # An attempt that got no answer may well have been the one that registered it.
@@ -245,17 +162,6 @@ class StreamConsumerRegistrar:
             if error_code(error) in NOT_FOUND:
                 raise StreamNotFoundError(stream_name=stream_name) from error
             raise typed_error(error, "RegisterStreamConsumer", consumer_name) from error
-
-    async def list_consumers(self, stream_arn: str) -> list[FoundConsumer]:
-        """All consumers of the stream, in the order of the answer."""
-        consumers: list[FoundConsumer] = []
-        page: dict[str, str] = {}
-        while True:
-            answer = await self._call("list", "list_stream_consumers", StreamARN=stream_arn, **page)
-            consumers += map(_found, answer["Consumers"])
-            if not answer.get("NextToken"):
-                return consumers
-            page = {"NextToken": answer["NextToken"]}
 
     async def deregister(self, consumer_arn: str) -> None:
         """End the registration and wait until it is gone. One that is gone already is no error.
@@ -290,39 +196,6 @@ class StreamConsumerRegistrar:
             raise
         return True
 
-    def close(self) -> None:
-        """Let the threads end."""
-        self._threads.close()
-
-    def _client(self) -> Any:
-        return self._session.client("kinesis")
-
-    async def _call(self, policy: str, operation: str, **parameters: Any) -> Any:
-        subject = str(next(iter(reversed(parameters.values()))))
-        stream = str(parameters.get("StreamARN") or subject.partition("/consumer/")[0])
-
-        def call_now() -> Any:
-            return getattr(self._client(), operation)(**parameters)
-
-        async def call_in_turn() -> Any:
-            await self._wait_for_turn(operation, stream)
-            return await self._threads.run(call_now)
-
-        try:
-            return await retry(
-                call_in_turn,
-                self._config.policy(policy),
-                sleep=self._sleep,
-                random=self._random,
-            )
-        except (AwsError, BotoCoreError, ClientError, OSError) as error:
-            raise typed_error(error, operation, subject) from error
-
-    async def _wait_for_turn(self, operation: str, stream: str) -> None:
-        seconds = self._pace.reserve(operation, stream, self._clock())
-        if seconds > 0:
-            await self._sleep(seconds)
-
     def _deadline(self, timeout: timedelta, consumer: str, state: str) -> Callable[[], None]:
         deadline = self._clock() + timeout.total_seconds()
 
@@ -331,9 +204,3 @@ class StreamConsumerRegistrar:
                 raise RegistrationTimeoutError(consumer=consumer, state=state, timeout_seconds=timeout.total_seconds())
 
         return give_up
-
-
-def _found(description: Mapping[str, Any]) -> FoundConsumer:
-    return FoundConsumer(
-        name=description["ConsumerName"], arn=description["ConsumerARN"], status=description["ConsumerStatus"]
-    )
