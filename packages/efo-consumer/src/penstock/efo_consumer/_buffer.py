@@ -4,7 +4,8 @@ A buffer covers one interval of a shard's sequence numbers without gap. Its segm
 records; events of an idle shard only move the end. Four things happen to a segment, in this order: it is
 *promised* (a caller was given a position at or beyond its last record), *delivered* (its records were
 fetched), and *trimmed* (committed). When room is short it may be *evicted* once it was promised: its numbers
-stay, its records are gone and have to be read from Kinesis again.
+stay, its records are gone and have to be read from Kinesis again. With a spill it may be moved out of memory instead,
+promised or not.
 """
 
 from __future__ import annotations
@@ -13,47 +14,17 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from penstock.efo_consumer._buffer_segment import Piece, Segment, payload_bytes, rows_upto, sequence_number_at
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.efo_consumer._buffer_segment import Spill
     from penstock.efo_consumer._publisher import ShardEvent
 
-SEGMENT_OVERHEAD_BYTES = 4096
-"""What a segment costs beside its records: Arrow buffers, padding and Python objects."""
-
 _MAX_EVICTED_SEGMENTS = 256
-
-
-@dataclass(slots=True)
-class Segment:
-    """The records of one event, or (evicted) what is still known of several neighbouring ones.
-
-    Attributes:
-        last: sequence number of the last record.
-        stop: the furthest position that has no record between it and `last`.
-        rows: number of records.
-        nbytes: their data and partition keys.
-        records: WIRE_SCHEMA; None once evicted.
-        promised_at: when a caller was first given a position at or beyond `last`; seconds of the owner's
-            clock.
-        delivered: whether the records were fetched.
-    """
-
-    last: int
-    stop: ShardPosition
-    rows: int
-    nbytes: int
-    records: pa.RecordBatch | None
-    promised_at: float | None = None
-    delivered: bool = False
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that the segment holds, about."""
-        return 0 if self.records is None else self.nbytes + SEGMENT_OVERHEAD_BYTES
+_MAX_GAPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,13 +81,14 @@ class ShardBuffer:
             repeated = rows_upto(records, int(self._end.sequence_number))
             if repeated:
                 records = records.slice(repeated)
-                nbytes = _payload_bytes(records)
+                nbytes = payload_bytes(records)
         end = ShardPosition.shard_end() if event.continuation is None else ShardPosition.after(event.continuation)
         if records.num_rows:
-            last = _sequence_number(records, records.num_rows - 1)
+            last = sequence_number_at(records, records.num_rows - 1)
             if end.rank < (1, last):
                 end = ShardPosition.after(str(last))
-            segment = Segment(last, end, records.num_rows, nbytes, records)
+            first = sequence_number_at(records, 0)
+            segment = Segment(first, last, end, records.num_rows, nbytes, records)
             self._segments.append(segment)
             self.held_bytes += segment.held_bytes
         elif end.rank < self._end.rank:
@@ -124,7 +96,7 @@ class ShardBuffer:
         elif self._segments:
             self._segments[-1].stop = end
         if self._held_after is None and self._origin_is_held and end.sequence_number is not None:
-            first = _sequence_number(records, 0) if records.num_rows else int(end.sequence_number)
+            first = sequence_number_at(records, 0) if records.num_rows else int(end.sequence_number)
             self._held_after = first
         self._end = end
 
@@ -139,7 +111,7 @@ class ShardBuffer:
     def holds(self, position: ShardPosition) -> bool:
         """Tell whether `covers(position)` and none of those records is evicted."""
         return self.covers(position) and all(
-            segment.records is not None for segment in self._segments[self._index_after(position) :]
+            segment.is_held for segment in self._segments[self._index_after(position) :]
         )
 
     def available(self, position: ShardPosition) -> ShardReach:
@@ -158,48 +130,69 @@ class ShardBuffer:
             return ShardReach(position)
         end, rows, nbytes = position, 0, 0
         for segment in self._segments[self._index_after(position) :]:
-            skip = 0
-            if position.sequence_number is not None and segment.records is not None:
-                skip = rows_upto(segment.records, int(position.sequence_number))
-            part_rows, part_bytes = segment.rows - skip, segment.nbytes
-            if skip and segment.records is not None:
-                part_bytes = _payload_bytes(segment.records.slice(skip))
+            skip, part_bytes, records = 0, segment.nbytes, None
+            if (1, segment.first) <= position.rank and (records := segment.load()) is not None:
+                skip = rows_upto(records, position.rank[1])
+                part_bytes = payload_bytes(records.slice(skip))
+            part_rows = segment.rows - skip
             first = at_least_one and not rows
             if max_bytes is not None and nbytes + part_bytes > max_bytes and not first:
                 return ShardReach(end, rows, nbytes)
             if max_rows is not None and rows + part_rows > max_rows:
                 take = max_rows - rows
-                if segment.records is None:
+                records = segment.load() if take > 0 and records is None else records
+                if take > 0 and records is None:
                     # The records are gone, so is the place to cut at: whole when it is the first, else not at
                     # all.
-                    if first and take:
+                    if first:
                         return ShardReach(segment.stop, part_rows, part_bytes)
-                elif take > 0:
-                    part = segment.records.slice(skip, take)
-                    cut = ShardPosition.after(str(_sequence_number(part, take - 1)))
-                    return ShardReach(cut, rows + take, nbytes + _payload_bytes(part))
+                elif take > 0 and records is not None:
+                    part = records.slice(skip, take)
+                    cut = ShardPosition.after(str(sequence_number_at(part, take - 1)))
+                    return ShardReach(cut, rows + take, nbytes + payload_bytes(part))
                 return ShardReach(end, rows, nbytes)
             end, rows, nbytes = segment.stop, rows + part_rows, nbytes + part_bytes
         return ShardReach(self._end, rows, nbytes)
 
     def read(self, after: ShardPosition, upto: ShardPosition) -> list[pa.RecordBatch] | None:
         """Give the records of (after, upto], or None when not all of them are held."""
-        if not self.covers(after) or upto.rank > self._end.rank:
-            return None
-        batches: list[pa.RecordBatch] = []
-        for segment in self._segments[self._index_after(after) :]:
-            if segment.records is None:
-                return None
-            records = segment.records
-            if after.sequence_number is not None:
-                records = records.slice(rows_upto(records, int(after.sequence_number)))
-            if upto.sequence_number is not None and upto.rank < (1, segment.last):
-                records = records.slice(0, rows_upto(records, int(upto.sequence_number)))
-                if records.num_rows:
-                    batches.append(records)
+        batches = [piece.load() for piece in self.pieces(after, upto)]
+        found = [batch for batch in batches if batch is not None]
+        return found if len(found) == len(batches) else None
+
+    def pieces(self, after: ShardPosition, upto: ShardPosition) -> list[Piece]:
+        """Divide (after, upto] into what is held and what is missing, in order; neighbours that are missing are one.
+
+        What is missing in many places is given as one missing piece: each costs a read of the shard's 5 a second.
+        """
+        found: list[Piece] = []
+        at, begins = after, self._held_begin(after)
+        if begins is None or begins.rank >= upto.rank or self._end.rank <= after.rank:
+            return [Piece(after, upto)]
+        if begins != after:
+            found.append(Piece(after, begins))
+            at = begins
+        for segment in self._segments[self._index_after(at) :]:
+            if (1, segment.first) > upto.rank:
                 break
-            batches.append(records)
-        return batches
+            last = ShardPosition.after(str(segment.last))
+            until = last if last.rank < upto.rank else upto
+            if not segment.is_held and found and found[-1].is_missing:
+                found[-1] = Piece(found[-1].after, until)
+            else:
+                found.append(Piece(at, until, segment.records, segment.spilled))
+            at = until
+        if upto.rank > self._end.rank:
+            found.append(Piece(self._end, upto))
+        return found if sum(piece.is_missing for piece in found) <= _MAX_GAPS else [Piece(after, upto)]
+
+    def _held_begin(self, after: ShardPosition) -> ShardPosition | None:
+        """Give the first position from `after` on from which all records are in the segments."""
+        if self.covers(after):
+            return after
+        if self._held_after is None or after.rank > (1, self._held_after):
+            return None
+        return ShardPosition.after(str(self._held_after))
 
     def promise(self, position: ShardPosition, now: float) -> None:
         """Note that a caller was given `position`."""
@@ -220,6 +213,9 @@ class ShardBuffer:
             if (1, segment.last) > upto.rank:
                 break
             segment.delivered = True
+            if segment.spilled is not None:
+                # Who fetched it seldom needs it again; others need the room.
+                segment.drop()
 
     def evict(self, promised_before: float) -> int:
         """Let go of the oldest segment that may go, and give the bytes that this freed; 0 when none may.
@@ -233,12 +229,32 @@ class ShardBuffer:
             if segment.promised_at is None or not (segment.delivered or segment.promised_at <= promised_before):
                 return 0
             freed = segment.held_bytes
-            segment.records = None
+            segment.drop()
             self.held_bytes -= freed
             if index >= _MAX_EVICTED_SEGMENTS:
                 self._merge_evicted(index)
             return freed
         return 0
+
+    def spill(self, spill: Spill) -> int:
+        """Move the newest records, which are needed last, out of memory; give the bytes freed, 0 without room."""
+        for segment in reversed(self._segments):
+            if segment.records is None:
+                continue
+            spilled = None if segment.delivered else spill.store(segment.records)
+            if spilled is None:
+                return 0
+            freed = segment.held_bytes
+            segment.records, segment.spilled = None, spilled
+            self.held_bytes -= freed
+            return freed
+        return 0
+
+    def clear(self) -> None:
+        """Let go of all records, wherever they are."""
+        for segment in self._segments:
+            segment.drop()
+        self.held_bytes = 0
 
     def trim(self, position: ShardPosition) -> None:
         """Forget the segments up to `position`: they were committed."""
@@ -247,6 +263,8 @@ class ShardBuffer:
             return
         last = self._segments[count - 1].last
         self.held_bytes -= sum(segment.held_bytes for segment in self._segments[:count])
+        for segment in self._segments[:count]:
+            segment.drop()
         del self._segments[:count]
         self._held_after = last
         self._origin_is_held = False
@@ -263,28 +281,13 @@ class ShardBuffer:
         evicted = self._segments[:count]
         self._segments[:count] = [
             Segment(
+                evicted[0].first,
                 evicted[-1].last,
                 evicted[-1].stop,
                 sum(segment.rows for segment in evicted),
                 sum(segment.nbytes for segment in evicted),
                 None,
-                evicted[0].promised_at,
-                True,
+                promised_at=evicted[0].promised_at,
+                delivered=True,
             )
         ]
-
-
-def rows_upto(records: pa.RecordBatch, sequence_number: int) -> int:
-    """Count the leading records whose sequence number is not larger, as integers."""
-    column = records.column("sequenceNumber")
-    return bisect_right(range(records.num_rows), sequence_number, key=lambda row: int(column[row].as_py()))
-
-
-def _sequence_number(records: pa.RecordBatch, row: int) -> int:
-    return int(records.column("sequenceNumber")[row].as_py())
-
-
-def _payload_bytes(records: pa.RecordBatch) -> int:
-    data = pc.sum(pc.binary_length(records.column("data"))).as_py() or 0
-    keys = pc.sum(pc.binary_length(records.column("partitionKey"))).as_py() or 0
-    return int(data) + int(keys)

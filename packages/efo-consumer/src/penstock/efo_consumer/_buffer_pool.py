@@ -3,10 +3,12 @@ argument."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.efo_consumer._buffer import ShardBuffer
+    from penstock.efo_consumer._buffer_segment import Spill
     from penstock.efo_consumer._positions import ShardPosition
     from penstock.efo_consumer._publisher import ShardEvent
 
@@ -23,9 +25,13 @@ class BufferPool:
         shard_bytes: bound of each buffer.
         total_bytes: bound of all.
         promise_grace_seconds: how long a promised segment waits for its reader.
+        spill: takes what was not delivered when memory has no room; as far as it has room, nothing else is evicted.
     """
 
-    def __init__(self, *, shard_bytes: int, total_bytes: int, promise_grace_seconds: float) -> None:
+    def __init__(
+        self, *, shard_bytes: int, total_bytes: int, promise_grace_seconds: float, spill: Spill | None = None
+    ) -> None:
+        self._spill = spill
         self._shard_bytes = shard_bytes
         self._total_bytes = total_bytes
         self._grace = promise_grace_seconds
@@ -59,6 +65,7 @@ class BufferPool:
         if buffer in self._buffers:
             del self._buffers[buffer]
             self._held -= buffer.held_bytes
+            buffer.clear()
 
     def make_room(self, buffer: ShardBuffer, now: float) -> bool:
         """Evict what must and may go; tell whether the buffer may take another event."""
@@ -82,6 +89,10 @@ class BufferPool:
         if buffer not in self._buffers:
             # Its shard was let go and is about to end: its bytes count no more.
             return False
-        freed = buffer.evict(promised_before)
+        freed = 0
+        if self._spill is not None:
+            # What was delivered goes first; what was not is kept on disk rather than read again.
+            freed = buffer.evict(-math.inf) or buffer.spill(self._spill)
+        freed = freed or buffer.evict(promised_before)
         self._held -= freed
         return freed > 0

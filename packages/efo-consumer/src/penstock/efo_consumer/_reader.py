@@ -6,12 +6,15 @@ import asyncio
 import logging
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
 from opentelemetry import trace
 
 from penstock.efo_consumer._bell import Bell
 from penstock.efo_consumer._buffer_pool import BufferPool
+from penstock.efo_consumer._buffer_segment import Piece
+from penstock.efo_consumer._buffer_spill import SpillFolder
 from penstock.efo_consumer._reader_config import ReaderConfig
 from penstock.efo_consumer._reader_follow import follow_steps
 from penstock.efo_consumer._reader_hash_keys import Deaggregator
@@ -65,10 +68,13 @@ class LocalShardReader:
         self._config = config or ReaderConfig()
         self._clock = clock
         self._wall_clock = wall_clock
+        spills = self._config.spill_bytes > 0
+        self._spill = SpillFolder(self._config.spill_bytes, self._config.spill_folder) if spills else None
         self._pool = BufferPool(
             shard_bytes=self._config.buffer_bytes_per_shard,
             total_bytes=self._config.buffer_bytes,
             promise_grace_seconds=self._config.promise_grace.total_seconds(),
+            spill=self._spill,
         )
         self._room = Bell()
         self._sessions: dict[str, ReaderSession] = {}
@@ -154,13 +160,12 @@ class LocalShardReader:
             session.touch()
         rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
         span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
-        replays = rows = 0
+        replayed: list[ShardRange] = []
+        rows = 0
         try:
             for shard_range in ranges:
                 stream, shard_id = shard_range.stream_name, shard_range.shard_id
-                held = session.read(shard_range) if session is not None else None
-                replays += held is None
-                source = _each(held) if held is not None else self._replay(session, shard_range)
+                source = self._records(session, shard_range, replayed)
                 try:
                     async for records in source:
                         if self._deaggregator is not None:
@@ -181,7 +186,7 @@ class LocalShardReader:
             span.set_status(trace.StatusCode.ERROR, type(error).__name__)
             raise
         finally:
-            span.set_attributes({"penstock.records": rows, "penstock.replays": replays})
+            span.set_attributes({"penstock.records": rows, "penstock.replays": len(replayed)})
             span.end()
 
     async def follow(
@@ -238,6 +243,8 @@ class LocalShardReader:
             await asyncio.gather(watch, return_exceptions=True)
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.aclose() for session in sessions.values()))
+        if self._spill is not None:
+            self._spill.close()
         await self._backend.aclose()
 
     def _watch_for_abandoned(self, session: ReaderSession) -> None:
@@ -277,25 +284,27 @@ class LocalShardReader:
                 )
             self._fencing_tokens[name] = max(seen, consumer.fencing_token)
 
-    async def _replay(
-        self, session: ReaderSession | None, shard_range: ShardRange
+    async def _records(
+        self, session: ReaderSession | None, shard_range: ShardRange, replayed: list[ShardRange]
     ) -> AsyncGenerator[pa.RecordBatch, None]:
-        if session is not None:
-            session.replayed(shard_range)
-        records = replay(
-            self._backend,
-            shard_range,
-            stall_seconds=self._config.range_deadline.total_seconds(),
-            fail_on_data_loss=self._config.fail_on_data_loss,
-            wall_clock=self._wall_clock,
-        )
-        try:
-            async for batch in records:
-                yield batch
-        finally:
-            await records.aclose()
-
-
-async def _each(batches: Sequence[pa.RecordBatch]) -> AsyncGenerator[pa.RecordBatch, None]:
-    for batch in batches:
-        yield batch
+        """Give the range's records, WIRE_SCHEMA; what is read again is added to `replayed`."""
+        whole = [Piece(shard_range.after, shard_range.upto)]
+        for piece in session.pieces(shard_range) if session is not None else whole:
+            held = piece.load()
+            if held is not None:
+                yield held
+                continue
+            part = replace(shard_range, after=piece.after, upto=piece.upto)
+            replayed.append(part)
+            if session is not None:
+                session.replayed(part)
+            records = replay(
+                self._backend,
+                part,
+                stall_seconds=self._config.range_deadline.total_seconds(),
+                fail_on_data_loss=self._config.fail_on_data_loss,
+                wall_clock=self._wall_clock,
+            )
+            async with aclosing(records):
+                async for batch in records:
+                    yield batch

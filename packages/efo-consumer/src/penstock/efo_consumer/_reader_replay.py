@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
-from penstock.efo_consumer._buffer import rows_upto
+from penstock.efo_consumer._buffer_segment import rows_upto
 from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._reader_loss import passed_over, refused, report
 from penstock.efo_consumer.errors import EfoConsumerError, RangeDeadlineError, ShardFailedError

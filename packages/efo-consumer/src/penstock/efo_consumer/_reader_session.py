@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._bell import Bell
+from penstock.efo_consumer._buffer_segment import Piece
 from penstock.efo_consumer._reach import Reach, reach
 from penstock.efo_consumer._reader_api import PositionsSnapshot
 from penstock.efo_consumer._reader_shards import SessionShards
@@ -12,8 +13,6 @@ from penstock.efo_consumer.errors import StaleEpochError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    import pyarrow as pa
 
     from penstock.efo_consumer._buffer_pool import BufferPool
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
@@ -119,10 +118,12 @@ class ReaderSession:
             until = min(deadline, idle_at) if idle_at > now else deadline
             await self._news.wait(until - now)
 
-    def read(self, shard_range: ShardRange) -> list[pa.RecordBatch] | None:
-        """Give the range's records, WIRE_SCHEMA, when the buffer holds all of them."""
+    def pieces(self, shard_range: ShardRange) -> list[Piece]:
+        """Divide a range into what the shard's buffer holds and what is missing."""
         shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
-        return None if shard is None else shard.buffer.read(shard_range.after, shard_range.upto)
+        if shard is None:
+            return [Piece(shard_range.after, shard_range.upto)]
+        return shard.buffer.pieces(shard_range.after, shard_range.upto)
 
     def delivered(self, shard_range: ShardRange) -> None:
         """Note that a range was fetched."""

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from penstock.aws import AwsOptions
@@ -31,6 +32,7 @@ _DEFAULTS: Final = ReaderConfig(session_timeout=timedelta(hours=1))
 _BYTES: Final = {
     "buffer_bytes_per_shard": "bytes that one shard's buffer holds before its socket is left unread",
     "buffer_bytes": "bytes that all buffers hold",
+    "spill_bytes": "bytes on disk that hold what memory has no room for",
 }
 _SECONDS: Final = {
     "idle_offset_interval": "seconds between two positions that moved without a record",
@@ -60,6 +62,8 @@ class ReaderSettings:
         for name, text in _SECONDS.items():
             _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name).total_seconds():g}")
         _add(parser, _SUBSCRIBE_TRANSPORT, "what carries SubscribeToShard: auto, http2 or http1; default auto")
+        _add(parser, "spill_folder", "where the folder for that is made; default: the system's temporary folder")
+        _add(parser, "deaggregate", "whether aggregates of the Kinesis Producer Library are taken apart; default true")
         _add(parser, "fail_on_data_loss", "whether a range that the stream no longer holds is an error; default true")
 
     @classmethod
@@ -79,10 +83,13 @@ class ReaderSettings:
             reader=ReaderConfig(
                 buffer_bytes_per_shard=numbers.get("buffer_bytes_per_shard", _DEFAULTS.buffer_bytes_per_shard),
                 buffer_bytes=numbers.get("buffer_bytes", _DEFAULTS.buffer_bytes),
+                spill_bytes=numbers.get("spill_bytes", _DEFAULTS.spill_bytes),
+                spill_folder=Path(given["spill_folder"]) if "spill_folder" in given else None,
                 idle_offset_interval=times.get("idle_offset_interval", _DEFAULTS.idle_offset_interval),
                 promise_grace=times.get("promise_grace", _DEFAULTS.promise_grace),
                 range_deadline=times.get("range_deadline", _DEFAULTS.range_deadline),
                 session_timeout=times.get("session_timeout", _DEFAULTS.session_timeout),
+                deaggregate=_boolean("deaggregate", given.get("deaggregate", "true")),
                 fail_on_data_loss=_boolean("fail_on_data_loss", given.get("fail_on_data_loss", "true")),
                 publisher=RecordPublisherConfig.from_mapping(transport),
             ),

@@ -1,0 +1,133 @@
+"""What a buffer is made of, and what it gives of a range."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.efo_consumer._positions import ShardPosition
+
+SEGMENT_OVERHEAD_BYTES = 4096
+"""What a segment costs beside its records: Arrow buffers, padding and Python objects."""
+
+
+class Spilled(Protocol):
+    """Records outside of memory."""
+
+    def load(self) -> pa.RecordBatch | None:
+        """Give the records; None when they cannot be read, or were dropped."""
+        ...
+
+    def drop(self) -> None:
+        """Let go of them. Can be called again."""
+        ...
+
+
+class Spill(Protocol):
+    """Keeps records outside of memory."""
+
+    def store(self, records: pa.RecordBatch) -> Spilled | None:
+        """Keep records; None when there is no room."""
+        ...
+
+
+@dataclass(slots=True)
+class Segment:
+    """The records of one event, or (evicted) what is still known of several neighbouring ones.
+
+    Attributes:
+        first: sequence number of the first record.
+        last: sequence number of the last record.
+        stop: the furthest position that has no record between it and `last`.
+        rows: number of records.
+        nbytes: their data and partition keys.
+        records: WIRE_SCHEMA; None once spilled or evicted.
+        spilled: the records outside of memory; None while in memory, and once evicted.
+        promised_at: when a caller was first given a position at or beyond `last`; seconds of the owner's clock.
+        delivered: whether the records were fetched.
+    """
+
+    first: int
+    last: int
+    stop: ShardPosition
+    rows: int
+    nbytes: int
+    records: pa.RecordBatch | None
+    spilled: Spilled | None = None
+    promised_at: float | None = None
+    delivered: bool = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the segment holds, about."""
+        return 0 if self.records is None else self.nbytes + SEGMENT_OVERHEAD_BYTES
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the records are in memory or spilled."""
+        return self.records is not None or self.spilled is not None
+
+    def load(self) -> pa.RecordBatch | None:
+        """Give the records from where they are; None when they are gone."""
+        if self.records is None and self.spilled is not None:
+            return self.spilled.load()
+        return self.records
+
+    def drop(self) -> None:
+        """Let go of the records wherever they are."""
+        self.records = None
+        spilled, self.spilled = self.spilled, None
+        if spilled is not None:
+            spilled.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a range: records in (after, upto], in memory, spilled, or (neither) to be read from Kinesis again."""
+
+    after: ShardPosition
+    upto: ShardPosition
+    records: pa.RecordBatch | None = None
+    spilled: Spilled | None = None
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the records are not held."""
+        return self.records is None and self.spilled is None
+
+    def load(self) -> pa.RecordBatch | None:
+        """Give exactly the records of the piece; None when they are not, or no longer, held."""
+        records = self.records
+        if records is None and self.spilled is not None:
+            records = self.spilled.load()
+        if records is None:
+            return None
+        if self.after.sequence_number is not None:
+            records = records.slice(rows_upto(records, int(self.after.sequence_number)))
+        if self.upto.sequence_number is not None:
+            records = records.slice(0, rows_upto(records, int(self.upto.sequence_number)))
+        return records
+
+
+def rows_upto(records: pa.RecordBatch, sequence_number: int) -> int:
+    """Count the leading records whose sequence number is not larger, as integers."""
+    column = records.column("sequenceNumber")
+    return bisect_right(range(records.num_rows), sequence_number, key=lambda row: int(column[row].as_py()))
+
+
+def sequence_number_at(records: pa.RecordBatch, row: int) -> int:
+    """Give the sequence number of a row."""
+    return int(records.column("sequenceNumber")[row].as_py())
+
+
+def payload_bytes(records: pa.RecordBatch) -> int:
+    """Count the bytes of data and partition keys."""
+    data = pc.sum(pc.binary_length(records.column("data"))).as_py() or 0
+    keys = pc.sum(pc.binary_length(records.column("partitionKey"))).as_py() or 0
+    return int(data) + int(keys)
