@@ -7,6 +7,7 @@ from penstock.efo_consumer._fan_out import FanOutRecordPublisher
 from penstock.efo_consumer._fleet import FleetShardReader
 from penstock.efo_consumer._host import ReaderHost
 from penstock.efo_consumer._initial import resolve_initial_positions
+from penstock.efo_consumer._initial_sequence import resolve_sequence_numbers
 from penstock.efo_consumer._kinesis_backend import KinesisBackend
 from penstock.efo_consumer._list_shards import Shard, ShardFilter, list_shards
 from penstock.efo_consumer._polling import PollingRecordPublisher, read_once
@@ -118,4 +119,5 @@ __all__ = [
     "read_once",
     "read_ranges",
     "resolve_initial_positions",
+    "resolve_sequence_numbers",
 ]

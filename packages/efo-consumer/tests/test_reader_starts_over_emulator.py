@@ -1,0 +1,167 @@
+"""Where reading begins and in which order it goes on, over the emulator's sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    InitialPositionError,
+    KinesisBackend,
+    LocalShardReader,
+    OpenRequest,
+    RecordPublisherType,
+    ShardPosition,
+    StartingPosition,
+    StreamConsumer,
+    StreamPositions,
+    ranges_between,
+    resolve_initial_positions,
+    resolve_sequence_numbers,
+)
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+ROOT = "shardId-000000000000"
+PUBLISHERS = pytest.mark.parametrize("publisher", list(RecordPublisherType))
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator() as running:
+        yield running
+
+
+def session_of(emulator: RunningEmulator) -> AwsSession:
+    return AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
+
+
+def consumer(client: Any, stream: str) -> StreamConsumer:
+    arn = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+    found = client.register_stream_consumer(StreamARN=arn, ConsumerName="c")["Consumer"]["ConsumerARN"]
+    deadline = time.monotonic() + 10
+    while client.describe_stream_consumer(ConsumerARN=found)["ConsumerDescription"]["ConsumerStatus"] != "ACTIVE":
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return StreamConsumer(stream, found)
+
+
+def put(client: Any, stream: str, *names: str) -> list[str]:
+    """Write records one by one; give their sequence numbers."""
+    return [
+        client.put_record(StreamName=stream, Data=name.encode(), PartitionKey=name)["SequenceNumber"] for name in names
+    ]
+
+
+async def read_all(
+    emulator: RunningEmulator,
+    start: StreamPositions,
+    publisher: RecordPublisherType,
+    count: int,
+    max_records: int = 0,
+) -> tuple[list[tuple[str, str, str]], StreamPositions]:
+    """Read until `count` records came; give stream, shard and data of each, and where that leads to."""
+    client = emulator.client()
+    efo = publisher is RecordPublisherType.EFO
+    consumers = tuple(consumer(client, stream) for stream in start.streams) if efo else ()
+    rows: list[tuple[str, str, str]] = []
+    async with LocalShardReader(KinesisBackend(session_of(emulator))) as reader, asyncio.timeout(30):
+        request = OpenRequest(session_id="q", positions=start, record_publisher=publisher, consumers=consumers)
+        epoch, position = await reader.open(request), start
+        while len(rows) < count:
+            found = await reader.positions("q", epoch, position, max_records=max_records, wait_seconds=1)
+            async for batch in reader.read_range("q", ranges_between(position, found.positions)):
+                columns = [batch.column(name).to_pylist() for name in ("streamName", "shardId", "data")]
+                rows += [(stream, shard, data.decode()) for stream, shard, data in zip(*columns, strict=True)]
+            position = found.positions
+    return rows, position
+
+
+@PUBLISHERS
+async def test_one_reader_follows_many_streams(emulator: RunningEmulator, publisher: RecordPublisherType) -> None:
+    """Records of all streams come, each named; a reshard of one does not touch the others."""
+    client = emulator.client()
+    streams = ["orders", "returns", "clicks"]
+    written = set()
+    for stream in streams:
+        client.create_stream(StreamName=stream, ShardCount=2)
+        put(client, stream, *(f"{stream}-{n}" for n in range(5)))
+        written |= {(stream, f"{stream}-{n}") for n in range(5)}
+    client.split_shard(StreamName="orders", ShardToSplit=ROOT, NewStartingHashKey=str(2**126))
+    put(client, "orders", *(f"late-{n}" for n in range(5)))
+    written |= {("orders", f"late-{n}") for n in range(5)}
+    start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), streams, "TRIM_HORIZON")
+    rows, end = await read_all(emulator, start, publisher, len(written), max_records=3)
+    assert len(rows) == len(written)
+    assert {(stream, data) for stream, _, data in rows} == written
+    assert set(end.streams) == set(streams)
+
+
+@PUBLISHERS
+async def test_closed_shards_are_read_to_their_ends_and_merges_wait_for_both(
+    emulator: RunningEmulator, publisher: RecordPublisherType
+) -> None:
+    """What was written before a merge comes before what was written after it, however slowly it is taken."""
+    client = emulator.client()
+    client.create_stream(StreamName="s", ShardCount=2)
+    before = [f"before-{n}" for n in range(20)]
+    put(client, "s", *before)
+    client.merge_shards(StreamName="s", ShardToMerge=ROOT, AdjacentShardToMerge="shardId-000000000001")
+    after = [f"after-{n}" for n in range(5)]
+    put(client, "s", *after)
+    start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), ["s"], "TRIM_HORIZON")
+    assert len(start.streams["s"]) == 2
+    rows, end = await read_all(emulator, start, publisher, 25, max_records=3)
+    assert sorted(data for _, _, data in rows[:20]) == sorted(before)
+    assert [data for _, _, data in rows[20:]] == after
+    assert end.get("s", "shardId-000000000002") is not None
+
+
+@PUBLISHERS
+async def test_a_time_in_milliseconds_divides_the_records(
+    emulator: RunningEmulator, publisher: RecordPublisherType
+) -> None:
+    """Records that arrived at the time or later come; both spellings of it are the same start."""
+    client = emulator.client()
+    client.create_stream(StreamName="s", ShardCount=1)
+    numbers = []
+    for n in range(4):
+        numbers += put(client, "s", f"row-{n}")
+        await asyncio.sleep(0.01)
+    iterator = client.get_shard_iterator(StreamName="s", ShardId=ROOT, ShardIteratorType="TRIM_HORIZON")
+    records = client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]
+    then = records[2]["ApproximateArrivalTimestamp"]
+    millis = StartingPosition.parse("AT_TIMESTAMP", str(round(then.timestamp() * 1000)))
+    assert StartingPosition.parse("AT_TIMESTAMP", then.isoformat()) == millis
+    start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), ["s"], millis)
+    rows, _ = await read_all(emulator, start, publisher, 2)
+    assert [data for _, _, data in rows] == ["row-2", "row-3"]
+
+
+@PUBLISHERS
+async def test_at_and_after_a_sequence_number_begin_with_it_and_behind_it(
+    emulator: RunningEmulator, publisher: RecordPublisherType
+) -> None:
+    """AT is resolved to a position of its own, also between records that arrived in the same millisecond."""
+    client = emulator.client()
+    client.create_stream(StreamName="s", ShardCount=1)
+    names = [f"row-{n}" for n in range(12)]
+    entries = [{"Data": name.encode(), "PartitionKey": "k"} for name in names]
+    numbers = [record["SequenceNumber"] for record in client.put_records(StreamName="s", Records=entries)["Records"]]
+    session = session_of(emulator)
+    for at in (0, 7):
+        found = await asyncio.to_thread(resolve_sequence_numbers, session, {"s": {ROOT: numbers[at]}}, inclusive=True)
+        assert StreamPositions.from_json(found.to_json()) == found
+        rows, _ = await read_all(emulator, found, RecordPublisherType.POLLING, 12 - at)
+        assert [data for _, _, data in rows] == names[at:]
+    after = resolve_sequence_numbers(session, {"s": {ROOT: numbers[7]}}, inclusive=False)
+    assert after.get("s", ROOT) == ShardPosition.after(numbers[7])
+    rows, _ = await read_all(emulator, after, publisher, 4)
+    assert [data for _, _, data in rows] == names[8:]
+    with pytest.raises(InitialPositionError):
+        await asyncio.to_thread(resolve_sequence_numbers, session, {"s": {ROOT: "17"}}, inclusive=True)
