@@ -19,6 +19,7 @@ from penstock.registration.errors import LeaseStoreError
 T = TypeVar("T")
 
 _SCHEMA_VERSION: Final = 1
+_OLDEST_SQLITE: Final = (3, 35, 0)
 _BUSY_SECONDS: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.02
 _LONGEST_GROUP: Final = 2_000
@@ -167,6 +168,8 @@ def _is_busy(error: sqlite3.OperationalError) -> bool:
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
+    if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
+        raise sqlite3.NotSupportedError(f"SQLite {sqlite3.sqlite_version} is too old: 3.35 has RETURNING")
     connection.execute("PRAGMA journal_mode = WAL")
     # A token that was given must not be given again after a power cut.
     connection.execute("PRAGMA synchronous = FULL")
