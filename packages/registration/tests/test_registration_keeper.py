@@ -1,6 +1,7 @@
 """Heartbeats in the background."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -86,6 +87,26 @@ async def test_a_heartbeat_without_an_answer_is_given_up_while_there_is_time_for
     assert kept.patience_seconds(110.0) == 10.0
     assert kept.missed(120.0).next_heartbeat_at == 122.5
     assert kept.patience_seconds(122.5) == 7.5
+
+
+async def test_a_registry_that_hangs_ends_the_lease_on_time():
+    """Neither an answer nor an error: each try is given up, and the holder is told when its lease would end."""
+    tries = []
+
+    class Hanging:
+        async def heartbeat(self, lease):
+            tries.append(lease)
+            await asyncio.Event().wait()
+
+    loop = asyncio.get_running_loop()
+    lost = loop.create_future()
+    began = loop.time()
+    async with LeaseKeeper(Hanging()) as keeper:
+        keeper.keep(replace(LEASE, time_to_live_seconds=0.9), lost.set_result)
+        error = await asyncio.wait_for(lost, 10)
+    assert loop.time() - began >= 0.9
+    assert len(tries) >= 2
+    assert "TimeoutError" in error.reason
 
 
 async def test_time_counts_from_before_the_acquire_was_sent():
