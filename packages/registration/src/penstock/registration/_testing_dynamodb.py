@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import boto3
+import botocore.session
 from botocore.config import Config
 
 
@@ -15,7 +15,7 @@ class DynamoDbClients:
     """A session for a DynamoDB of tests, with dummy keys."""
 
     def __init__(self, endpoint_url: str) -> None:
-        self.client_of_all: Any = boto3.client(
+        self.client_of_all: Any = botocore.session.Session().create_client(
             "dynamodb",
             endpoint_url=endpoint_url,
             region_name="us-east-1",
