@@ -2,12 +2,16 @@
 
 from penstock.operator_attributes._api import JobStatus, StageSchedulerApi, StageStatus
 from penstock.operator_attributes._attributes import OperatorAttributes, OperatorAttributesBuilder
+from penstock.operator_attributes._blocking import BlockingStageScheduler, open_stage_scheduler
 from penstock.operator_attributes._call_site import caller
+from penstock.operator_attributes._claims import Claim, ClaimDecision
 from penstock.operator_attributes._compile import compile
 from penstock.operator_attributes._events import (
     StageEvent,
     StageFailed,
     StageFinished,
+    StageInterrupted,
+    StageLost,
     StageReused,
     StageStarted,
 )
@@ -19,6 +23,7 @@ from penstock.operator_attributes._graph import (
     Vertex,
     VertexKind,
 )
+from penstock.operator_attributes._job_store import JobStore, StoredJob, StoredState
 from penstock.operator_attributes._local import LocalStageScheduler
 from penstock.operator_attributes._plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
 from penstock.operator_attributes._progress import StageProgress, StageState
@@ -26,30 +31,38 @@ from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes._remote import RemoteStageScheduler
 from penstock.operator_attributes._scheduler import StageChange, StageScheduler
 from penstock.operator_attributes._servicer import StageSchedulerServicer
+from penstock.operator_attributes._sqlite_store import SqliteJobStore
 from penstock.operator_attributes._windows import GlobalWindows, WindowAssigner, window_attributes
 from penstock.operator_attributes._wire import SERVICE_NAME
 
 __all__ = [
     "SERVICE_NAME",
     "BlockingReason",
+    "BlockingStageScheduler",
     "Boundedness",
+    "Claim",
+    "ClaimDecision",
     "CyclicRegions",
     "GlobalWindows",
     "Input",
     "JobGraph",
     "JobStatus",
+    "JobStore",
     "LocalStageScheduler",
     "OperatorAttributes",
     "OperatorAttributesBuilder",
     "PlannedEdge",
     "RemoteStageScheduler",
     "ResultPartitionType",
+    "SqliteJobStore",
     "Stage",
     "StageChange",
     "StageEvent",
     "StageFailed",
     "StageFinished",
     "StageInput",
+    "StageInterrupted",
+    "StageLost",
     "StagePlan",
     "StageProgress",
     "StageReused",
@@ -59,10 +72,13 @@ __all__ = [
     "StageStarted",
     "StageState",
     "StageStatus",
+    "StoredJob",
+    "StoredState",
     "Vertex",
     "VertexKind",
     "WindowAssigner",
     "caller",
     "compile",
+    "open_stage_scheduler",
     "window_attributes",
 ]

@@ -4,9 +4,11 @@ from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.operator_attributes._claims import Claim
 from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._graph import JobGraph
 from penstock.operator_attributes._progress import StageProgress
+from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes.errors import UnknownStageError
 
 
@@ -24,6 +26,8 @@ class StageStatus:
     reason: str
     """Why its output blocks, with the call site; empty when it does not."""
     progress: StageProgress
+    slots: int = 0
+    """Slots that it takes; 0 where the scheduler does not tell."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +68,13 @@ class StageSchedulerApi(Protocol):
     """
 
     async def submit(
-        self, job_id: str, graph: JobGraph, *, slots: int | None = None, max_attempts: int | None = None
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
     ) -> JobStatus:
         """Compile a graph and begin to schedule it.
 
@@ -75,7 +85,9 @@ class StageSchedulerApi(Protocol):
             job_id: Chosen by the caller: the same for a restart of the same job.
             graph: To be compiled.
             slots: Slots for stages that run at the same time; None for no bound.
-            max_attempts: Deployments of a stage before it counts as failed; None leaves it to the scheduler.
+            max_attempts: Failures of a stage, since it last committed, after which it counts as failed; None leaves it
+                to the scheduler.
+            cyclic_regions: How circles between stages are untangled.
 
         Raises:
             CompileError: The graph cannot become a plan.
@@ -113,6 +125,56 @@ class StageSchedulerApi(Protocol):
 
     async def list_jobs(self) -> tuple[JobStatus, ...]:
         """All jobs that the scheduler knows, by job id."""
+        ...
+
+    async def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """Ask who computes the result of a stage, so that drivers that share a store compute it once.
+
+        COMPUTE: the caller does, renews the claim meanwhile, and commits it. WAIT: another driver does; ask again.
+        REUSE: it is there. When two ask at once, one of them computes. A claim that is not renewed runs out, and the
+        next who asks computes. An owner that asks for what it holds already takes it over with a new token: it is a
+        driver that came back.
+
+        Args:
+            store: Where the drivers keep their results: the same text in each of them.
+            fingerprint: Names the result: stage, code and data.
+            owner: Names the driver.
+            lease_seconds: Time until the claim runs out; None leaves it to the scheduler.
+            wait_seconds: Time for which the answer WAIT may be held back; bounded by the scheduler.
+
+        Raises:
+            InvalidOptionError: An argument is outside of its range.
+        """
+        ...
+
+    async def renew_claim(self, claim: Claim) -> Claim:
+        """Keep a claim from running out. Raises: ClaimLostError."""
+        ...
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """Say that the result is at `location`, for all drivers. May be repeated with the same claim.
+
+        Raises:
+            ClaimLostError: The claim ran out and another driver got it: use that driver's result.
+        """
+        ...
+
+    async def release_claim(self, claim: Claim) -> None:
+        """Give a claim up: somebody else may compute the stage. No error if it was lost already."""
+        ...
+
+    async def forget_claim(self, claim: Claim) -> None:
+        """Say that the data of the committed result, as `claim` told it, is gone. A newer result is kept."""
         ...
 
     async def close(self) -> None:

@@ -49,4 +49,22 @@ class StageReused:
     size_bytes: int | None = None
 
 
-StageEvent = StageStarted | StageFinished | StageFailed | StageReused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLost:
+    """The committed result of the stage is gone, or cannot be read. The stage is run again."""
+
+    stage_id: str
+    at: float = 0.0
+    error: str = ""
+    """What was found missing, without secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageInterrupted:
+    """The driver ended while the stage ran, and is back: that attempt does not count as a failure of the stage."""
+
+    stage_id: str
+    at: float = 0.0
+
+
+StageEvent = StageStarted | StageFinished | StageFailed | StageReused | StageLost | StageInterrupted

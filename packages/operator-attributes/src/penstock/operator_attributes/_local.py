@@ -8,10 +8,15 @@ from types import TracebackType
 from typing import Self
 
 from penstock.operator_attributes._api import JobStatus, StageStatus
+from penstock.operator_attributes._claims import Claim, ClaimBook
 from penstock.operator_attributes._compile import compile
 from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._graph import JobGraph, Vertex
+from penstock.operator_attributes._job_store import JobStore, StoredJob, StoredState
+from penstock.operator_attributes._local_claims import LocalClaims
+from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes._scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
+from penstock.operator_attributes._store_writer import StoreWriter
 from penstock.operator_attributes.errors import (
     InvalidOptionError,
     JobExistsError,
@@ -22,11 +27,11 @@ from penstock.operator_attributes.errors import (
 
 
 class _Job:
-    def __init__(self, job_id: str, content: tuple[Vertex, ...], scheduler: StageScheduler) -> None:
+    def __init__(self, job_id: str, scheduler: StageScheduler, *, version: int = 1) -> None:
         self.job_id = job_id
-        self.content = content
+        self.content = _content(scheduler.plan.vertices), scheduler.plan.cyclic_regions
         self.scheduler = scheduler
-        self.version = 1
+        self.version = version
         self.changed = asyncio.Event()
 
     def announce(self) -> None:
@@ -50,6 +55,7 @@ class _Job:
                     bounded=stage.bounded,
                     reason=stage.reason,
                     progress=progress[stage.id],
+                    slots=stage.slots,
                 )
                 for stage in plan.stages
             ),
@@ -59,28 +65,44 @@ class _Job:
 
 
 class LocalStageScheduler:
-    """The stage scheduler in this process, for the running event loop. It keeps jobs in memory only.
+    """The stage scheduler in this process, for the running event loop.
+
+    It keeps jobs and claims in memory and, given a store, on a disk: what it answered is durable, and a scheduler that
+    is made on the same store later goes on from there.
 
     An async context manager: leaving it ends all watches.
     """
 
-    def __init__(self, *, max_jobs: int = 1_000, clock: Callable[[], float] = time.monotonic) -> None:
-        """Begin without jobs.
+    def __init__(
+        self,
+        *,
+        max_jobs: int = 1_000,
+        store: JobStore | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Begin with the jobs of the store, or without any.
 
         Args:
             max_jobs: Jobs that are remembered; the job that was submitted first, of those that have ended, is
                 forgotten for a new one.
-            clock: Monotonic seconds.
+            store: Keeps jobs and claims; closed with the scheduler.
+            clock: Seconds; monotonic unless given. With a store they are seconds since 1970, which outlive a process.
 
         Raises:
             InvalidOptionError: `max_jobs` is less than 1.
+            JobStoreError: The store cannot be read.
         """
         if max_jobs < 1:
             raise InvalidOptionError("max_jobs", max_jobs, "at least 1")
         self._max_jobs = max_jobs
-        self._clock = clock
+        self._clock = clock or (time.monotonic if store is None else time.time)
         self._jobs: dict[str, _Job] = {}
+        self._writer = StoreWriter(store)
         self._closed = False
+        state = StoredState() if store is None else store.load()
+        self._claims = LocalClaims(ClaimBook(state.claims, last_token=state.last_token), self._writer, self._clock)
+        for stored in state.jobs:
+            self._jobs[stored.job_id] = _restored(stored)
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,32 +113,51 @@ class LocalStageScheduler:
         await self.close()
 
     async def submit(
-        self, job_id: str, graph: JobGraph, *, slots: int | None = None, max_attempts: int | None = None
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
     ) -> JobStatus:
         """See `StageSchedulerApi.submit`."""
         self._check_open()
         if not job_id:
             raise InvalidOptionError("job_id", job_id, "a text that is not empty")
-        content = _content(graph)
+        return await self._writer.change(self._submit(job_id, graph, slots, max_attempts, cyclic_regions))
+
+    async def _submit(
+        self, job_id: str, graph: JobGraph, slots: int | None, max_attempts: int | None, cyclic_regions: CyclicRegions
+    ) -> JobStatus:
         present = self._jobs.get(job_id)
         if present is not None:
-            if present.content != content:
+            if present.content != (_content(graph.vertices), cyclic_regions):
                 raise JobExistsError(job_id)
             return present.status(self._clock())
         scheduler = StageScheduler(
-            compile(graph),
+            compile(graph, cyclic_regions=cyclic_regions),
             slots=slots,
             max_attempts=DEFAULT_MAX_ATTEMPTS if max_attempts is None else max_attempts,
         )
-        self._make_room()
-        job = self._jobs[job_id] = _Job(job_id, content, scheduler)
+        await self._make_room()
+        stored = StoredJob(job_id=job_id, plan=scheduler.plan, slots=slots, max_attempts=scheduler.max_attempts)
+        await self._writer.write(lambda store: store.add_job(stored))
+        job = self._jobs[job_id] = _Job(job_id, scheduler)
         return job.status(self._clock())
 
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
         """See `StageSchedulerApi.report`."""
+        self._check_open()
+        return await self._writer.change(self._report(job_id, event))
+
+    async def _report(self, job_id: str, event: StageEvent) -> JobStatus:
         job = self._job(job_id)
         now = self._clock()
-        job.scheduler.apply(dataclasses.replace(event, at=now))
+        event = dataclasses.replace(event, at=now)
+        job.scheduler.check(event)
+        await self._writer.write(lambda store: store.add_event(job_id, event))
+        job.scheduler.apply(event)
         job.announce()
         return job.status(now)
 
@@ -142,11 +183,46 @@ class LocalStageScheduler:
         now = self._clock()
         return tuple(self._jobs[job_id].status(now) for job_id in sorted(self._jobs))
 
+    async def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """See `StageSchedulerApi.claim`."""
+        self._check_open()
+        return await self._claims.claim(
+            store, fingerprint, owner=owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds
+        )
+
+    async def renew_claim(self, claim: Claim) -> Claim:
+        """See `StageSchedulerApi.renew_claim`."""
+        return await self._claims.renew(claim)
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """See `StageSchedulerApi.commit_claim`."""
+        await self._claims.commit(claim, location=location, rows=rows, size_bytes=size_bytes)
+
+    async def release_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.release_claim`."""
+        await self._claims.release(claim)
+
+    async def forget_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.forget_claim`."""
+        await self._claims.forget(claim)
+
     async def close(self) -> None:
         """End all watches with SchedulerClosedError, and refuse all calls from now on. May be repeated."""
         self._closed = True
+        self._claims.close()
         for job in self._jobs.values():
             job.changed.set()
+        await self._writer.change(self._writer.write(lambda store: store.close()))
 
     def _check_open(self) -> None:
         if self._closed:
@@ -159,17 +235,24 @@ class LocalStageScheduler:
         except KeyError:
             raise UnknownJobError(job_id) from None
 
-    def _make_room(self) -> None:
+    async def _make_room(self) -> None:
         if len(self._jobs) < self._max_jobs:
             return
-        for job_id, job in self._jobs.items():
-            if job.scheduler.ended:
-                del self._jobs[job_id]
-                return
-        raise TooManyJobsError(self._max_jobs)
+        ended = next((job_id for job_id, job in self._jobs.items() if job.scheduler.ended), None)
+        if ended is None:
+            raise TooManyJobsError(self._max_jobs)
+        await self._writer.write(lambda store: store.remove_job(ended))
+        del self._jobs[ended]
 
 
-def _content(graph: JobGraph) -> tuple[Vertex, ...]:
+def _restored(stored: StoredJob) -> _Job:
+    scheduler = StageScheduler(stored.plan, slots=stored.slots, max_attempts=stored.max_attempts)
+    for event in stored.events:
+        scheduler.apply(event)
+    return _Job(stored.job_id, scheduler, version=1 + len(stored.events))
+
+
+def _content(vertices: tuple[Vertex, ...]) -> tuple[Vertex, ...]:
     """What makes two graphs the same job: all but where, and in which order, they were written."""
-    vertices = sorted(graph.vertices, key=lambda vertex: vertex.name)
-    return tuple(dataclasses.replace(vertex, call_site="") for vertex in vertices)
+    ordered = sorted(vertices, key=lambda vertex: vertex.name)
+    return tuple(dataclasses.replace(vertex, call_site="") for vertex in ordered)

@@ -20,11 +20,18 @@ class StageState(StrEnum):
     """It will not run, because a stage that it depends on failed."""
     REUSED = "reused"
     """An earlier run's committed result is used."""
+    INTERRUPTED = "interrupted"
+    """Its driver ended while it ran. It may be deployed like one that is READY."""
+
+    @property
+    def deployable(self) -> bool:
+        """Whether it may be deployed, as soon as the slot budget has room."""
+        return self in (StageState.READY, StageState.INTERRUPTED)
 
     @property
     def ended(self) -> bool:
         """Whether nothing more happens to it."""
-        return self not in (StageState.WAITING, StageState.READY, StageState.RUNNING)
+        return self in (StageState.FINISHED, StageState.FAILED, StageState.SKIPPED, StageState.REUSED)
 
     @property
     def committed(self) -> bool:

@@ -24,6 +24,9 @@ class CyclicRegions(StrEnum):
     """Read a bounded source, and do again what is computed from it without blocking, in each region that needs
     it: then no region waits for another in a circle. Where that would do most of a large job many times over, the
     regions are merged all the same."""
+    HAND_OVER = "hand-over"
+    """Do bounded vertices once, and hand their records over by a blocking edge to each region that needs them later.
+    An edge that the user declared pipelined is kept; where that leaves a circle, it is merged."""
 
 
 @dataclass(frozen=True, slots=True)

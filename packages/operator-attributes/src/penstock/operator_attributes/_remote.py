@@ -1,5 +1,6 @@
 """The stage scheduler behind gRPC."""
 
+import dataclasses
 from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Self
@@ -8,9 +9,12 @@ import grpc
 
 from penstock.operator_attributes import errors
 from penstock.operator_attributes._api import JobStatus
+from penstock.operator_attributes._claims import Claim
 from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._graph import JobGraph
-from penstock.operator_attributes._wire import event_to_wire, graph_to_wire, job_from_wire
+from penstock.operator_attributes._regions import CyclicRegions
+from penstock.operator_attributes._wire import CYCLIC_REGIONS, event_to_wire, graph_to_wire, job_from_wire
+from penstock.operator_attributes._wire_claims import claim_from_wire, commit_to_wire
 from penstock.operator_attributes.errors import InvalidOptionError, OperatorAttributesError, RemoteSchedulerError
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
@@ -56,7 +60,13 @@ class RemoteStageScheduler:
         await self.close()
 
     async def submit(
-        self, job_id: str, graph: JobGraph, *, slots: int | None = None, max_attempts: int | None = None
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
     ) -> JobStatus:
         """See `StageSchedulerApi.submit`. May be repeated after RemoteSchedulerError."""
         # Zero has a meaning of its own on the wire, so these are checked on this side.
@@ -64,7 +74,11 @@ class RemoteStageScheduler:
             if value is not None and value < 1:
                 raise InvalidOptionError(option, value, "at least 1")
         request = pb.SubmitRequest(
-            job_id=job_id, graph=graph_to_wire(graph), slots=slots or 0, max_attempts=max_attempts or 0
+            job_id=job_id,
+            graph=graph_to_wire(graph),
+            slots=slots or 0,
+            max_attempts=max_attempts or 0,
+            cyclic_regions=CYCLIC_REGIONS[cyclic_regions],
         )
         try:
             response = await self._stub.Submit(request, timeout=self._timeout)
@@ -109,6 +123,68 @@ class RemoteStageScheduler:
         except grpc.RpcError as error:
             raise _typed(error) from error
         return tuple(job_from_wire(job) for job in response.jobs)
+
+    async def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """See `StageSchedulerApi.claim`. May be repeated after RemoteSchedulerError."""
+        # Zero has a meaning of its own on the wire, so this is checked on this side.
+        if lease_seconds is not None and lease_seconds <= 0:
+            raise InvalidOptionError("lease_seconds", lease_seconds, "more than 0")
+        request = pb.ClaimRequest(
+            store=store,
+            fingerprint=fingerprint,
+            owner=owner,
+            lease_seconds=lease_seconds or 0.0,
+            wait_seconds=wait_seconds,
+        )
+        try:
+            response = await self._stub.Claim(request, timeout=self._timeout + max(0.0, wait_seconds))
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return claim_from_wire(store, fingerprint, response)
+
+    async def renew_claim(self, claim: Claim) -> Claim:
+        """See `StageSchedulerApi.renew_claim`."""
+        request = pb.RenewClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
+        try:
+            response = await self._stub.RenewClaim(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return dataclasses.replace(claim, expires_seconds=response.expires_seconds)
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """See `StageSchedulerApi.commit_claim`. May be repeated after RemoteSchedulerError."""
+        try:
+            await self._stub.CommitClaim(
+                commit_to_wire(claim, location=location, rows=rows, size_bytes=size_bytes), timeout=self._timeout
+            )
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+
+    async def release_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.release_claim`."""
+        request = pb.ReleaseClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
+        try:
+            await self._stub.ReleaseClaim(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+
+    async def forget_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.forget_claim`."""
+        request = pb.ForgetClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
+        try:
+            await self._stub.ForgetClaim(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
 
     async def close(self) -> None:
         """Close the channel. May be repeated."""

@@ -8,6 +8,8 @@ from penstock.operator_attributes._events import (
     StageEvent,
     StageFailed,
     StageFinished,
+    StageInterrupted,
+    StageLost,
     StageReused,
     StageStarted,
 )
@@ -25,10 +27,12 @@ DEFAULT_MAX_ATTEMPTS = 3
 
 # The states in which an event may find its stage.
 _ALLOWED: dict[type[StageEvent], frozenset[StageState]] = {
-    StageStarted: frozenset({StageState.READY}),
+    StageStarted: frozenset({StageState.READY, StageState.INTERRUPTED}),
     StageFinished: frozenset({StageState.RUNNING}),
     StageFailed: frozenset({StageState.RUNNING}),
-    StageReused: frozenset({StageState.WAITING, StageState.READY}),
+    StageReused: frozenset({StageState.WAITING, StageState.READY, StageState.INTERRUPTED}),
+    StageLost: frozenset({StageState.FINISHED, StageState.REUSED}),
+    StageInterrupted: frozenset({StageState.RUNNING}),
 }
 
 
@@ -47,6 +51,7 @@ class _Run:
     missing: set[str]
     state: StageState = StageState.WAITING
     attempts: int = 0
+    failures: int = 0
     error: str = ""
     started_at: float | None = None
     ended_at: float | None = None
@@ -61,7 +66,8 @@ class StageScheduler:
 
     A stage is READY when all of its blocking inputs are finished or reused, and `ready` names those that the slot
     budget has room for. A failed stage alone is tried again; when its attempts are used up, what depends on it is
-    SKIPPED and all else goes on.
+    SKIPPED and all else goes on. A committed stage whose data is gone (StageLost) is run again, and what depends on it
+    and does not run yet waits for it. An attempt that ended with its driver (StageInterrupted) is no failure.
 
     A live stage holds its slots for as long as the job runs. So it is held back while it would leave too few of
     them for a batch stage that is still to run; otherwise that stage would wait for ever. A batch stage that is
@@ -81,7 +87,7 @@ class StageScheduler:
         Args:
             plan: The stages.
             slots: Slots for stages that run at the same time; None for no bound.
-            max_attempts: Deployments of a stage before it counts as failed; at least 1.
+            max_attempts: Failures of a stage, since it last committed, after which it counts as failed; at least 1.
             retry_delay: Time from a failure to the stage's next deployment.
 
         Raises:
@@ -141,7 +147,7 @@ class StageScheduler:
         """The stages that may all be deployed now, batch stages first."""
         free = self._free()
         chosen: list[Stage] = []
-        candidates = [run for run in self._runs.values() if run.state is StageState.READY and run.not_before <= now]
+        candidates = [run for run in self._runs.values() if run.state.deployable and run.not_before <= now]
         for run in sorted(candidates, key=lambda run: not run.stage.bounded):
             width = self._width(run.stage)
             if free is None or width <= free - self._reserved(run.stage, chosen):
@@ -152,9 +158,7 @@ class StageScheduler:
     def next_retry_at(self) -> float | None:
         """When the next stage that waits for its retry may be deployed; None if there is none."""
         times = [
-            run.not_before
-            for run in self._runs.values()
-            if run.state is StageState.READY and run.not_before > float("-inf")
+            run.not_before for run in self._runs.values() if run.state.deployable and run.not_before > float("-inf")
         ]
         return min(times, default=None)
 
@@ -166,9 +170,8 @@ class StageScheduler:
             IllegalEventError: The event does not follow from the stage's state.
             SlotBudgetExceededError: The stage was started without room for it; it stays READY.
         """
+        self.check(event)
         run = self._run(event.stage_id)
-        if run.state not in _ALLOWED[type(event)]:
-            raise IllegalEventError(event.stage_id, run.state.value, type(event).__name__)
         match event:
             case StageStarted():
                 return self._start(run, event.at)
@@ -176,6 +179,24 @@ class StageScheduler:
                 return self._fail(run, event)
             case StageFinished() | StageReused():
                 return self._commit(run, event)
+            case StageLost():
+                return self._lose(run, event)
+            case StageInterrupted():
+                run.ended_at, run.not_before = event.at, float("-inf")
+                after = StageState.WAITING if run.missing else StageState.INTERRUPTED
+                return (_move(run, after), *self._skip_if_hopeless(run))
+
+    def check(self, event: StageEvent) -> None:
+        """Whether `apply` would take the event; changes nothing. Raises: as `apply`."""
+        run = self._run(event.stage_id)
+        if run.state not in _ALLOWED[type(event)]:
+            raise IllegalEventError(event.stage_id, run.state.value, type(event).__name__)
+        if isinstance(event, StageStarted):
+            free = self._free()
+            if free is not None:
+                free -= self._reserved(run.stage)
+                if self._width(run.stage) > free:
+                    raise SlotBudgetExceededError(run.stage.id, self._width(run.stage), max(0, free))
 
     def _run(self, stage_id: str) -> _Run:
         try:
@@ -207,21 +228,44 @@ class StageScheduler:
         return max(0, widest - returning)
 
     def _start(self, run: _Run, at: float) -> tuple[StageChange, ...]:
-        free = self._free()
-        if free is not None:
-            free -= self._reserved(run.stage)
-            if self._width(run.stage) > free:
-                raise SlotBudgetExceededError(run.stage.id, self._width(run.stage), max(0, free))
         run.attempts += 1
         run.started_at, run.ended_at = at, None
         return (_move(run, StageState.RUNNING),)
 
     def _fail(self, run: _Run, event: StageFailed) -> tuple[StageChange, ...]:
         run.error, run.ended_at = event.error, event.at
-        if event.retryable and run.attempts < self.max_attempts:
+        run.failures += 1
+        if event.retryable and run.failures < self.max_attempts:
             run.not_before = event.at + self._retry_delay
-            return (_move(run, StageState.READY),)
+            # An input that was lost while the stage ran may well be why it failed.
+            return (_move(run, StageState.WAITING if run.missing else StageState.READY), *self._skip_if_hopeless(run))
         return (_move(run, StageState.FAILED), *self._skip_readers(run))
+
+    def _lose(self, run: _Run, event: StageLost) -> tuple[StageChange, ...]:
+        run.rows = run.size_bytes = None
+        run.error = event.error
+        run.not_before = float("-inf")
+        # Inputs of a reused stage may never have been there.
+        run.missing = {one for one in run.stage.blocking_inputs if not self._runs[one].state.committed}
+        changes = [_move(run, StageState.WAITING if run.missing else StageState.READY)]
+        for reader_id in run.readers:
+            reader = self._runs[reader_id]
+            if reader.state.committed:
+                continue
+            reader.missing.add(run.stage.id)
+            if reader.state.deployable:
+                changes.append(_move(reader, StageState.WAITING))
+        return (*changes, *self._skip_if_hopeless(run))
+
+    def _skip_if_hopeless(self, run: _Run) -> list[StageChange]:
+        """A stage that waits for an input which will never be there is skipped, and what waits for it."""
+        if run.state is not StageState.WAITING:
+            return []
+        hopeless = next((self._runs[one] for one in run.stage.blocking_inputs if self._is_hopeless(one)), None)
+        return [] if hopeless is None else self._skip_readers(hopeless)
+
+    def _is_hopeless(self, stage_id: str) -> bool:
+        return self._runs[stage_id].state in (StageState.FAILED, StageState.SKIPPED)
 
     def _skip_readers(self, failed: _Run) -> list[StageChange]:
         changes = []
@@ -236,6 +280,7 @@ class StageScheduler:
 
     def _commit(self, run: _Run, event: StageFinished | StageReused) -> tuple[StageChange, ...]:
         run.rows, run.size_bytes, run.error = event.rows, event.size_bytes, ""
+        run.failures = 0
         if run.started_at is not None and isinstance(event, StageFinished):
             run.ended_at = event.at
         after = StageState.FINISHED if isinstance(event, StageFinished) else StageState.REUSED

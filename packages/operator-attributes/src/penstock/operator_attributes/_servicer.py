@@ -9,10 +9,12 @@ import grpc
 from penstock.operator_attributes._api import StageSchedulerApi
 from penstock.operator_attributes._wire import (
     STATUS_TABLE,
+    cyclic_regions_from_wire,
     event_from_wire,
     graph_from_wire,
     job_to_wire,
 )
+from penstock.operator_attributes._wire_claims import claim_to_wire, reference_from_wire
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
@@ -39,6 +41,7 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
                 graph_from_wire(request.graph),
                 slots=request.slots or None,
                 max_attempts=request.max_attempts or None,
+                cyclic_regions=cyclic_regions_from_wire(request.cyclic_regions),
             )
         except OperatorAttributesError as error:
             await abort_with(context, error, STATUS_TABLE)
@@ -76,3 +79,54 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
         except OperatorAttributesError as error:
             await abort_with(context, error, STATUS_TABLE)
         return pb.ListJobsResponse(jobs=[job_to_wire(job) for job in jobs])
+
+    async def Claim(self, request: pb.ClaimRequest, context: _Context) -> pb.ClaimResponse:
+        """See the contract."""
+        try:
+            claim = await self._scheduler.claim(
+                request.store,
+                request.fingerprint,
+                owner=request.owner,
+                lease_seconds=request.lease_seconds or None,
+                wait_seconds=request.wait_seconds,
+            )
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return claim_to_wire(claim)
+
+    async def RenewClaim(self, request: pb.RenewClaimRequest, context: _Context) -> pb.RenewClaimResponse:
+        """See the contract."""
+        try:
+            claim = await self._scheduler.renew_claim(reference_from_wire(request))
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.RenewClaimResponse(expires_seconds=claim.expires_seconds)
+
+    async def CommitClaim(self, request: pb.CommitClaimRequest, context: _Context) -> pb.CommitClaimResponse:
+        """See the contract."""
+        try:
+            await self._scheduler.commit_claim(
+                reference_from_wire(request),
+                location=request.location,
+                rows=request.rows if request.HasField("rows") else None,
+                size_bytes=request.size_bytes if request.HasField("size_bytes") else None,
+            )
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.CommitClaimResponse()
+
+    async def ReleaseClaim(self, request: pb.ReleaseClaimRequest, context: _Context) -> pb.ReleaseClaimResponse:
+        """See the contract."""
+        try:
+            await self._scheduler.release_claim(reference_from_wire(request))
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.ReleaseClaimResponse()
+
+    async def ForgetClaim(self, request: pb.ForgetClaimRequest, context: _Context) -> pb.ForgetClaimResponse:
+        """See the contract."""
+        try:
+            await self._scheduler.forget_claim(reference_from_wire(request))
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.ForgetClaimResponse()

@@ -8,6 +8,8 @@ from penstock.operator_attributes._events import (
     StageEvent,
     StageFailed,
     StageFinished,
+    StageInterrupted,
+    StageLost,
     StageReused,
     StageStarted,
 )
@@ -20,13 +22,16 @@ from penstock.operator_attributes._graph import (
     VertexKind,
 )
 from penstock.operator_attributes._progress import StageProgress, StageState
+from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes.errors import (
+    ClaimLostError,
     CompileError,
     IllegalEventError,
     InsufficientSlotsError,
     InvalidDocumentError,
     InvalidOptionError,
     JobExistsError,
+    JobStoreError,
     SchedulerClosedError,
     SlotBudgetExceededError,
     TooManyJobsError,
@@ -48,7 +53,9 @@ STATUS_TABLE: dict[type[BaseException], grpc.StatusCode] = {
     SlotBudgetExceededError: grpc.StatusCode.FAILED_PRECONDITION,
     InsufficientSlotsError: grpc.StatusCode.FAILED_PRECONDITION,
     TooManyJobsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ClaimLostError: grpc.StatusCode.ABORTED,
     SchedulerClosedError: grpc.StatusCode.UNAVAILABLE,
+    JobStoreError: grpc.StatusCode.INTERNAL,
 }
 
 _KINDS = {
@@ -69,12 +76,24 @@ _STATES = {
     StageState.FAILED: pb.STAGE_STATE_FAILED,
     StageState.SKIPPED: pb.STAGE_STATE_SKIPPED,
     StageState.REUSED: pb.STAGE_STATE_REUSED,
+    StageState.INTERRUPTED: pb.STAGE_STATE_INTERRUPTED,
 }
 _EVENTS: dict[type[StageEvent], pb.StageEventType.ValueType] = {
     StageStarted: pb.STAGE_EVENT_TYPE_STARTED,
     StageFinished: pb.STAGE_EVENT_TYPE_FINISHED,
     StageFailed: pb.STAGE_EVENT_TYPE_FAILED,
     StageReused: pb.STAGE_EVENT_TYPE_REUSED,
+    StageLost: pb.STAGE_EVENT_TYPE_LOST,
+    StageInterrupted: pb.STAGE_EVENT_TYPE_INTERRUPTED,
+}
+CYCLIC_REGIONS = {
+    CyclicRegions.READ_TWICE: pb.CYCLIC_REGIONS_READ_TWICE,
+    CyclicRegions.MERGE: pb.CYCLIC_REGIONS_MERGE,
+    CyclicRegions.HAND_OVER: pb.CYCLIC_REGIONS_HAND_OVER,
+}
+_CYCLIC_REGIONS_OF = {
+    pb.CYCLIC_REGIONS_UNSPECIFIED: CyclicRegions.READ_TWICE,
+    **{value: rule for rule, value in CYCLIC_REGIONS.items()},
 }
 _KIND_OF = {value: kind for kind, value in _KINDS.items()}
 _TYPE_OF = {value: kind for kind, value in _TYPES.items()}
@@ -151,6 +170,14 @@ def graph_from_wire(message: pb.JobGraph) -> JobGraph:
     return graph
 
 
+def cyclic_regions_from_wire(value: pb.CyclicRegions.ValueType) -> CyclicRegions:
+    """The rule of Submit. Raises: InvalidDocumentError."""
+    try:
+        return _CYCLIC_REGIONS_OF[value]
+    except KeyError:
+        raise InvalidDocumentError("cyclic_regions", "unknown value") from None
+
+
 def event_to_wire(job_id: str, event: StageEvent) -> pb.ReportRequest:
     """A request for Report. The scheduler's own clock says when it was."""
     request = pb.ReportRequest(job_id=job_id, stage_id=event.stage_id, event=_EVENTS[type(event)])
@@ -163,7 +190,9 @@ def event_to_wire(job_id: str, event: StageEvent) -> pb.ReportRequest:
                 request.rows = event.rows
             if event.size_bytes is not None:
                 request.size_bytes = event.size_bytes
-        case StageStarted():
+        case StageLost():
+            request.error = event.error
+        case StageStarted() | StageInterrupted():
             pass
     return request
 
@@ -181,6 +210,10 @@ def event_from_wire(request: pb.ReportRequest) -> StageEvent:
             return StageFailed(stage_id=request.stage_id, error=request.error, retryable=not request.final)
         case pb.STAGE_EVENT_TYPE_REUSED:
             return StageReused(stage_id=request.stage_id, rows=rows, size_bytes=size_bytes)
+        case pb.STAGE_EVENT_TYPE_LOST:
+            return StageLost(stage_id=request.stage_id, error=request.error)
+        case pb.STAGE_EVENT_TYPE_INTERRUPTED:
+            return StageInterrupted(stage_id=request.stage_id)
     raise InvalidDocumentError("event", "unknown value")
 
 
@@ -203,6 +236,7 @@ def job_to_wire(job: JobStatus) -> pb.Job:
                 seconds=stage.progress.seconds,
                 rows=stage.progress.rows,
                 size_bytes=stage.progress.size_bytes,
+                slots=stage.slots,
             )
             for stage in job.stages
         ],
@@ -232,6 +266,7 @@ def job_from_wire(message: pb.Job) -> JobStatus:
                     rows=stage.rows if stage.HasField("rows") else None,
                     size_bytes=stage.size_bytes if stage.HasField("size_bytes") else None,
                 ),
+                slots=stage.slots,
             )
             for stage in message.stages
         ),

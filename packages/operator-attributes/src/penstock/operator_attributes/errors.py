@@ -20,6 +20,9 @@ OperatorAttributesError
    |- JobExistsError              another graph has this job id
    |- TooManyJobsError            no ended job could be forgotten for the new one
    |- SchedulerClosedError        the scheduler is going away; the job may go on at another one
+   |- ClaimLostError              a claim ran out, and another driver may have it
+   |- JobStoreError               the file of jobs cannot be used
+   |- WrongProcessError           a blocking scheduler was used after a fork
    `- RemoteSchedulerError        the service could not be reached, or failed
 ```
 
@@ -195,6 +198,34 @@ class SchedulerClosedError(SchedulingError):
 
     def __init__(self) -> None:
         super().__init__("the stage scheduler is shutting down")
+
+
+class ClaimLostError(SchedulingError):
+    """The claim with this token is not the caller's any more: it ran out, was taken over or given up."""
+
+    def __init__(self, store: str, fingerprint: str, token: int) -> None:
+        super().__init__(f"claim {token} on {fingerprint!r} in {store!r} was lost: do not commit its result")
+        self.store = store
+        self.fingerprint = fingerprint
+        self.token = token
+
+
+class JobStoreError(SchedulingError):
+    """The file of jobs and claims cannot be used; nothing was changed."""
+
+    def __init__(self, store: str, reason: str) -> None:
+        super().__init__(f"the job store {store!r} cannot be used: {reason}")
+        self.store = store
+        self.reason = reason
+
+
+class WrongProcessError(SchedulingError):
+    """A blocking scheduler lives in the process that opened it: after a fork, open another one."""
+
+    def __init__(self, opened_in: int, used_in: int) -> None:
+        super().__init__(f"the stage scheduler was opened in process {opened_in} and used in {used_in}: open another")
+        self.opened_in = opened_in
+        self.used_in = used_in
 
 
 class RemoteSchedulerError(SchedulingError):

@@ -1,7 +1,12 @@
 """Fakes and helpers for tests of code that plans or schedules stages."""
 
+import asyncio
+import concurrent.futures
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
 
 from penstock.operator_attributes._events import StageEvent, StageFailed, StageFinished, StageStarted
 from penstock.operator_attributes._local import LocalStageScheduler
@@ -11,7 +16,7 @@ from penstock.operator_attributes._servicer import StageSchedulerServicer
 from penstock.operator_attributes._wire import SERVICE_NAME
 from penstock.rpc import ClientSecurity, GrpcServer, ServerSettings
 
-__all__ = ["FakeClock", "play", "running_stage_scheduler"]
+__all__ = ["FakeClock", "StageSchedulerServer", "play", "running_stage_scheduler"]
 
 
 class FakeClock:
@@ -85,3 +90,37 @@ async def running_stage_scheduler(
                 yield server, client
         finally:
             await scheduler.close()
+
+
+class StageSchedulerServer:
+    """A server on a free port of this machine, on a thread of its own: for tests of blocking callers."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        """`host:port`, between enter and exit."""
+        self._started: concurrent.futures.Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = (
+            concurrent.futures.Future()
+        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), name="stage scheduler", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.address, self._loop, self._done = self._started.result(30)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._done.set)
+        self._thread.join(30)
+
+    async def _serve(self) -> None:
+        try:
+            async with running_stage_scheduler() as (server, _):
+                done = asyncio.Event()
+                self._started.set_result((server.address, asyncio.get_running_loop(), done))
+                await done.wait()
+        except BaseException as error:
+            if not self._started.done():
+                self._started.set_exception(error)
+            raise

@@ -1,0 +1,261 @@
+"""The stage scheduler for callers without an event loop, such as a Spark driver."""
+
+import asyncio
+import concurrent.futures
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from penstock.operator_attributes._api import JobStatus, StageSchedulerApi
+from penstock.operator_attributes._claims import Claim, ClaimDecision
+from penstock.operator_attributes._events import StageEvent
+from penstock.operator_attributes._graph import JobGraph
+from penstock.operator_attributes._local import LocalStageScheduler
+from penstock.operator_attributes._regions import CyclicRegions
+from penstock.operator_attributes._remote import RemoteStageScheduler
+from penstock.operator_attributes.errors import (
+    ClaimLostError,
+    OperatorAttributesError,
+    SchedulerClosedError,
+    WrongProcessError,
+)
+from penstock.rpc import ClientSecurity
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_CLOSE_SECONDS: Final = 5.0
+# Of the time that a claim has left: two renewals may fail before it runs out.
+_RENEW_AFTER: Final = 1 / 3
+
+
+def open_stage_scheduler(
+    endpoint: str | None = None, security: ClientSecurity | None = None, *, store_path: Path | None = None
+) -> "BlockingStageScheduler":
+    """Open the stage scheduler at `endpoint`, or without one a scheduler in this process.
+
+    Args:
+        endpoint: `host:port` of a `penstock-stages` service.
+        security: TLS and token of that service; none unless given.
+        store_path: SQLite file of the scheduler in this process; without one it keeps jobs in memory.
+
+    Raises:
+        RpcOptionError: A file cannot be read, or the token would cross the network in plain text.
+        JobStoreError: The file cannot be used, or another scheduler uses it.
+    """
+
+    def make() -> StageSchedulerApi:
+        if endpoint is not None:
+            return RemoteStageScheduler(endpoint, security)
+        if store_path is not None:
+            from penstock.operator_attributes._sqlite_store import SqliteJobStore
+
+            return LocalStageScheduler(store=SqliteJobStore(store_path))
+        return LocalStageScheduler()
+
+    return BlockingStageScheduler(make)
+
+
+class BlockingStageScheduler:
+    """The calls of `StageSchedulerApi`, blocking, from any thread; a context manager.
+
+    It lives on a daemon thread, which never keeps the process alive, and in the process that opened it: after a fork,
+    calls raise WrongProcessError, and `close` does nothing. Claims that are to be computed are renewed in the
+    background until they are committed, released or lost.
+    """
+
+    def __init__(self, make: Callable[[], StageSchedulerApi]) -> None:
+        """Start the thread and call `make` there."""
+        self._process_id = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._closing = asyncio.Event()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._renewals: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        self._ready: concurrent.futures.Future[StageSchedulerApi] = concurrent.futures.Future()
+        self._thread = threading.Thread(target=self._run, args=(make,), name="penstock stage scheduler", daemon=True)
+        self._thread.start()
+        self._api = self._ready.result()
+
+    def submit(
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+    ) -> JobStatus:
+        """See `StageSchedulerApi.submit`."""
+        return self._call(
+            lambda: self._api.submit(
+                job_id, graph, slots=slots, max_attempts=max_attempts, cyclic_regions=cyclic_regions
+            )
+        )
+
+    def report(self, job_id: str, event: StageEvent) -> JobStatus:
+        """See `StageSchedulerApi.report`."""
+        return self._call(lambda: self._api.report(job_id, event))
+
+    def get_job(self, job_id: str) -> JobStatus:
+        """See `StageSchedulerApi.get_job`."""
+        return self._call(lambda: self._api.get_job(job_id))
+
+    def list_jobs(self) -> tuple[JobStatus, ...]:
+        """See `StageSchedulerApi.list_jobs`."""
+        return self._call(lambda: self._api.list_jobs())
+
+    def watch(self, job_id: str) -> Iterator[JobStatus]:
+        """See `StageSchedulerApi.watch`. Close the iterator to end it early."""
+        states = self._api.watch(job_id)
+        try:
+            # A generator may be advanced by several tasks, one after the other.
+            while (job := self._call(lambda: anext(states, None))) is not None:
+                yield job
+        finally:
+
+            async def end() -> None:
+                async with aclosing(states):
+                    pass
+
+            if not self._closed:
+                self._call(end)
+
+    def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """See `StageSchedulerApi.claim`. One that says COMPUTE is renewed until it is committed or released."""
+
+        async def claim() -> Claim:
+            granted = await self._api.claim(
+                store, fingerprint, owner=owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds
+            )
+            if granted.decision is ClaimDecision.COMPUTE:
+                self._renewals[_key(granted)] = asyncio.create_task(self._renew(granted), name="renew claim")
+            return granted
+
+        return self._call(claim)
+
+    def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """See `StageSchedulerApi.commit_claim`."""
+
+        async def commit() -> None:
+            await self._api.commit_claim(claim, location=location, rows=rows, size_bytes=size_bytes)
+            self._stop_renewing(claim)
+
+        self._call(commit)
+
+    def release_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.release_claim`."""
+
+        async def release() -> None:
+            self._stop_renewing(claim)
+            await self._api.release_claim(claim)
+
+        self._call(release)
+
+    def forget_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.forget_claim`."""
+        self._call(lambda: self._api.forget_claim(claim))
+
+    def close(self) -> None:
+        """End what is under way and let go of everything; claims that are held run out. May be repeated."""
+        if os.getpid() != self._process_id:
+            return
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._loop.call_soon_threadsafe(self._closing.set)
+        self._thread.join(_CLOSE_SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        if os.getpid() != self._process_id:
+            raise WrongProcessError(opened_in=self._process_id, used_in=os.getpid())
+
+        async def run() -> T:
+            return await call()
+
+        with self._lock:
+            if self._closed:
+                raise SchedulerClosedError
+            # The task takes this thread's context along: spans there are children of the caller's.
+            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError as error:
+            raise SchedulerClosedError from error
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _stop_renewing(self, claim: Claim) -> None:
+        task = self._renewals.pop(_key(claim), None)
+        if task is not None:
+            task.cancel()
+
+    async def _renew(self, claim: Claim) -> None:
+        left = claim.expires_seconds
+        try:
+            while True:
+                await asyncio.sleep(left * _RENEW_AFTER)
+                try:
+                    left = (await self._api.renew_claim(claim)).expires_seconds
+                except ClaimLostError as error:
+                    # Its commit will tell the caller.
+                    _log.warning("%s", error)
+                    return
+                except OperatorAttributesError as error:
+                    _log.warning("a claim could not be renewed: %s", error)
+        finally:
+            if self._renewals.get(_key(claim)) is asyncio.current_task():
+                del self._renewals[_key(claim)]
+
+    def _run(self, make: Callable[[], StageSchedulerApi]) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._live(make))
+        finally:
+            with self._lock:
+                self._closed = True
+            self._loop.close()
+
+    async def _live(self, make: Callable[[], StageSchedulerApi]) -> None:
+        try:
+            api = make()
+        except BaseException as error:
+            self._ready.set_exception(error)
+            return
+        try:
+            self._ready.set_result(api)
+            await self._closing.wait()
+        finally:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await api.close()
+
+
+def _key(claim: Claim) -> tuple[str, str, int]:
+    return claim.store, claim.fingerprint, claim.token

@@ -1,0 +1,68 @@
+"""What a stage scheduler must not forget when its process ends: jobs, their events, and claims."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from penstock.operator_attributes._claims import ClaimRecord
+from penstock.operator_attributes._events import StageEvent
+from penstock.operator_attributes._plan import StagePlan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredJob:
+    """A job as it was submitted, and all that happened to it."""
+
+    job_id: str
+    plan: StagePlan
+    """As it was compiled then: a later release may cut the same graph in another way."""
+    slots: int | None
+    max_attempts: int
+    events: tuple[StageEvent, ...] = ()
+    """In the order in which they came; `at` is in seconds of the scheduler's clock."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredState:
+    """All that a store holds."""
+
+    jobs: tuple[StoredJob, ...] = ()
+    """In the order of submission."""
+    claims: tuple[ClaimRecord, ...] = ()
+    """In the order in which they changed last."""
+    last_token: int = field(default=0)
+    """The highest token that was ever granted."""
+
+
+class JobStore(Protocol):
+    """Keeps what a scheduler tells it; used by one scheduler, from one thread at a time.
+
+    What a call wrote is durable when it returns. Each raises JobStoreError, having changed nothing.
+    """
+
+    def load(self) -> StoredState:
+        """All that is there."""
+        ...
+
+    def add_job(self, job: StoredJob) -> None:
+        """Keep a new job."""
+        ...
+
+    def add_event(self, job_id: str, event: StageEvent) -> None:
+        """Keep what happened to a stage of a job, after what happened before."""
+        ...
+
+    def remove_job(self, job_id: str) -> None:
+        """Forget a job and its events."""
+        ...
+
+    def put_claim(self, record: ClaimRecord) -> None:
+        """Keep a claim in place of the one on the same fingerprint."""
+        ...
+
+    def remove_claim(self, store: str, fingerprint: str) -> None:
+        """Forget the claim on a fingerprint; its token is not given again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the file. May be repeated."""
+        ...
