@@ -1,8 +1,10 @@
 """A Kinesis reader to Apache Arrow: enhanced fan-out and polling, exact ranges, back-pressure."""
 
 from penstock.efo_consumer._blocking import BlockingSession, connect_reader
+from penstock.efo_consumer._checkpoint import CheckpointStore, SqliteCheckpointStore
 from penstock.efo_consumer._client import RemoteShardReader
 from penstock.efo_consumer._config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._consumer import Consumer, ConsumerBatch
 from penstock.efo_consumer._fan_out import FanOutRecordPublisher
 from penstock.efo_consumer._fleet import FleetShardReader
 from penstock.efo_consumer._host import ReaderHost
@@ -46,6 +48,7 @@ from penstock.efo_consumer._servicer import SERVICE_NAME, ShardReaderServicer
 from penstock.efo_consumer._starting_position import StartingPosition, StartingPositionType
 from penstock.efo_consumer._tasks import read_ranges
 from penstock.efo_consumer.errors import (
+    CheckpointError,
     DataLossError,
     EfoConsumerConfigError,
     EfoConsumerError,
@@ -67,7 +70,11 @@ __all__ = [
     "WIRE_SCHEMA",
     "BlockingSession",
     "BlockingShardReader",
+    "CheckpointError",
+    "CheckpointStore",
     "ChildShard",
+    "Consumer",
+    "ConsumerBatch",
     "DataLossError",
     "EfoConsumerConfigError",
     "EfoConsumerError",
@@ -106,6 +113,7 @@ __all__ = [
     "ShardReaderError",
     "ShardReaderServicer",
     "ShardStats",
+    "SqliteCheckpointStore",
     "StaleEpochError",
     "StartingPosition",
     "StartingPositionType",

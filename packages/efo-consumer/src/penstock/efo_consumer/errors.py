@@ -18,6 +18,7 @@ EfoConsumerError
 │   └── RecordPublisherRetriesError  every attempt failed
 ├── PositionsError                   positions or a range that cannot be
 ├── InitialPositionError             the start of a new query cannot be resolved
+├── CheckpointError                  where a consumer stands cannot be read or written
 └── ShardReaderError                 a call to a shard reader failed
     ├── SessionNotFoundError         no session of that id is open
     ├── StaleEpochError              a newer reader holds the session
@@ -240,6 +241,20 @@ class InitialPositionError(EfoConsumerError):
         self.code = code
         self.reason = reason
         super().__init__(f"{stream}: the initial position cannot be resolved: {reason}")
+
+
+class CheckpointError(EfoConsumerError):
+    """Where a consumer stands cannot be read or written.
+
+    Attributes:
+        name: of the checkpoint.
+        reason: the cause's words.
+    """
+
+    def __init__(self, *, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+        super().__init__(f"checkpoint {name!r}: {reason}")
 
 
 class ShardReaderError(EfoConsumerError):

@@ -1,0 +1,77 @@
+"""The stream consumers of a `Consumer`: registered, leased and let go by penstock-registration."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer._reader_api import StreamConsumer
+from penstock.registration import AcquireRequest, open_registry
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from penstock.aws import AwsOptions
+    from penstock.registration import BlockingConsumerRegistry, Lease
+
+
+class ConsumerLeases:
+    """Leases on one stream consumer per stream, kept until `aclose`. For one event loop.
+
+    Args:
+        aws: credentials, region and endpoint.
+        registry_path: the registry's SQLite file; in the user's state directory when None.
+    """
+
+    def __init__(self, aws: AwsOptions, registry_path: Path | None) -> None:
+        self._aws = aws
+        self._registry_path = registry_path
+        self._registry: BlockingConsumerRegistry | None = None
+        self._leases: list[Lease] = []
+        self._lost = asyncio.Event()
+        self._error: Exception | None = None
+
+    async def acquire(self, streams: Sequence[str], consumer_name: str, job_id: str) -> tuple[StreamConsumer, ...]:
+        """Register the consumer of each stream when it is not there, wait until it is ACTIVE, and keep its lease.
+
+        Raises:
+            RegistrationError: it cannot be registered, or another job holds it.
+        """
+        loop = asyncio.get_running_loop()
+
+        def on_lost(error: Exception) -> None:
+            self._error = error
+            loop.call_soon_threadsafe(self._lost.set)
+
+        def acquire() -> None:
+            self._registry = open_registry(aws=self._aws, store_path=self._registry_path)
+            for stream in streams:
+                request = AcquireRequest(stream_name=stream, consumer_name=consumer_name, job_id=job_id)
+                lease = self._registry.acquire(request)
+                self._leases.append(lease)
+                self._registry.keep(lease, on_lost)
+
+        await asyncio.to_thread(acquire)
+        return tuple(StreamConsumer(one.stream_name, one.consumer_arn, one.fencing_token) for one in self._leases)
+
+    async def lost(self) -> Exception:
+        """Wait until a lease is lost; give the reason."""
+        await self._lost.wait()
+        assert self._error is not None
+        return self._error
+
+    async def aclose(self) -> None:
+        """Let go of the leases: consumers that were registered for them are deregistered."""
+        registry, self._registry = self._registry, None
+        leases, self._leases = self._leases, []
+        if registry is not None:
+
+            def release() -> None:
+                try:
+                    for lease in leases:
+                        registry.release(lease)
+                finally:
+                    registry.close()
+
+            await asyncio.to_thread(release)
