@@ -53,12 +53,12 @@ def make_payloads(record_bytes: int, records: int, *, records_per_event: int | N
     return frames
 
 
-def make_frame(payload: bytes) -> bytes:
-    """One SubscribeToShardEvent frame around a payload."""
+def make_frame(payload: bytes, event_type: bytes = b"SubscribeToShardEvent") -> bytes:
+    """One frame around a payload."""
     headers = b"".join(
         bytes([len(name)]) + name + b"\x07" + struct.pack(">H", len(value)) + value
         for name, value in (
-            (b":event-type", b"SubscribeToShardEvent"),
+            (b":event-type", event_type),
             (b":content-type", b"application/json"),
             (b":message-type", b"event"),
         )

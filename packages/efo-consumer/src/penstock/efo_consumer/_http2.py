@@ -20,6 +20,7 @@ from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no 
 
 from penstock.aws import AwsServiceError, service_error
 from penstock.efo_consumer._http2_pool import Http2Pool, StreamSlot
+from penstock.efo_consumer._http2_thread import keep_thread_state
 from penstock.efo_consumer._http2_window import ReceiveWindow
 from penstock.efo_consumer._subscription import (
     MAX_ERROR_BODY_BYTES,
@@ -53,6 +54,9 @@ class Http2Subscription:
         self._parser = SubscriptionParser()
         self._window = ReceiveWindow(window_bytes)
         self._pending_bytes = 0
+        self._uncounted_bytes = 0
+        # A chunk inside a long event changes nothing that anybody waits for: such are entered together.
+        self._count_bytes = window_bytes // 8
         self._lock = threading.Lock()
         self._outcomes: deque[tuple[SubscriptionEvent | EfoConsumerError | AwsServiceError | None, int]] = deque()
         self._status = 0
@@ -125,6 +129,7 @@ class Http2Subscription:
 
     def on_response(self, *, status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
         """The answer's headers are there."""
+        keep_thread_state()
         self._headers = {name.lower(): value for name, value in headers}
         self._status = status_code
         self._signal()
@@ -138,12 +143,16 @@ class Http2Subscription:
                 self._error_body += chunk
             return
         self.bytes_received += len(chunk)
+        self._uncounted_bytes += len(chunk)
         outcomes = self._parser.feed(chunk)
+        if not outcomes and self._uncounted_bytes < self._count_bytes:
+            return
+        received_bytes, self._uncounted_bytes = self._uncounted_bytes, 0
         completed = [event.wire_bytes for event in outcomes if isinstance(event, SubscriptionEvent)]
         # Only the books are locked: the event loop must not wait while a large event is decoded.
         with self._lock:
             self._pending_bytes = self._parser.pending_bytes
-            credit, costs = self._window.received(len(chunk), completed, self._pending_bytes)
+            credit, costs = self._window.received(received_bytes, completed, self._pending_bytes)
         if not outcomes:
             self._credit(credit)
             return
