@@ -9,10 +9,15 @@ from penstock.operator_attributes import (
     JobGraph,
     OperatorAttributes,
     ResultPartitionType,
+    StageEvent,
+    StageFailed,
     StageFinished,
+    StageInterrupted,
+    StageLost,
     StagePlan,
     StageScheduler,
     StageStarted,
+    StageState,
     Vertex,
     VertexKind,
     compile,
@@ -102,7 +107,7 @@ def test_every_vertex_is_in_a_stage_and_only_bounded_ones_are_in_several(
     for vertex in graph:
         stages = plan.stages_of(vertex.name)
         assert stages
-        if unbounded_above(graph, vertex.name) or cyclic is CyclicRegions.MERGE:
+        if unbounded_above(graph, vertex.name) or cyclic is not CyclicRegions.READ_TWICE:
             assert len(stages) == 1
         if vertex.kind is VertexKind.SINK:
             assert len(stages) == 1
@@ -114,6 +119,15 @@ def test_no_blocking_edge_lies_inside_of_a_stage_when_sources_may_be_read_twice(
     plan = compile(graph)
     assert not any(stage.merged for stage in plan.stages)
     assert all(edge.blocking == (edge.source_stage != edge.target_stage) for edge in plan.edges)
+
+
+@given(graph=graphs())
+def test_handing_over_does_nothing_twice(graph: JobGraph) -> None:
+    """In any graph each vertex is in one stage, and a stage is merged only where an edge is declared pipelined."""
+    plan = compile(graph, cyclic_regions=CyclicRegions.HAND_OVER)
+    assert all(len(plan.stages_of(vertex.name)) == 1 for vertex in graph)
+    declared = any(one.partition_type is ResultPartitionType.PIPELINED for vertex in graph for one in vertex.inputs)
+    assert declared or not any(stage.merged for stage in plan.stages)
 
 
 @given(graph=graphs(valid=False), cyclic=CYCLIC)
@@ -192,3 +206,39 @@ def test_no_stage_starts_before_all_of_its_blocking_inputs_are_finished(
         assert (stage.id in finished) == (
             stage.id not in hopeless and all(one in finished for one in stage.blocking_inputs)
         )
+
+
+@settings(max_examples=200)
+@given(graph=graphs(), cyclic=CYCLIC, slots=st.none() | st.integers(1, 8), data=st.data())
+def test_whatever_is_lost_fails_or_is_interrupted_no_stage_is_deployed_without_its_inputs(
+    graph: JobGraph, cyclic: CyclicRegions, slots: int | None, data: st.DataObject
+) -> None:
+    """At each moment, what may be deployed has all of its inputs at hand and fits; and every job can come to an end."""
+    plan = compile(graph, cyclic_regions=cyclic)
+    live = sum(stage.slots for stage in plan.stages if not stage.bounded)
+    scheduler = StageScheduler(plan, slots=None if slots is None else max(slots, live), max_attempts=2)
+
+    def committed() -> set[str]:
+        return {stage_id for stage_id, state in scheduler.states.items() if state.committed}
+
+    for _ in range(data.draw(st.integers(0, 25))):
+        running = [stage_id for stage_id, state in scheduler.states.items() if state is StageState.RUNNING]
+        events: list[StageEvent] = [StageStarted(stage_id=stage.id) for stage in scheduler.ready(0.0)]
+        for stage_id in running:
+            events += [StageFinished(stage_id=stage_id), StageInterrupted(stage_id=stage_id)]
+            events.append(StageFailed(stage_id=stage_id, error="made to fail"))
+        events += [StageLost(stage_id=stage_id) for stage_id in sorted(committed()) if plan.stage(stage_id).bounded]
+        if not events:
+            break
+        scheduler.apply(data.draw(st.sampled_from(events)))
+        for stage in plan.stages:
+            inputs = {scheduler.state(one) for one in stage.blocking_inputs}
+            if scheduler.state(stage.id).deployable:
+                assert all(state.committed for state in inputs)
+            if scheduler.state(stage.id) is StageState.WAITING:
+                assert not all(state.committed for state in inputs)
+    for stage_id, state in scheduler.states.items():
+        if state is StageState.RUNNING:
+            scheduler.apply(StageInterrupted(stage_id=stage_id))
+    play(scheduler)
+    assert scheduler.ended

@@ -32,6 +32,7 @@ from penstock.operator_attributes._remote import RemoteStageScheduler
 from penstock.operator_attributes._scheduler import StageChange, StageScheduler
 from penstock.operator_attributes._servicer import StageSchedulerServicer
 from penstock.operator_attributes._sqlite_store import SqliteJobStore
+from penstock.operator_attributes._time_windows import SessionWindows, SlidingWindows, TumblingWindows
 from penstock.operator_attributes._windows import GlobalWindows, WindowAssigner, window_attributes
 from penstock.operator_attributes._wire import SERVICE_NAME
 
@@ -54,6 +55,8 @@ __all__ = [
     "PlannedEdge",
     "RemoteStageScheduler",
     "ResultPartitionType",
+    "SessionWindows",
+    "SlidingWindows",
     "SqliteJobStore",
     "Stage",
     "StageChange",
@@ -74,6 +77,7 @@ __all__ = [
     "StageStatus",
     "StoredJob",
     "StoredState",
+    "TumblingWindows",
     "Vertex",
     "VertexKind",
     "WindowAssigner",

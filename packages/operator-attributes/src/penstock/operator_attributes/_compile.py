@@ -37,7 +37,7 @@ def compile(
         numbered = canonical(graph)
         decisions = decide(numbered)
         regions = find_regions(numbered, decisions, cyclic_regions)
-        plan = _plan(graph.name, numbered, decisions, regions, cyclic_regions)
+        plan = _plan(graph.name, numbered, decisions.blocking(regions.handed_over), regions, cyclic_regions)
         span.set_attribute("penstock.job.stages", len(plan.stages))
         span.set_attribute("penstock.job.blocking_edges", len(plan.blocking_edges))
         return plan
@@ -88,7 +88,7 @@ def _plan(
                 reasons=tuple(
                     reason
                     for vertex in outputs
-                    for reason in _reasons(graph, decisions, vertex, leaving[region][vertex])
+                    for reason in _reasons(graph, decisions, regions, vertex, leaving[region][vertex])
                 ),
                 merged=merged[region],
             )
@@ -123,10 +123,15 @@ def _stage_name(ends: tuple[str, ...]) -> str:
     return "+".join(ends[:_MAX_NAMES]) + f"+{len(ends) - _MAX_NAMES} more"
 
 
-def _reasons(graph: CanonicalGraph, decisions: Decisions, output: int, one: RegionEdge) -> list[BlockingReason]:
+def _reasons(
+    graph: CanonicalGraph, decisions: Decisions, regions: Regions, output: int, one: RegionEdge
+) -> list[BlockingReason]:
     name = graph.vertices[output].name
     dams = [graph.vertices[dam] for dam in decisions.dams.get(decisions.chain[output], ())]
     if dams:
         return [BlockingReason(vertex=name, operator=dam.name, call_site=dam.call_site, declared=False) for dam in dams]
     written = graph.vertices[graph.edges[one.edge].target].call_site
-    return [BlockingReason(vertex=name, operator=name, call_site=written, declared=True)]
+    handed_over = one.edge in regions.handed_over
+    return [
+        BlockingReason(vertex=name, operator=name, call_site=written, declared=not handed_over, handed_over=handed_over)
+    ]

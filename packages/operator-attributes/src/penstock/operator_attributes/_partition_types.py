@@ -1,6 +1,6 @@
 """Boundedness, operator chains, and which edges block: Flink's rules (FLIP-331)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.operator_attributes._canonical import CanonicalEdge, CanonicalGraph
 from penstock.operator_attributes._graph import Boundedness, ResultPartitionType, VertexKind
@@ -22,6 +22,19 @@ class Decisions:
     """Per chain that holds any: its full-dam vertices."""
     partition_types: tuple[ResultPartitionType, ...]
     """Per edge: PIPELINED or BLOCKING."""
+
+    def blocking(self, edges: frozenset[int]) -> "Decisions":
+        """The same, with these edges blocking too; one that was chained is not any more."""
+        if not edges:
+            return self
+        return replace(
+            self,
+            chained=tuple(joined and number not in edges for number, joined in enumerate(self.chained)),
+            partition_types=tuple(
+                ResultPartitionType.BLOCKING if number in edges else kind
+                for number, kind in enumerate(self.partition_types)
+            ),
+        )
 
 
 def decide(graph: CanonicalGraph) -> Decisions:

@@ -51,8 +51,12 @@ class BlockingReason:
     """Where that was written; empty if not known."""
     declared: bool
     """True when nothing blocks but the mode that the user declared for the edge."""
+    handed_over: bool = False
+    """True when nothing blocks, and its records are handed over so that it need not be done twice."""
 
     def __str__(self) -> str:
+        if self.handed_over:
+            return f"{self.vertex!r} is done once, and handed over to what needs it later{at(self.call_site)}"
         if self.declared:
             return f"an edge of {self.vertex!r} is declared blocking{at(self.call_site)}"
         text = f"{self.operator!r} emits only after the end of its input{at(self.call_site)}"

@@ -46,6 +46,8 @@ class Regions:
     """Per region: its vertices, producers first. One that is read twice is in several."""
     edges: tuple[RegionEdge, ...]
     """By edge, then by region."""
+    handed_over: frozenset[int] = frozenset()
+    """Edges that block only so that what is before them is done once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +67,22 @@ def find_regions(graph: CanonicalGraph, decisions: Decisions, cyclic: CyclicRegi
         [(number, edge.source, edge.target) for number, edge in enumerate(graph.edges)],
     )
     sets = _join(decisions, placement)
-    if cyclic is CyclicRegions.READ_TWICE:
+    handed_over: frozenset[int] = frozenset()
+    if cyclic is not CyclicRegions.MERGE:
         circles = {
             sets.find(source)
             for edge, source, target in placement.edges
             if _blocks(decisions, edge) and sets.find(source) == sets.find(target)
         }
-        if circles:
-            again = [sets.find(number) in circles for number in range(len(graph.vertices))]
+        again = [sets.find(number) in circles for number in range(len(graph.vertices))]
+        if circles and cyclic is CyclicRegions.READ_TWICE:
             apart = _read_twice(graph, decisions, sets, again)
             if apart is not None:
                 placement, sets = apart, _join(decisions, apart)
+        elif circles:
+            handed_over = _hand_over(graph, decisions, sets, again)
+            decisions = decisions.blocking(handed_over)
+            sets = _join(decisions, placement)
     members: dict[int, set[int]] = defaultdict(set)
     for node, vertex in enumerate(placement.vertices):
         members[sets.find(node)].add(vertex)
@@ -85,6 +92,7 @@ def find_regions(graph: CanonicalGraph, decisions: Decisions, cyclic: CyclicRegi
     return Regions(
         tuple(tuple(sorted(members[region])) for region in order),
         tuple(RegionEdge(*edge) for edge in sorted(edges)),
+        handed_over,
     )
 
 
@@ -131,13 +139,7 @@ def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, ag
     Returns None when there would be too many of them.
     """
     last = len(graph.vertices)
-    depth = [0] * last
-    outgoing: list[list[int]] = [[] for _ in graph.vertices]
-    for number, edge in enumerate(graph.edges):
-        outgoing[edge.source].append(number)
-        # Edges come by target, and targets in topological order, so the depth of the source is known.
-        if again[edge.source] and sets.find(edge.source) == sets.find(edge.target):
-            depth[edge.target] = max(depth[edge.target], depth[edge.source] + (1 if _blocks(decisions, number) else 0))
+    depth, outgoing = _depths(graph, decisions, sets, again)
     levels: list[set[int]] = [set() for _ in graph.vertices]
     left = _MAX_TIMES * len(graph.vertices) + _MAX_SMALL
     for vertex in reversed(range(len(graph.vertices))):
@@ -159,3 +161,47 @@ def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, ag
             at = depth[edge.source] if _blocks(decisions, number) else level
             edges.append((number, node[edge.source, at], node[edge.target, level]))
     return _Placement([vertex for vertex, _ in places], edges)
+
+
+def _hand_over(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, again: list[bool]) -> frozenset[int]:
+    """The edges that are to block so that each vertex of a circular region is done at one level only.
+
+    A bounded vertex is done at its depth, as soon as it can be; with the last level, that of what never ends, if all
+    of its records go there as they come. Levels never fall along an edge, and rise along each that blocks: where none
+    of the edges between levels is declared pipelined, no circle is left.
+    """
+    last = len(graph.vertices)
+    level, outgoing = _depths(graph, decisions, sets, again)
+    for vertex in reversed(range(len(graph.vertices))):
+        if not again[vertex]:
+            continue
+        flows_on = bool(outgoing[vertex]) and all(
+            again[graph.edges[number].target]
+            and not _blocks(decisions, number)
+            and level[graph.edges[number].target] == last
+            for number in outgoing[vertex]
+        )
+        if flows_on or not decisions.bounded[vertex]:
+            level[vertex] = last
+    return frozenset(
+        number
+        for number, edge in enumerate(graph.edges)
+        if again[edge.source]
+        and sets.find(edge.source) == sets.find(edge.target)
+        and level[edge.source] != level[edge.target]
+        and edge.declared is ResultPartitionType.UNDECIDED
+    )
+
+
+def _depths(
+    graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, again: list[bool]
+) -> tuple[list[int], list[list[int]]]:
+    """Per vertex: the number of blocking edges above it, within its circular region; and its outgoing edges."""
+    depth = [0] * len(graph.vertices)
+    outgoing: list[list[int]] = [[] for _ in graph.vertices]
+    for number, edge in enumerate(graph.edges):
+        outgoing[edge.source].append(number)
+        # Edges come by target, and targets in topological order, so the depth of the source is known.
+        if again[edge.source] and sets.find(edge.source) == sets.find(edge.target):
+            depth[edge.target] = max(depth[edge.target], depth[edge.source] + (1 if _blocks(decisions, number) else 0))
+    return depth, outgoing

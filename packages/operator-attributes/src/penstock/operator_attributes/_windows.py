@@ -38,11 +38,11 @@ class GlobalWindows:
         return self.end_of_stream_trigger
 
 
-def window_attributes(window: WindowAssigner) -> OperatorAttributes:
+def window_attributes(window: WindowAssigner, *, internal_sorter_supported: bool = False) -> OperatorAttributes:
     """Attributes of a window operator: full-dam if its windows fire only at the end of the input (FLIP-331)."""
     return (
         OperatorAttributesBuilder()
         .set_output_only_after_end_of_stream(window.fires_only_at_end_of_stream)
-        .set_internal_sorter_supported(False)
+        .set_internal_sorter_supported(internal_sorter_supported)
         .build()
     )
