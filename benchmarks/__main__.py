@@ -13,14 +13,16 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import decode_cases, emulator, latency, registry
+from benchmarks import consume, decode_cases, emulator, latency, registry, shards
 from benchmarks._harness import ROUNDS, Benchmark, Case
 
 BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
+    "consume": (consume.run, "a whole client over HTTP/2 and HTTP/1.1, against boto3"),
     "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
     "emulator": (emulator.run, "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
     "latency": (latency.run, "put to rows at an idle stream, against polling"),
     "registry": (registry.run, "leases and heartbeats on SQLite, against one transaction each"),
+    "shards": (shards.run, "one reader process over 1 to 1,000 shards"),
 }
 
 
