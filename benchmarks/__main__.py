@@ -13,11 +13,13 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import compile as compile_bench
 from benchmarks import consume, decode_cases, emulator, latency, registry, shards
 from benchmarks._harness import ROUNDS, Benchmark, Case
 
 BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "consume": (consume.run, "a whole client over HTTP/2 and HTTP/1.1, against boto3"),
+    "compile": (compile_bench.run, "job graphs of 10 to 10,000 operators to stages, against a tenth of the size"),
     "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
     "emulator": (emulator.run, "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
     "latency": (latency.run, "put to rows at an idle stream, against polling"),

@@ -1,0 +1,58 @@
+"""Time to compile job graphs of 10 to 10,000 operators into stages."""
+
+import time
+from collections.abc import Iterable
+from itertools import pairwise
+
+from benchmarks._harness import Case, interleave
+from penstock.operator_attributes import Boundedness, Input, JobGraph, OperatorAttributes, StagePlan, compile
+
+SIZES = (10, 100, 1_000, 10_000)
+_FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+
+
+def build(operators: int) -> JobGraph:
+    """A graph as jobs are: branches of six operators, chained and keyed, a full-dam one in each, joined two by two."""
+    graph = JobGraph(f"{operators} operators")
+    graph.add_source("events", boundedness=Boundedness.UNBOUNDED, call_site="job.py:1")
+    graph.add_source("table", boundedness=Boundedness.BOUNDED, call_site="job.py:2")
+    last: dict[int, str] = {}
+    for number in range(operators):
+        branch, place = divmod(number, 6)
+        name, site = f"operator-{number}", f"job.py:{number + 3}"
+        if place == 0:
+            # Every other branch goes on from the result of the one before.
+            before = last[branch - 1] if branch % 2 else "table"
+            graph.add_operator(name, before, call_site=site)
+        elif place == 2:
+            before = last[branch]
+            graph.add_operator(name, before, keyed=True, attributes=_FULL_DAM, call_site=site)
+        elif place == 5:
+            graph.add_operator(name, Input(last[branch], keyed=True), "events", call_site=site)
+        else:
+            graph.add_operator(name, last[branch], chained=True, call_site=site)
+        if place < 5:
+            last[branch] = name
+    return graph
+
+
+def _seconds(graph: JobGraph, times: int) -> float:
+    began = time.perf_counter()
+    for _ in range(times):
+        plan: StagePlan = compile(graph)
+    assert plan.stages
+    return (time.perf_counter() - began) / times
+
+
+def run(rounds: int) -> Iterable[Case]:
+    """Each size against the one a tenth of it: ten is linear."""
+    graphs = {size: build(size) for size in SIZES}
+    for small, large in pairwise(SIZES):
+        yield interleave(
+            f"{large}-over-{small}",
+            lambda large=large: 1_000 * _seconds(graphs[large], max(1, 2_000 // large)),
+            lambda small=small: 1_000 * _seconds(graphs[small], max(1, 2_000 // small)),
+            peer_name=f"{small}-operators",
+            unit="ms",
+            rounds=rounds,
+        )
