@@ -12,7 +12,7 @@ import pyarrow as pa
 from opentelemetry import context as otel_context
 from opentelemetry.context import Context
 
-from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+from penstock.async_sink._metrics import SinkMetrics
 
 T = TypeVar("T")
 
@@ -35,10 +35,30 @@ class SinkSummary:
     """From the first batch to the last acknowledgement."""
 
 
-class SupportsWriteBatches(Protocol):
-    """A sink whose writers take record batches: a stream, or the gateway to one."""
+class BatchWriter(Protocol):
+    """A writer that takes record batches."""
 
-    def create_writer(self) -> KinesisEntryWriter:
+    @property
+    def metrics(self) -> SinkMetrics:
+        """Numbers since the writer was made."""
+
+    async def __aenter__(self) -> Self:
+        """Open it."""
+
+    async def write_many(self, elements: pa.RecordBatch, /) -> None:
+        """Write the rows."""
+
+    async def flush(self, end_of_input: bool = False) -> None:
+        """Wait until everything is acknowledged."""
+
+    async def close(self) -> None:
+        """End without flushing."""
+
+
+class SupportsWriteBatches(Protocol):
+    """A sink whose writers take record batches: each of this package, and the gateway to one."""
+
+    def create_writer(self) -> BatchWriter:
         """A writer with an empty buffer."""
 
 
@@ -93,8 +113,8 @@ def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch])
     """Write record batches; return when the destination has acknowledged every record.
 
     For code without an event loop: the requests run on a loop in a thread of their own while the caller's thread makes
-    the next batch. Columns: `data` binary, `partitionKey` string, and `explicitHashKey` string where wanted.
-    The caller's trace context is the parent of the requests' spans.
+    the next batch. The columns are those of the writer's `write_many`: for Kinesis `data` binary, `partitionKey`
+    string, and `explicitHashKey` string where wanted. The caller's trace context is the parent of the requests' spans.
 
     Raises:
         SinkOptionError: a column is missing or of a type that cannot be read.

@@ -6,25 +6,13 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.async_sink._columns import first_row, read_column
 from penstock.async_sink._kinesis._entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry, check_hash_key
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 
 DATA = "data"
 PARTITION_KEY = "partitionKey"
 EXPLICIT_HASH_KEY = "explicitHashKey"
-
-
-def _column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Any:
-    index = batch.schema.get_field_index(name)
-    if index < 0:
-        raise SinkOptionError(name, f"no such column, or more than one, among {', '.join(batch.schema.names)}")
-    column = batch.column(index)
-    try:
-        return column if column.type == kind else pc.cast(column, kind)
-    except pa.ArrowInvalid as error:
-        raise SinkOptionError(name, f"{column.type} cannot be read as {kind}: {error}") from error
-    except pa.ArrowNotImplementedError as error:
-        raise SinkOptionError(name, f"{column.type} cannot be read as {kind}") from error
 
 
 class EntryBatch:
@@ -40,11 +28,11 @@ class EntryBatch:
 
     def __init__(self, batch: pa.RecordBatch, *, first_number: int, max_record_size_in_bytes: int) -> None:
         self._first_number = first_number
-        self._data = _column(batch, DATA, pa.binary())
-        self._keys = _column(batch, PARTITION_KEY, pa.string())
+        self._data = read_column(batch, DATA, pa.binary())
+        self._keys = read_column(batch, PARTITION_KEY, pa.string())
         self._hash_keys: Any = None
         if EXPLICIT_HASH_KEY in batch.schema.names:
-            hash_keys = _column(batch, EXPLICIT_HASH_KEY, pa.string())
+            hash_keys = read_column(batch, EXPLICIT_HASH_KEY, pa.string())
             self._hash_keys = hash_keys if hash_keys.null_count < len(hash_keys) else None
         self.sizes: Sequence[int] = ()
         """Bytes of each record: data and partition key."""
@@ -75,8 +63,7 @@ class EntryBatch:
             raise RecordTooLargeError(self._first_number + row, self.sizes[row], max_record_size_in_bytes)
 
     def _refuse(self, wrong: Any, reason: str) -> None:
-        row = cast("Any", pc.index(wrong, value=True)).as_py()
-        raise InvalidRecordError(self._first_number + row, reason)
+        raise InvalidRecordError(self._first_number + first_row(wrong), reason)
 
     def slices(self, rows: int) -> Iterator[tuple[int, list[KinesisRequestEntry]]]:
         """(first row, entries) for each run of at most that many rows."""

@@ -1,19 +1,17 @@
 """The writer for a stream."""
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from penstock.async_sink._entries import EntryListener
+from penstock.async_sink._aws_writer import AwsSinkWriter
+from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._kinesis._arrow import EntryBatch
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry, check_entry, size_in_bytes
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
-from penstock.async_sink._result import ResultHandler, all_failed
 from penstock.async_sink._writer import AsyncSinkWriter
-from penstock.async_sink.errors import DestinationError
-from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify, error_code
+from penstock.aws import AwsOptions, JsonClient
 
 
 class KinesisEntryWriter(AsyncSinkWriter[KinesisRequestEntry, KinesisRequestEntry]):
@@ -56,52 +54,16 @@ class KinesisEntryWriter(AsyncSinkWriter[KinesisRequestEntry, KinesisRequestEntr
             await self._write_entries(entries, sizes, listener=listener, first_index=start)
 
 
-class KinesisStreamsWriter(KinesisEntryWriter):
+class KinesisStreamsWriter(AwsSinkWriter[KinesisRequestEntry, KinesisRequestEntry], KinesisEntryWriter):
     """Sends entries by PutRecords. Made by `KinesisStreamsSink.create_writer`."""
 
+    SERVICE = "kinesis"
+    TARGET_PREFIX = "Kinesis_20131202"
+
     def __init__(self, aws: AwsOptions, *, stream_name: str | None, stream_arn: str | None, **arguments: Any) -> None:
-        self._aws = aws
         self._codec = PutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
-        self._client: JsonClient | None = None
-        super().__init__(destination=stream_name or (stream_arn or "").rpartition("/")[2], **arguments)
+        super().__init__(aws, destination=stream_name or (stream_arn or "").rpartition("/")[2], **arguments)
 
-    async def open_destination(self) -> None:
-        """Open the connection pool."""
-        # Making a session reads configuration files.
-        session = await asyncio.to_thread(AwsSession, self._aws)
-        self._client = JsonClient(session, connections=self.config.max_in_flight_requests)
-
-    async def close_destination(self) -> None:
-        """Close the connection pool."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-
-    async def submit_request_entries(
-        self,
-        entries: Sequence[KinesisRequestEntry],
-        result_handler: ResultHandler[KinesisRequestEntry],
-    ) -> None:
-        """Call PutRecords; what it did not accept is sent again.
-
-        Raises:
-            DestinationError: the service refused the request for good.
-        """
-        assert self._client is not None
-        try:
-            answer = await self._client.call_raw("PutRecords", self._codec.encode(entries))
-            failures = self._codec.failures(answer, len(entries))
-        except Exception as error:
-            kind, code = classify(error), error_code(error) or type(error).__name__
-            message = getattr(error, "message", None) or str(error)
-            if kind is ErrorKind.FATAL:
-                raise DestinationError(
-                    self.destination,
-                    code,
-                    message,
-                    entries=len(entries),
-                    first_record_number=result_handler.first_record_number,
-                ) from error
-            throttled = kind is ErrorKind.THROTTLED
-            failures = all_failed(len(entries), code=code, message=message, throttled=throttled)
-        result_handler.retry_failures(failures)
+    async def send(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> list[EntryFailure]:
+        """Call PutRecords; the answer is in the order of the request."""
+        return self._codec.failures(await client.call_raw("PutRecords", self._codec.encode(entries)), len(entries))

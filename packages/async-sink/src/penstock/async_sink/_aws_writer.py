@@ -1,0 +1,103 @@
+"""What the writers for AWS's services share: the connection pool, and what an error means."""
+
+import asyncio
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._entries import EntryFailure
+from penstock.async_sink._result import ResultHandler, all_failed
+from penstock.async_sink._writer import AsyncSinkWriter
+from penstock.async_sink.errors import DestinationError, SinkOptionError
+from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify, error_code
+
+I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+R = TypeVar("R")
+
+
+class _Json10Session(AwsSession):
+    """Signs requests of protocol AWS JSON 1.0, which differs from 1.1 in its content type alone."""
+
+    def sign(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes, service: str = "kinesis"
+    ) -> dict[str, str]:
+        return super().sign(method, url, {**headers, "Content-Type": "application/x-amz-json-1.0"}, body, service)
+
+
+def check_service_limits(config: AsyncSinkConfig, *, max_batch_size: int, max_batch_size_in_bytes: int) -> None:
+    """Check a configuration against what a service takes in a request.
+
+    Raises:
+        SinkOptionError: a limit is above the service's.
+    """
+    for name, most in (("max_batch_size", max_batch_size), ("max_batch_size_in_bytes", max_batch_size_in_bytes)):
+        value = getattr(config, name)
+        if value > most:
+            raise SinkOptionError(name, f"{value} is more than the service takes, {most}")
+
+
+class AwsSinkWriter(AsyncSinkWriter[I, R]):
+    """Sends entries by one JSON call of an AWS service. A subclass says which, and reads the answer."""
+
+    SERVICE: ClassVar[str]
+    """As boto3 names it."""
+    TARGET_PREFIX: ClassVar[str]
+    """Of the header X-Amz-Target."""
+    JSON_10: ClassVar[bool] = False
+    """Whether the service speaks AWS JSON 1.0 instead of 1.1."""
+
+    def __init__(self, aws: AwsOptions, config: AsyncSinkConfig | None = None, **arguments: Any) -> None:
+        """As `AsyncSinkWriter`, with the options of the service's session."""
+        self._aws = aws
+        self._client: JsonClient | None = None
+        super().__init__(config, **arguments)
+
+    async def open_destination(self) -> None:
+        """Open the connection pool."""
+        # Making a session reads configuration files.
+        session = await asyncio.to_thread(_Json10Session if self.JSON_10 else AwsSession, self._aws)
+        self._client = JsonClient(
+            session,
+            service=self.SERVICE,
+            target_prefix=self.TARGET_PREFIX,
+            connections=self.config.max_in_flight_requests,
+        )
+
+    async def close_destination(self) -> None:
+        """Close the connection pool."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
+
+    @abstractmethod
+    async def send(self, client: JsonClient, entries: Sequence[R]) -> list[EntryFailure]:
+        """Send the entries, and say which were not accepted, by place. Exceptions go through `classify`."""
+
+    def classify(self, error: BaseException) -> ErrorKind:
+        """What an error of the whole request asks for; the table of `penstock.aws` by default."""
+        return classify(error)
+
+    async def submit_request_entries(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
+        """Send the entries; what was not accepted is sent again.
+
+        Raises:
+            DestinationError: the service refused the request for good.
+        """
+        assert self._client is not None
+        try:
+            failures = await self.send(self._client, entries)
+        except Exception as error:
+            kind, code = self.classify(error), error_code(error) or type(error).__name__
+            message = getattr(error, "message", None) or str(error)
+            if kind is ErrorKind.FATAL:
+                raise DestinationError(
+                    self.destination,
+                    code,
+                    message,
+                    entries=len(entries),
+                    first_record_number=result_handler.first_record_number,
+                ) from error
+            throttled = kind is ErrorKind.THROTTLED
+            failures = all_failed(len(entries), code=code, message=message, throttled=throttled)
+        result_handler.retry_failures(failures)

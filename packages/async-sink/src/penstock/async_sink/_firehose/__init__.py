@@ -1,0 +1,1 @@
+"""Amazon Data Firehose as a destination."""

@@ -1,0 +1,321 @@
+"""Partial failures and error classes of Firehose, DynamoDB and SQS, against a server that answers as it is told."""
+
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from penstock.async_sink import (
+    AsyncSinkConfig,
+    CongestionControlRateLimitingStrategy,
+    DynamoDbRequestEntry,
+    DynamoDbSink,
+    FirehoseRequestEntry,
+    FirehoseSink,
+    SqsRequestEntry,
+    SqsSink,
+    attribute_value,
+    dynamodb_config,
+    firehose_config,
+    sqs_config,
+)
+from penstock.async_sink._dynamodb._wire import rounds_of
+from penstock.async_sink.errors import DestinationError, RecordsRejectedError
+from penstock.aws.testing import emulator_options
+
+Body = dict[str, Any]
+Answer = Callable[[Body], tuple[int, Body]]
+
+
+class ScriptedService:
+    """Answers each request by the next of its script, and by success once that is used up."""
+
+    def __init__(self) -> None:
+        self.script: list[Answer] = []
+        self.requests: list[Body] = []
+        self.headers: list[dict[str, str]] = []
+        self.url = ""
+
+    async def handle(self, request: web.Request) -> web.Response:
+        body = json.loads(await request.read())
+        target = request.headers["X-Amz-Target"]
+        self.requests.append(body)
+        self.headers.append({name.lower(): value for name, value in request.headers.items()})
+        answer = self.script.pop(0) if self.script else success(target)
+        status, content = answer(body)
+        return web.json_response(content, status=status)
+
+
+def success(target: str) -> Answer:
+    operation = target.rpartition(".")[2]
+
+    def answer(body: Body) -> tuple[int, Body]:
+        if operation == "SendMessageBatch":
+            return 200, {"Successful": [{"Id": entry["Id"], "MessageId": "m"} for entry in body["Entries"]]}
+        if operation == "PutRecordBatch":
+            return 200, {"FailedPutCount": 0, "RequestResponses": [{"RecordId": "r"}] * len(body["Records"])}
+        return 200, {"UnprocessedItems": {}}
+
+    return answer
+
+
+@pytest.fixture
+async def service() -> AsyncIterator[ScriptedService]:
+    scripted = ScriptedService()
+    app = web.Application(client_max_size=64 * 2**20)
+    app.router.add_post("/", scripted.handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    scripted.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    yield scripted
+    await runner.cleanup()
+
+
+QUICK: Any = {"retry_backoff_base": timedelta(milliseconds=1), "max_in_flight_requests": 1}
+
+
+def firehose(service: ScriptedService, **options: Any) -> FirehoseSink[Any]:
+    return FirehoseSink(emulator_options(service.url), "flights", config=firehose_config(**QUICK, **options))
+
+
+def dynamodb(service: ScriptedService, **options: Any) -> DynamoDbSink[Any]:
+    config = dynamodb_config(**QUICK, **options)
+    return DynamoDbSink(emulator_options(service.url), "flights", key_names=["id"], config=config)
+
+
+def sqs(service: ScriptedService, **options: Any) -> SqsSink[Any]:
+    config = sqs_config(**QUICK, **options)
+    return SqsSink(emulator_options(service.url), "https://sqs/1/flights", config=config)
+
+
+def fails(code: str, status: int, message: str = "as told") -> Answer:
+    return lambda body: (status, {"__type": f"com.amazon#{code}", "message": message})
+
+
+def puts_fail(*places: int, code: str) -> Answer:
+    def answer(body: Body) -> tuple[int, Body]:
+        responses = [
+            {"ErrorCode": code, "ErrorMessage": "as told"} if place in places else {"RecordId": "r"}
+            for place in range(len(body["Records"]))
+        ]
+        return 200, {"FailedPutCount": len(places), "RequestResponses": responses}
+
+    return answer
+
+
+async def test_firehose_sends_failed_records_again_and_counts_throttles(service: ScriptedService) -> None:
+    """Those alone, and in their order; ServiceUnavailableException of a record is a throttle, InternalFailure not."""
+    service.script = [
+        puts_fail(1, 3, code="ServiceUnavailableException"),
+        puts_fail(1, code="InternalFailure"),
+    ]
+    async with firehose(service).create_writer() as writer:
+        await writer.write_many(FirehoseRequestEntry(b"%d" % number) for number in range(5))
+        await writer.flush(end_of_input=True)
+        metrics = writer.metrics
+    sent = [[base64.b64decode(record["Data"]) for record in request["Records"]] for request in service.requests]
+    assert sent == [[b"0", b"1", b"2", b"3", b"4"], [b"1", b"3"], [b"3"]]
+    assert (metrics.records_out, metrics.retried, metrics.throttled) == (5, 3, 2)
+    assert {request["DeliveryStreamName"] for request in service.requests} == {"flights"}
+
+
+@pytest.mark.parametrize(
+    ("make", "entry", "code", "status", "throttled"),
+    [
+        (firehose, FirehoseRequestEntry(b"x"), "ServiceUnavailableException", 503, 1),
+        (firehose, FirehoseRequestEntry(b"x"), "InternalFailure", 500, 0),
+        (dynamodb, DynamoDbRequestEntry.put({"id": 1}), "ProvisionedThroughputExceededException", 400, 1),
+        (dynamodb, DynamoDbRequestEntry.put({"id": 1}), "RequestLimitExceeded", 400, 1),
+        (dynamodb, DynamoDbRequestEntry.put({"id": 1}), "InternalServerError", 500, 0),
+        (dynamodb, DynamoDbRequestEntry.put({"id": 1}), "ReplicatedWriteConflictException", 400, 0),
+        (sqs, SqsRequestEntry("x"), "RequestThrottled", 400, 1),
+        (sqs, SqsRequestEntry("x"), "KmsThrottled", 400, 1),
+        (sqs, SqsRequestEntry("x"), "InternalError", 500, 0),
+    ],
+)
+async def test_errors_that_pass_are_tried_again(
+    service: ScriptedService, make: Any, entry: Any, code: str, status: int, throttled: int
+) -> None:
+    """Each service's own codes; only its throttles count as such, and slow the writer down."""
+    service.script = [fails(code, status)]
+    async with make(service).create_writer() as writer:
+        await writer.write(entry)
+        await writer.flush(end_of_input=True)
+        assert (writer.metrics.records_out, writer.metrics.retried, writer.metrics.throttled) == (1, 1, throttled)
+
+
+@pytest.mark.parametrize(
+    ("make", "entry", "code"),
+    [
+        (firehose, FirehoseRequestEntry(b"x"), "InvalidKMSResourceException"),
+        (firehose, FirehoseRequestEntry(b"x"), "ResourceNotFoundException"),
+        (dynamodb, DynamoDbRequestEntry.put({"id": 1}), "ValidationException"),
+        (dynamodb, DynamoDbRequestEntry.put({"id": 1}), "ItemCollectionSizeLimitExceededException"),
+        (sqs, SqsRequestEntry("x"), "QueueDoesNotExist"),
+        (sqs, SqsRequestEntry("x"), "AccessDeniedException"),
+    ],
+)
+async def test_errors_that_stay_end_the_writer(service: ScriptedService, make: Any, entry: Any, code: str) -> None:
+    """They are not sent again for ever: the error says code, destination and record, and the snapshot keeps it."""
+    service.script = [fails(code, 400)] * 3
+    writer = make(service).create_writer()
+    async with writer:
+        await writer.write(entry)
+        with pytest.raises(DestinationError) as caught:
+            await writer.flush(end_of_input=True)
+        assert (caught.value.code, caught.value.destination) == (code, "flights")
+        assert caught.value.first_record_number == 0
+        ((kept, _),) = writer.snapshot_state()[0].entries
+        assert kept == entry
+
+
+@pytest.mark.parametrize("make", [firehose, sqs])
+async def test_an_answer_about_another_number_of_entries_is_no_success(service: ScriptedService, make: Any) -> None:
+    """Entries of which nothing was said are not taken for written."""
+    answers = {
+        firehose: {"FailedPutCount": 1, "RequestResponses": [{"ErrorCode": "InternalFailure"}]},
+        sqs: {"Successful": [{"Id": "0"}]},
+    }
+    entries = {firehose: FirehoseRequestEntry(b"x"), sqs: SqsRequestEntry("x")}
+    service.script = [lambda body: (200, answers[make])]
+    async with make(service).create_writer() as writer:
+        await writer.write_many([entries[make]] * 2)
+        with pytest.raises(DestinationError, match="answered for 1"):
+            await writer.flush(end_of_input=True)
+
+
+def unprocessed(*ids: str) -> Answer:
+    def answer(body: Body) -> tuple[int, Body]:
+        (writes,) = body["RequestItems"].values()
+        left = [
+            write
+            for write in writes
+            if (write.get("PutRequest", {}).get("Item") or write["DeleteRequest"]["Key"])["id"]["S"] in ids
+        ]
+        return 200, {"UnprocessedItems": {"flights": left} if left else {}}
+
+    return answer
+
+
+def ids_of(request: Body) -> list[str]:
+    (writes,) = request["RequestItems"].values()
+    return [(write.get("PutRequest", {}).get("Item") or write["DeleteRequest"]["Key"])["id"]["S"] for write in writes]
+
+
+async def test_unprocessed_items_are_sent_again(service: ScriptedService) -> None:
+    """Puts and deletes, found by their key in an answer of any order; they are throttles."""
+    service.script = [unprocessed("b", "d")]
+    async with dynamodb(service).create_writer() as writer:
+        await writer.write_many(DynamoDbRequestEntry.put({"id": each, "raw": b"\x00"}) for each in "abc")
+        await writer.write(DynamoDbRequestEntry.delete_key({"id": "d"}))
+        await writer.flush(end_of_input=True)
+        assert (writer.metrics.records_out, writer.metrics.throttled, writer.metrics.retried) == (4, 2, 2)
+    assert [ids_of(request) for request in service.requests] == [["a", "b", "c", "d"], ["b", "d"]]
+    assert service.headers[0]["content-type"] == "application/x-amz-json-1.0"
+    assert service.headers[0]["x-amz-target"] == "DynamoDB_20120810.BatchWriteItem"
+
+
+async def test_items_with_binary_keys_are_found_again(service: ScriptedService) -> None:
+    """An answer has them in base64."""
+
+    def second(body: Body) -> tuple[int, Body]:
+        return 200, {"UnprocessedItems": {"flights": body["RequestItems"]["flights"][1:]}}
+
+    service.script = [second]
+    async with dynamodb(service).create_writer() as writer:
+        await writer.write_many(DynamoDbRequestEntry.put({"id": each}) for each in (b"\x00", b"\xff"))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.retried == 1
+    assert service.requests[1]["RequestItems"]["flights"][0]["PutRequest"]["Item"] == {"id": {"B": "/w=="}}
+
+
+async def test_an_unprocessed_item_that_nobody_sent_has_all_sent_again(service: ScriptedService) -> None:
+    """A write can be done twice; it must not be left out."""
+    stranger = {"UnprocessedItems": {"flights": [{"PutRequest": {"Item": {"id": {"S": "z"}}}}]}}
+    service.script = [lambda body: (200, stranger)]
+    async with dynamodb(service).create_writer() as writer:
+        await writer.write_many(DynamoDbRequestEntry.put({"id": each}) for each in "ab")
+        await writer.flush(end_of_input=True)
+    assert [ids_of(request) for request in service.requests] == [["a", "b"], ["a", "b"]]
+
+
+async def test_a_later_write_of_an_item_waits_for_the_one_that_failed(service: ScriptedService) -> None:
+    """Else the older value would be written over the newer one."""
+    service.script = [unprocessed("a")]
+    async with dynamodb(service).create_writer() as writer:
+        for version, key in enumerate("aba"):
+            await writer.write(DynamoDbRequestEntry.put({"id": key, "version": version}))
+        await writer.flush(end_of_input=True)
+    assert [ids_of(request) for request in service.requests] == [["a", "b"], ["a"], ["a"]]
+    versions = [
+        [write["PutRequest"]["Item"]["version"]["N"] for write in request["RequestItems"]["flights"]]
+        for request in service.requests
+    ]
+    assert versions == [["0", "1"], ["0"], ["2"]]
+
+
+async def test_a_failure_of_the_repeats_leaves_the_first_writes_alone(service: ScriptedService) -> None:
+    """What the first request of a split batch has written is acknowledged, though the second one was throttled."""
+    service.script = [success("x.BatchWriteItem"), fails("ProvisionedThroughputExceededException", 400)]
+    async with dynamodb(service).create_writer() as writer:
+        for version, key in enumerate("aba"):
+            await writer.write(DynamoDbRequestEntry.put({"id": key, "version": version}))
+        await writer.flush(end_of_input=True)
+        assert (writer.metrics.throttled, writer.metrics.records_out) == (1, 3)
+    assert [ids_of(request) for request in service.requests] == [["a", "b"], ["a"], ["a"]]
+
+
+def test_rounds_keep_the_order_of_a_key() -> None:
+    """The first mention of each key leaves first, the second in the next request, and so on."""
+    assert rounds_of("abaacb") == [[0, 1, 4], [2, 5], [3]]
+    assert rounds_of("") == []
+
+
+@pytest.mark.parametrize("bad", [float("inf"), set(), {1, "a"}, object(), 10**39 + 1])
+def test_values_that_dynamodb_does_not_have_are_refused(bad: Any) -> None:
+    """Before they are sent."""
+    with pytest.raises(ValueError, match=r"DynamoDB|digits|kind"):
+        attribute_value(bad)
+
+
+async def test_sqs_gives_up_what_is_the_senders_fault(service: ScriptedService) -> None:
+    """It is not sent again; what the service could not do is."""
+
+    def answer(body: Body) -> tuple[int, Body]:
+        return 200, {
+            "Successful": [{"Id": "0"}],
+            "Failed": [
+                {"Id": "2", "SenderFault": False, "Code": "InternalError", "Message": "later"},
+                {"Id": "1", "SenderFault": True, "Code": "InvalidMessageContents", "Message": "bad"},
+                {"Id": "3", "SenderFault": True, "Code": "RequestThrottled", "Message": "slower"},
+            ],
+        }
+
+    service.script = [answer]
+    writer = sqs(service).create_writer()
+    async with writer:
+        await writer.write_many(SqsRequestEntry(str(number)) for number in range(4))
+        with pytest.raises(RecordsRejectedError) as caught:
+            await writer.flush(end_of_input=True)
+        (record,) = caught.value.records
+        assert (record.record_number, record.error_code, record.error_message) == (1, "InvalidMessageContents", "bad")
+        assert [entry.body for entry, _ in writer.snapshot_state()[0].entries] == ["1", "2", "3"]
+        assert writer.metrics.throttled == 1
+    assert service.requests[0]["QueueUrl"] == "https://sqs/1/flights"
+
+
+@pytest.mark.parametrize("make", [firehose, dynamodb, sqs])
+def test_each_destination_starts_with_one_batch_in_flight(make: Any) -> None:
+    """The limit doubles from there until the first throttle: nobody knows what the destination takes."""
+    service = ScriptedService()
+    service.url = "http://127.0.0.1:1"
+    strategy = make(service).create_writer().strategy
+    assert isinstance(strategy, CongestionControlRateLimitingStrategy)
+    config: AsyncSinkConfig = make(service).create_writer().config
+    assert strategy.limit == config.max_batch_size

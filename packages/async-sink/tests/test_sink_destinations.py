@@ -1,0 +1,330 @@
+"""Firehose, DynamoDB and SQS over real sockets: the emulator's Firehose, and moto's server for the others."""
+
+import asyncio
+import pickle
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.async_sink import (
+    AsyncSinkConfig,
+    DynamoDbRequestEntry,
+    DynamoDbSink,
+    FirehoseRequestEntry,
+    FirehoseSink,
+    SqsRequestEntry,
+    SqsSink,
+    dynamodb_config,
+    firehose_config,
+    sqs_config,
+    write_batches,
+)
+from penstock.async_sink.errors import (
+    DestinationError,
+    InvalidRecordError,
+    RecordTooLargeError,
+    SinkOptionError,
+)
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(tls=False, companions=("dynamodb", "sqs")) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def delivery_stream(emulator: RunningEmulator, request: pytest.FixtureRequest) -> str:
+    name = request.node.name[:64]
+    client = emulator.client("firehose")
+    client.create_delivery_stream(
+        DeliveryStreamName=name,
+        ExtendedS3DestinationConfiguration={
+            "RoleARN": "arn:aws:iam::123456789012:role/r",
+            "BucketARN": "arn:aws:s3:::b",
+        },
+    )
+    return name
+
+
+@pytest.fixture
+def table(emulator: RunningEmulator, request: pytest.FixtureRequest) -> Any:
+    client = emulator.client("dynamodb")
+    name = request.node.name[:64]
+    client.create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[
+            {"AttributeName": "flight", "AttributeType": "S"},
+            {"AttributeName": "day", "AttributeType": "N"},
+        ],
+        KeySchema=[{"AttributeName": "flight", "KeyType": "HASH"}, {"AttributeName": "day", "KeyType": "RANGE"}],
+    )
+    return name
+
+
+@pytest.fixture
+def queue(emulator: RunningEmulator, request: pytest.FixtureRequest) -> str:
+    url: str = emulator.client("sqs").create_queue(QueueName=re.sub("[^a-zA-Z0-9_]", "-", request.node.name)[:75])[
+        "QueueUrl"
+    ]
+    return url
+
+
+def delivered(emulator: RunningEmulator, name: str) -> bytes:
+    folder = emulator.firehose_folder / name
+    return b"".join(file.read_bytes() for file in sorted(folder.iterdir()))
+
+
+def items(emulator: RunningEmulator, table: str) -> list[dict[str, Any]]:
+    pages = emulator.client("dynamodb").get_paginator("scan").paginate(TableName=table)
+    return [item for page in pages for item in page["Items"]]
+
+
+def messages(emulator: RunningEmulator, queue: str) -> list[dict[str, Any]]:
+    client, found = emulator.client("sqs"), []
+    while True:
+        answer = client.receive_message(
+            QueueUrl=queue, MaxNumberOfMessages=10, MessageAttributeNames=["All"], AttributeNames=["All"]
+        )
+        if not answer.get("Messages"):
+            return found
+        found += answer["Messages"]
+
+
+def firehose(emulator: RunningEmulator, name: str, **config: Any) -> FirehoseSink[Any]:
+    return FirehoseSink(emulator_options(emulator.endpoint_url), name, config=firehose_config(**config))
+
+
+def dynamodb(emulator: RunningEmulator, name: str, **options: Any) -> DynamoDbSink[Any]:
+    return DynamoDbSink(emulator_options(emulator.endpoints["dynamodb"]), name, **options)
+
+
+def sqs(emulator: RunningEmulator, url: str, **options: Any) -> SqsSink[Any]:
+    return SqsSink(emulator_options(emulator.endpoints["sqs"]), url, **options)
+
+
+@pytest.mark.parametrize(
+    ("config", "batch", "buffer", "batch_bytes", "record_bytes"),
+    [
+        (AsyncSinkConfig(), 500, 10_000, 5 * 2**20, 2**20),
+        (firehose_config(), 500, 10_000, 4 * 2**20, 1_024_000),
+        (sqs_config(), 10, 5_000, 256_000, 256_000),
+        (dynamodb_config(), 25, 10_000, 16_000_000, 400_000),
+    ],
+)
+def test_each_destination_has_its_own_defaults(
+    config: AsyncSinkConfig, batch: int, buffer: int, batch_bytes: int, record_bytes: int
+) -> None:
+    """As the connectors that follow FLIP-171 have them; the rest is the same for all."""
+    assert (config.max_batch_size, config.max_buffered_requests) == (batch, buffer)
+    assert (config.max_batch_size_in_bytes, config.max_record_size_in_bytes) == (batch_bytes, record_bytes)
+    assert (config.max_in_flight_requests, config.max_time_in_buffer) == (50, timedelta(seconds=5))
+    assert not config.fail_on_error
+
+
+@pytest.mark.parametrize(
+    ("make", "option"),
+    [
+        (lambda aws: FirehoseSink(aws, "s", config=firehose_config(max_batch_size=501)), "max_batch_size"),
+        (lambda aws: DynamoDbSink(aws, "t", config=dynamodb_config(max_batch_size=26)), "max_batch_size"),
+        (lambda aws: SqsSink(aws, "http://q/1/q", config=sqs_config(max_batch_size=11)), "max_batch_size"),
+        (lambda aws: FirehoseSink(aws, "s", config=AsyncSinkConfig()), "max_batch_size_in_bytes"),
+        (lambda aws: FirehoseSink(aws, ""), "delivery_stream_name"),
+        (lambda aws: DynamoDbSink(aws, ""), "table_name"),
+        (lambda aws: SqsSink(aws, ""), "queue_url"),
+    ],
+)
+def test_limits_above_the_services_are_refused_at_once(make: Any, option: str) -> None:
+    """Before anything is written, by an error that names the option."""
+    with pytest.raises(SinkOptionError) as caught:
+        make(emulator_options("http://127.0.0.1:1"))
+    assert caught.value.option == option
+
+
+def test_sinks_can_be_pickled() -> None:
+    """A driver makes them, tasks elsewhere make their writers."""
+    aws = emulator_options("http://127.0.0.1:1")
+    for sink in (FirehoseSink[Any](aws, "s"), DynamoDbSink[Any](aws, "s"), SqsSink[Any](aws, "http://q/1/s")):
+        assert pickle.loads(pickle.dumps(sink)).create_writer().destination == "s"
+
+
+def test_records_are_delivered_by_firehose(emulator: RunningEmulator, delivery_stream: str) -> None:
+    """Rows of a record batch, in requests of 500, each once."""
+    rows = [b"row %d\n" % number for number in range(1_234)]
+    summary = write_batches(firehose(emulator, delivery_stream), [pa.record_batch({"data": rows})])
+    assert (summary.records, summary.requests, summary.bytes) == (1_234, 3, sum(map(len, rows)))
+    assert sorted(delivered(emulator, delivery_stream).splitlines(keepends=True)) == sorted(rows)
+
+
+async def test_firehose_throttles_by_service_unavailable(emulator: RunningEmulator, delivery_stream: str) -> None:
+    """It counts as a throttle, which slows the writer down, and is tried again until everything is there."""
+    emulator.call(lambda: emulator.faults.add("throttle", stream=delivery_stream, operation="PutRecordBatch", count=2))
+    sink = firehose(emulator, delivery_stream, retry_backoff_base=timedelta(milliseconds=1))
+    async with sink.create_writer() as writer:
+        for number in range(10):
+            await writer.write(FirehoseRequestEntry(b"%d\n" % number))
+    assert writer.metrics.throttled > 0
+    assert sorted(map(int, delivered(emulator, delivery_stream).split())) == list(range(10))
+
+
+async def test_firehose_rows_are_checked_before_any_is_written(emulator: RunningEmulator, delivery_stream: str) -> None:
+    """Null, empty, and one byte too many are named by their number; the largest size is taken."""
+    async with firehose(emulator, delivery_stream).create_writer() as writer:
+        await writer.write_many(pa.record_batch({"data": [b"x" * 1_024_000]}))
+        for bad, error in (
+            (None, InvalidRecordError),
+            (b"", InvalidRecordError),
+            (b"x" * 1_024_001, RecordTooLargeError),
+        ):
+            with pytest.raises(error) as caught:
+                await writer.write_many(pa.record_batch({"data": pa.array([b"good", bad], pa.binary())}))
+            assert caught.value.record_number == 2
+    assert len(delivered(emulator, delivery_stream)) == 1_024_000
+
+
+@pytest.mark.parametrize("kind", ["firehose", "dynamodb", "sqs"])
+def test_a_destination_that_is_not_there_is_said_at_once(emulator: RunningEmulator, kind: str) -> None:
+    """Nothing is tried again; the error has the service's own code."""
+    missing: Any = {
+        "firehose": (firehose(emulator, "nowhere"), {"data": [b"x"]}),
+        "dynamodb": (dynamodb(emulator, "nowhere"), {"id": ["x"]}),
+        "sqs": (sqs(emulator, emulator.endpoints["sqs"] + "/123456789012/nowhere"), {"body": ["x"]}),
+    }[kind]
+    with pytest.raises(DestinationError) as caught:
+        write_batches(missing[0], [pa.record_batch(missing[1])])
+    assert caught.value.destination == "nowhere"
+    assert caught.value.code in ("ResourceNotFoundException", "QueueDoesNotExist", "NonExistentQueue")
+
+
+def test_rows_become_items(emulator: RunningEmulator, table: str) -> None:
+    """An attribute per column with DynamoDB's own types, and none for a null."""
+    batch = pa.record_batch(
+        {
+            "flight": [f"UA{number}" for number in range(60)],
+            "day": list(range(60)),
+            "delay": pa.array([1.5 if number % 2 else None for number in range(60)], pa.float64()),
+            "raw": [b"\x00\xff"] * 60,
+            "legs": [["EWR", "ORD"]] * 60,
+            "late": [True] * 60,
+        }
+    )
+    assert write_batches(dynamodb(emulator, table), [batch]).records == 60
+    found = {item["flight"]["S"]: item for item in items(emulator, table)}
+    assert len(found) == 60
+    assert found["UA1"] == {
+        "flight": {"S": "UA1"},
+        "day": {"N": "1"},
+        "delay": {"N": "1.5"},
+        "raw": {"B": b"\x00\xff"},
+        "legs": {"L": [{"S": "EWR"}, {"S": "ORD"}]},
+        "late": {"BOOL": True},
+    }
+    assert "delay" not in found["UA2"]
+
+
+async def test_writes_of_one_item_in_one_batch_are_split(emulator: RunningEmulator, table: str) -> None:
+    """BatchWriteItem refuses a key twice: the repeats go into requests of their own, and the last one wins."""
+    async with dynamodb(emulator, table, config=dynamodb_config(max_in_flight_requests=1)).create_writer() as writer:
+        for number in range(6):
+            # 1 and 1.0 are one number, and so one key.
+            day = Decimal("1.0") if number % 2 else 1
+            await writer.write(DynamoDbRequestEntry.put({"flight": "UA1", "day": day, "version": number}))
+        await writer.write(DynamoDbRequestEntry.put({"flight": "UA2", "day": 1}))
+        await writer.write(DynamoDbRequestEntry.delete_key({"flight": "UA2", "day": 1}))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.records_out == 8
+        assert writer.metrics.requests == 1
+    (item,) = await asyncio.to_thread(items, emulator, table)
+    assert item["version"] == {"N": "5"}
+
+
+async def test_an_item_without_its_key_or_too_large_is_named(emulator: RunningEmulator, table: str) -> None:
+    """The key was learnt from the table; sizes count names and values."""
+    async with dynamodb(emulator, table).create_writer() as writer:
+        with pytest.raises(InvalidRecordError, match="'day'"):
+            await writer.write_many(pa.record_batch({"flight": ["UA1"]}))
+        with pytest.raises(InvalidRecordError, match="no number"):
+            await writer.write_many(pa.record_batch({"flight": ["UA1"], "day": [float("nan")]}))
+        # flight 6 + 3, day 3 + 2, and text 4 bytes: 399,982 more are the limit.
+        await writer.write(DynamoDbRequestEntry.put({"flight": "UA1", "day": 1, "text": "x" * 399_982}))
+        with pytest.raises(RecordTooLargeError):
+            await writer.write(DynamoDbRequestEntry.put({"flight": "UA2", "day": 1, "text": "x" * 399_983}))
+    assert len(await asyncio.to_thread(items, emulator, table)) == 1
+
+
+def test_rows_become_messages(emulator: RunningEmulator, queue: str) -> None:
+    """Ten a request; text of any script."""
+    batch = pa.record_batch({"body": [f"рейс {number}" for number in range(25)], "delaySeconds": [0] * 25})
+    summary = write_batches(sqs(emulator, queue), [batch])
+    assert (summary.records, summary.requests) == (25, 3)
+    assert summary.bytes == sum(len(f"рейс {number}".encode()) for number in range(25))
+    assert sorted(message["Body"] for message in messages(emulator, queue)) == sorted(batch.column(0).to_pylist())
+
+
+async def test_attributes_of_messages_arrive(emulator: RunningEmulator, queue: str) -> None:
+    """Strings, numbers and binaries keep their type."""
+    attributes = {"airport": "LHR", "delay": 1.5, "raw": b"\x00\xff"}
+    async with sqs(emulator, queue).create_writer() as writer:
+        await writer.write(SqsRequestEntry("UA1", attributes=attributes))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.bytes_out == 3 + (7 + 6 + 3) + (5 + 6 + 3) + (3 + 6 + 2)
+    (message,) = await asyncio.to_thread(messages, emulator, queue)
+    assert message["MessageAttributes"] == {
+        "airport": {"DataType": "String", "StringValue": "LHR"},
+        "delay": {"DataType": "Number", "StringValue": "1.5"},
+        "raw": {"DataType": "Binary", "BinaryValue": b"\x00\xff"},
+    }
+
+
+async def test_fifo_queues_get_groups_and_drop_repeats(emulator: RunningEmulator) -> None:
+    """Messages of a group keep their order with one request in flight; a deduplication id is there once."""
+    url = emulator.client("sqs").create_queue(QueueName="flights.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    batch = pa.record_batch(
+        {
+            "body": [str(number) for number in range(12)] + ["0"],
+            "messageGroupId": ["g"] * 13,
+            "messageDeduplicationId": [str(number) for number in range(12)] + ["0"],
+        }
+    )
+    sink = sqs(emulator, url, config=sqs_config(max_in_flight_requests=1))
+    summary = await asyncio.to_thread(write_batches, sink, [batch])
+    assert summary.records == 13
+    answer = emulator.client("sqs").receive_message(QueueUrl=url, MaxNumberOfMessages=10)
+    assert [message["Body"] for message in answer["Messages"]] == [str(number) for number in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (SqsRequestEntry(""), "empty"),
+        (SqsRequestEntry("a\x00b"), "cannot have"),
+        (SqsRequestEntry("a", delay_seconds=901), "delay"),
+        (SqsRequestEntry("a", attributes={str(number): 1 for number in range(11)}), "attributes"),
+    ],
+)
+async def test_a_message_that_breaks_a_rule_is_refused_on_write(
+    emulator: RunningEmulator, queue: str, entry: SqsRequestEntry, words: str
+) -> None:
+    """Before it could spoil its batch; the writer goes on."""
+    async with sqs(emulator, queue).create_writer() as writer:
+        with pytest.raises(InvalidRecordError, match=words):
+            await writer.write(entry)
+        await writer.write(SqsRequestEntry("good"))
+    assert len(await asyncio.to_thread(messages, emulator, queue)) == 1
+
+
+async def test_a_converter_makes_entries_of_elements(emulator: RunningEmulator, queue: str) -> None:
+    """Any sink takes a function or an element converter."""
+    sink: SqsSink[int] = sqs(emulator, queue, converter=lambda number: SqsRequestEntry(f"flight {number}"))
+    async with sink.create_writer() as writer:
+        await writer.write_many(range(3))
+    found = await asyncio.to_thread(messages, emulator, queue)
+    assert sorted(message["Body"] for message in found) == ["flight 0", "flight 1", "flight 2"]
