@@ -36,6 +36,7 @@ def make_writer(clock: FakeClock, fake: FakeDestination) -> Callable[..., FakeWr
         names = AsyncSinkConfig.__dataclass_fields__
         config = AsyncSinkConfig(**{**given, **{k: v for k, v in options.items() if k in names}})
         others = {k: v for k, v in options.items() if k not in names}
-        return FakeWriter(others.pop("fake", fake), config, clock=clock, random=lambda: 1.0, **others)
+        random = others.pop("random", lambda: 1.0)
+        return FakeWriter(others.pop("fake", fake), config, clock=clock, random=random, **others)
 
     return make

@@ -14,6 +14,7 @@ from penstock.async_sink import (
     AsyncSinkConfig,
     KinesisRequestEntry,
     KinesisStreamsSink,
+    aimd_strategy,
     state_from_bytes,
     state_to_bytes,
     write_batches,
@@ -142,11 +143,11 @@ def test_a_missing_stream_is_said_at_once(emulator: RunningEmulator) -> None:
 def test_a_record_that_throttles_for_ever_is_named(emulator: RunningEmulator) -> None:
     """With a bound on attempts, the error names the record, its attempts and the service's code."""
     create_stream(emulator)
-    emulator_full = sink_for(
-        emulator, max_attempts=2, retry_backoff_base=timedelta(0), max_in_flight_requests=5, max_batch_size=500
-    )
+    config = AsyncSinkConfig(max_attempts=2, retry_backoff_base=timedelta(0), max_in_flight_requests=5)
+    # One that hits the limit: the default keeps below it.
+    sink = KinesisStreamsSink(emulator_options(emulator.endpoint_url), "flights", config=config, strategy=aimd_strategy)
     with pytest.raises(RecordsRejectedError) as caught:
-        write_batches(emulator_full, [batch_of(range(4_000))])
+        write_batches(sink, [batch_of(range(4_000))])
     record = caught.value.records[0]
     assert record.attempts == 2
     assert record.error_code == "ProvisionedThroughputExceededException"

@@ -74,8 +74,7 @@ async def test_the_instruments_have_the_fields_names(make_writer: MakeWriter, fa
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
     fake.script = [fake.fail(0)]
-    async with make_writer(meter_provider=provider, destination="flights") as writer:
-        writer._dispatcher._random = lambda: 0.0
+    async with make_writer(meter_provider=provider, destination="flights", random=lambda: 0.0) as writer:
         await writer.write_many(["xyz"] * 10)
     data = reader.get_metrics_data()
     assert data is not None

@@ -53,8 +53,7 @@ async def test_there_is_a_growing_back_off_between_attempts(
 async def test_the_back_off_is_jittered(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock) -> None:
     """The wait is a random share of its bound."""
     fake.script = [fake.fail()]
-    async with make_writer() as writer:
-        writer._dispatcher._random = lambda: 0.1
+    async with make_writer(random=lambda: 0.1) as writer:
         await writer.write_many("0123456789")
         await clock.advance(0.0049)
         assert len(fake.requests) == 1

@@ -74,6 +74,12 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
     async def send(self, client: JsonClient, entries: Sequence[R]) -> list[EntryFailure]:
         """Send the entries, and say which were not accepted, by place. Exceptions go through `classify`."""
 
+    async def send_and_locate(
+        self, client: JsonClient, entries: Sequence[R], result_handler: ResultHandler[R]
+    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
+        """`send`, and the lane (shard) of each entry where the answer names it; none by default."""
+        return await self.send(client, entries), ()
+
     def classify(self, error: BaseException) -> ErrorKind:
         """What an error of the whole request asks for; the table of `penstock.aws` by default."""
         return classify(error)
@@ -85,8 +91,10 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
             DestinationError: the service refused the request for good.
         """
         assert self._client is not None
+        failures: Sequence[EntryFailure]
+        lanes: Sequence[str | None] = ()
         try:
-            failures = await self.send(self._client, entries)
+            failures, lanes = await self.send_and_locate(self._client, entries, result_handler)
         except Exception as error:
             kind, code = self.classify(error), error_code(error) or type(error).__name__
             message = getattr(error, "message", None) or str(error)
@@ -100,4 +108,4 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
                 ) from error
             throttled = kind is ErrorKind.THROTTLED
             failures = all_failed(len(entries), code=code, message=message, throttled=throttled)
-        result_handler.retry_failures(failures)
+        result_handler.retry_failures(failures, lanes=lanes)

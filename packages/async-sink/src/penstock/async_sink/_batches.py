@@ -26,6 +26,8 @@ class Batch(Generic[R]):
     size_in_bytes: int
     submitted_at: float
     """Monotonic seconds."""
+    reason: str = ""
+    """Why it left, as `SinkMetrics.flush_reasons` names it."""
 
     @property
     def size(self) -> int:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
+from penstock.async_sink._order import Ordering
 from penstock.async_sink.errors import SinkOptionError
 
 MEBIBYTE = 1024 * 1024
@@ -38,6 +39,13 @@ class AsyncSinkConfig:
     """Whether an entry that the destination refuses is given up at once; else it is sent again."""
     max_attempts: int | None = None
     """Submissions of an entry before it is given up; None for no bound."""
+    time_to_live: timedelta | None = None
+    """How long after it was written an entry may still be sent again; None for no bound. It is looked at when the
+    entry fails and before it leaves."""
+    ordering: Ordering = Ordering.NONE
+    """Which order of the records is kept."""
+    max_block_time: timedelta | None = None
+    """How long `write` waits for room: None for as long as it takes, 0 to raise at once."""
     retry_backoff_base: timedelta = timedelta(milliseconds=50)
     """First upper bound of the random wait before entries are sent again; it doubles with each attempt."""
     retry_backoff_maximum: timedelta = timedelta(seconds=2)
@@ -77,6 +85,10 @@ class AsyncSinkConfig:
             )
         if self.max_attempts is not None and self.max_attempts < 1:
             raise SinkOptionError("max_attempts", f"{self.max_attempts} must be at least 1")
+        if self.time_to_live is not None and self.time_to_live <= timedelta(0):
+            raise SinkOptionError("time_to_live", f"{self.time_to_live} must be more than 0")
+        if self.max_block_time is not None and self.max_block_time < timedelta(0):
+            raise SinkOptionError("max_block_time", f"{self.max_block_time} must not be negative")
         if self.retry_backoff_base < timedelta(0):
             raise SinkOptionError("retry_backoff_base", f"{self.retry_backoff_base} must not be negative")
         if self.retry_backoff_maximum < self.retry_backoff_base:

@@ -2,7 +2,13 @@
 
 from enum import Enum
 
-from penstock.async_sink._scaling import ScalingStrategy
+from penstock.async_sink._congestion_decision import (
+    CongestionControlInfo,
+    CongestionControlStrategy,
+    ScalingDecision,
+    ThresholdCongestionControlStrategy,
+)
+from penstock.async_sink._scaling import ScalingStrategy, ShareScalingStrategy
 from penstock.async_sink._strategy import RequestInfo, ResultInfo
 from penstock.async_sink.errors import SinkOptionError
 
@@ -19,6 +25,9 @@ class CongestionControlRateLimitingStrategy:
 
     A request with a throttled entry scales down, a whole success scales up. A failure that is no throttle says nothing
     about the destination's room and moves nothing.
+
+    `congestion_control` decides when to scale, as in FLIP-242's first draft; by default any throttled entry scales down
+    and any whole success up.
 
     Three refinements are off by default, which leaves FLIP-242's behaviour:
 
@@ -43,6 +52,7 @@ class CongestionControlRateLimitingStrategy:
         slow_start_threshold: int | None = None,
         decrease_once_per_round_trip: bool = False,
         grow_only_when_used: bool = False,
+        congestion_control: CongestionControlStrategy | None = None,
     ) -> None:
         if max_in_flight_requests <= 0:
             raise SinkOptionError("max_in_flight_requests", f"{max_in_flight_requests} must be more than 0")
@@ -55,6 +65,7 @@ class CongestionControlRateLimitingStrategy:
         self._max_in_flight_requests = max_in_flight_requests
         self._max_in_flight_messages = initial_max_in_flight_messages
         self._scaling = scaling_strategy
+        self._control = congestion_control or ThresholdCongestionControlStrategy()
         self._by_messages = target is ScalingTarget.IN_FLIGHT_MESSAGES
         self._slow_start_threshold = slow_start_threshold
         self._decrease_once = decrease_once_per_round_trip
@@ -89,9 +100,17 @@ class CongestionControlRateLimitingStrategy:
         in_use = self._in_flight_messages if self._by_messages else self._in_flight_requests
         self._in_flight_requests = max(0, self._in_flight_requests - 1)
         self._in_flight_messages = max(0, self._in_flight_messages - result.batch_size)
-        if result.throttled > 0:
+        decision = self._control.decide(
+            CongestionControlInfo(
+                failed_messages=result.throttled,
+                batch_size=result.batch_size,
+                succeeded=result.failed_messages == 0,
+                now=result.now,
+            )
+        )
+        if decision is ScalingDecision.SCALE_DOWN:
             self._shrink(result)
-        elif result.failed_messages == 0:
+        elif decision is ScalingDecision.SCALE_UP:
             self._grow(result, in_use)
 
     def _shrink(self, result: ResultInfo) -> None:
@@ -99,7 +118,11 @@ class CongestionControlRateLimitingStrategy:
         if self._decrease_once and result.submitted_at < self._last_decrease_at:
             return
         self._last_decrease_at = result.now
-        self._limit = self._scaling.scale_down(self._limit)
+        scaling = self._scaling
+        if isinstance(scaling, ShareScalingStrategy):
+            self._limit = scaling.scale_down_by(self._limit, min(1.0, result.throttled / max(1, result.batch_size)))
+        else:
+            self._limit = scaling.scale_down(self._limit)
 
     def _grow(self, result: ResultInfo, in_use: int) -> None:
         if self._grow_only_when_used and in_use * 2 < self._limit:

@@ -1,8 +1,10 @@
-"""The strategy that a writer gets when none is given."""
+"""The strategies that writers get when none is given."""
 
+from penstock.async_sink._all import All
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._congestion import CongestionControlRateLimitingStrategy
-from penstock.async_sink._scaling import AIMDScalingStrategy
+from penstock.async_sink._per_shard import PerShardRateLimitingStrategy
+from penstock.async_sink._scaling import AIMDScalingStrategy, ProportionalScalingStrategy
 
 
 def aimd_strategy(
@@ -22,4 +24,27 @@ def aimd_strategy(
         ),
         slow_start_threshold=most if slow_start else None,
         grow_only_when_used=slow_start,
+    )
+
+
+def paced_strategy(config: AsyncSinkConfig) -> All:
+    """For a stream: each shard at its own pace, and congestion control for what is in flight.
+
+    Until a shard throttles, requests double per round trip. From then on `PerShardRateLimitingStrategy` paces the
+    shards. Congestion control is left with what pacing does not see: it grows by 10 per success while it is in use, and
+    shrinks by the share of a request that failed, once per round trip.
+    """
+    most = config.max_batch_size * config.max_in_flight_requests
+    return All(
+        CongestionControlRateLimitingStrategy(
+            max_in_flight_requests=config.max_in_flight_requests,
+            initial_max_in_flight_messages=config.max_batch_size,
+            scaling_strategy=ProportionalScalingStrategy(
+                increase_rate=min(10, most), rate_threshold=most, floor=config.max_batch_size
+            ),
+            slow_start_threshold=most,
+            decrease_once_per_round_trip=True,
+            grow_only_when_used=True,
+        ),
+        PerShardRateLimitingStrategy(),
     )

@@ -1,14 +1,15 @@
 """Decides what leaves when: the writer without its I/O."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from penstock.async_sink._backoff import full_jitter_seconds
+from penstock.async_sink._backlog import Backlog, KeyOf
 from penstock.async_sink._batches import Batch, BatchCreator
-from penstock.async_sink._buffer import RequestBuffer
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._entries import EntryFailure, RequestEntryWrapper
+from penstock.async_sink._entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._lanes import LaneLimiter, LaneObservation
+from penstock.async_sink._order import Ordering
+from penstock.async_sink._settlement import EXPIRED, Settlement, Settler, TerminalReason, Termination
 from penstock.async_sink._strategy import RateLimitingStrategy, RequestInfo, ResultInfo
 
 R = TypeVar("R")
@@ -17,34 +18,51 @@ R = TypeVar("R")
 _DEFAULT_ASK_AGAIN_SECONDS = 0.1
 
 
-@dataclass
-class Settlement(Generic[R]):
-    """What an answer meant for each entry of its request."""
-
-    acknowledged: list[RequestEntryWrapper[R]] = field(default_factory=list)
-    retried: list[RequestEntryWrapper[R]] = field(default_factory=list)
-    rejected: list[tuple[RequestEntryWrapper[R], EntryFailure]] = field(default_factory=list)
-    throttled: int = 0
+def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: float) -> Batch[R]:
+    for wrapper in wrappers:
+        wrapper.attempts += 1
+    return Batch(wrappers, size, now, reason)
 
 
 class Dispatcher(Generic[R]):
     """Holds the buffer and what is in flight, and decides which batch leaves when. Takes `now`; does no I/O."""
 
-    def __init__(self, config: AsyncSinkConfig, strategy: RateLimitingStrategy, random: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        config: AsyncSinkConfig,
+        strategy: RateLimitingStrategy,
+        random: Callable[[], float],
+        *,
+        key_of: KeyOf[R] | None = None,
+        requests_are_atomic: bool = False,
+    ) -> None:
+        """`key_of` gives the key for an order per key; `requests_are_atomic`: no request is accepted in part."""
         self._config = config
         self._strategy = strategy
-        self._random = random
-        self._creator = BatchCreator(config.max_batch_size, config.max_batch_size_in_bytes)
-        self._backoff_base = config.retry_backoff_base.total_seconds()
-        self._backoff_maximum = config.retry_backoff_maximum.total_seconds()
-        self.buffer: RequestBuffer[R] = RequestBuffer()
+        self._settler: Settler[R] = Settler(config, random)
+        self._strict = config.ordering is Ordering.STRICT
+        single = self._strict and not requests_are_atomic
+        self._max_batch_size = 1 if single else config.max_batch_size
+        self._max_in_flight = 1 if self._strict else config.max_in_flight_requests
+        self._creator = BatchCreator(self._max_batch_size, config.max_batch_size_in_bytes)
+        # Lanes let entries overtake each other.
+        self._limiter: LaneLimiter | None = None if self._strict else getattr(strategy, "lane_limiter", None)
+        by_key = config.ordering is Ordering.PER_KEY
+        self.buffer: Backlog[R] = Backlog(self._limiter, key_of if by_key else None)
         self.in_flight: dict[int, Batch[R]] = {}
         self._in_flight_messages = 0
         self._in_flight_bytes = 0
+        self._terminal: dict[int, RequestEntryWrapper[R]] = {}
+        self._terminal_bytes = 0
+        self.expired: list[Termination[R]] = []
+        """Entries whose time was over before they could leave; for the caller to take."""
         self._demanded = 0
+        self._demanded_by = ""
         self._draining = 0
         self._suspended = 0
         self._blocked = False
+        self.blocked_by: str | None = None
+        """What keeps a batch that is due: `rate` or `requests_in_flight`."""
         self.ask_again_at: float | None = None
         """Monotonic seconds at which `next_batch` may say something else though nothing happened; None: never."""
 
@@ -55,19 +73,29 @@ class Dispatcher(Generic[R]):
 
     @property
     def held_entries(self) -> int:
-        """Entries in the buffer and in flight."""
-        return len(self.buffer) + self._in_flight_messages
+        """Entries in the buffer, in flight, and on their way to the terminal record handler."""
+        return len(self.buffer) + self._in_flight_messages + len(self._terminal)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in the buffer and in flight."""
-        return self.buffer.total_size_in_bytes + self._in_flight_bytes
+        """Bytes of those entries."""
+        return self.buffer.total_size_in_bytes + self._in_flight_bytes + self._terminal_bytes
+
+    @property
+    def terminal(self) -> Iterable[RequestEntryWrapper[R]]:
+        """Entries on their way to the terminal record handler."""
+        return self._terminal.values()
+
+    @property
+    def lane_limiter(self) -> LaneLimiter | None:
+        """The strategy's lanes, if it has some and the order allows them."""
+        return self._limiter
 
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether an entry of that size may be added."""
         config = self._config
         return (
-            len(self.buffer) + self._in_flight_messages < config.max_buffered_requests
+            self.held_entries < config.max_buffered_requests
             and self.held_bytes + size_in_bytes <= config.max_buffered_bytes
         )
 
@@ -86,11 +114,12 @@ class Dispatcher(Generic[R]):
 
     def demand_batch(self) -> None:
         """Let a batch leave though it is not full."""
-        self._demanded = max(self._demanded, 1)
+        if self._demanded == 0:
+            self._demanded, self._demanded_by = 1, "full"
 
     def demand_all(self) -> None:
         """Let all that is in the buffer now leave, full batches or not."""
-        self._demanded = len(self.buffer)
+        self._demanded, self._demanded_by = len(self.buffer.fresh), "time"
 
     def begin_drain(self) -> None:
         """Until `end_drain`, batches leave without being full."""
@@ -114,73 +143,152 @@ class Dispatcher(Generic[R]):
 
     def is_ready(self) -> bool:
         """Whether `next_batch` is worth a call. Cheap: asked after each write."""
-        if self._blocked or self._suspended or not self.buffer:
-            return False
-        return self._is_due(min(self._config.max_batch_size, self._strategy.get_max_batch_size()))
+        return not self._blocked and not self._suspended and self._due() is not None
 
-    def _is_due(self, batch_size: int) -> bool:
+    def _due(self) -> str | None:
+        """Why a batch leaves now; None when none is due."""
         buffer = self.buffer
-        return (
-            len(buffer) >= batch_size
-            or buffer.total_size_in_bytes >= self._config.max_batch_size_in_bytes
-            or self._demanded > 0
-            or self._draining > 0
+        if buffer.halves:
+            return "bisected"
+        fresh = buffer.fresh
+        if not fresh:
+            return None
+        if len(fresh) >= min(self._max_batch_size, self._strategy.get_max_batch_size()):
+            return "size"
+        if fresh.total_size_in_bytes >= self._config.max_batch_size_in_bytes:
+            return "bytes"
+        if fresh.head.attempts > 0:
             # What failed does not wait for newer entries to fill its batch up.
-            or buffer.head.attempts > 0
-        )
+            return "retry"
+        if self._demanded > 0:
+            return self._demanded_by
+        return "flush" if self._draining > 0 else None
 
     def next_batch(self, now: float) -> Batch[R] | None:
         """The batch that leaves now, registered as in flight; None when nothing may leave."""
         if self.ask_again_at is not None and now >= self.ask_again_at:
             self.ask_again_at = None
             self._blocked = False
-        if not self.is_ready():
+        if self._blocked or self._suspended:
             return None
-        not_before = self.buffer.head.not_before
-        if not_before > now:
-            self._block(not_before)
+        self.blocked_by = None
+        roused = self.buffer.rouse(now)
+        if roused and self._demanded:
+            # What was demanded stands behind them now; they leave by themselves and must not use it up.
+            self._demanded += roused
+        while True:
+            reason = self._due() or ("pace" if self.buffer.lanes_are_due(now) else None)
+            if reason is None:
+                self.ask_again_at = self.buffer.wakes_at()
+                return None
+            if len(self.in_flight) >= self._max_in_flight:
+                self._block(None, "requests_in_flight")
+                return None
+            batch = self._half(now) if self.buffer.halves else self._cut(reason, now)
+            if batch is not None or self._blocked:
+                return batch
+
+    def _half(self, now: float) -> Batch[R] | None:
+        half = self.buffer.take_half()
+        size = total_size_in_bytes(half)
+        # As it is, whatever the strategy's largest batch: what was accepted once as a request is one.
+        if not self._admits(RequestInfo(len(half), size, now), any_size=True):
+            self.buffer.put_back_half(half)
             return None
-        if len(self.in_flight) >= self._config.max_in_flight_requests:
-            self._block(None)
+        return self._launch(_batch(half, size, "bisected", now))
+
+    def _cut(self, reason: str, now: float) -> Batch[R] | None:
+        fresh = self.buffer.fresh
+        self._expire_head(now)
+        if self.buffer.is_plain:
+            if not fresh:
+                return None
+            if fresh.head.not_before > now:
+                self._block(fresh.head.not_before, "back_off")
+                return None
+            extent = self._creator.measure(fresh, self._strategy.get_max_batch_size(), now)
+            if not self._admits(RequestInfo(extent.batch_size, extent.size_in_bytes, now)):
+                return None
+            self._demanded = max(0, self._demanded - extent.batch_size)
+            batch = self._creator.create(fresh, extent, now)
+            batch.reason = reason
+            return self._launch(batch)
+        limit = max(1, min(self._max_batch_size, self._strategy.get_max_batch_size()))
+        wrappers, looked_at = self.buffer.take(limit, self._config.max_batch_size_in_bytes, now)
+        self._demanded = max(0, self._demanded - looked_at)
+        if self._config.time_to_live is not None:
+            wrappers = [wrapper for wrapper in wrappers if not self._expire(wrapper, now)]
+        if not wrappers:
             return None
-        extent = self._creator.measure(self.buffer, self._strategy.get_max_batch_size(), now)
-        request = RequestInfo(extent.batch_size, extent.size_in_bytes, now)
-        if self._strategy.should_block(request):
-            wait = self._strategy.ask_again_after(request)
-            if wait is None and not self.in_flight:
-                wait = _DEFAULT_ASK_AGAIN_SECONDS
-            self._block(None if wait is None else now + wait)
+        size = total_size_in_bytes(wrappers)
+        if not self._admits(RequestInfo(len(wrappers), size, now)):
+            self.buffer.give_back(wrappers)
             return None
-        batch = self._creator.create(self.buffer, extent, now)
-        self._demanded = max(0, self._demanded - extent.batch_size)
+        return self._launch(_batch(wrappers, size, reason, now))
+
+    def _expire_head(self, now: float) -> None:
+        fresh = self.buffer.fresh
+        while fresh and self._settler.is_expired(fresh.head, now):
+            self._expire(fresh.take(1)[0], now)
+            self._demanded = max(0, self._demanded - 1)
+
+    def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
+        if not self._settler.is_expired(wrapper, now):
+            return False
+        self.hold_terminal([wrapper])
+        self.buffer.release_keys([wrapper])
+        self.expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
+        return True
+
+    def _admits(self, request: RequestInfo, *, any_size: bool = False) -> bool:
+        if any_size and not self.in_flight:
+            return True
+        if not self._strategy.should_block(request):
+            return True
+        wait = self._strategy.ask_again_after(request)
+        if wait is None and not self.in_flight:
+            wait = _DEFAULT_ASK_AGAIN_SECONDS
+        self._block(None if wait is None else request.now + wait, "rate")
+        return False
+
+    def _launch(self, batch: Batch[R]) -> Batch[R]:
         self.in_flight[id(batch)] = batch
-        self._in_flight_messages += extent.batch_size
-        self._in_flight_bytes += extent.size_in_bytes
-        self._strategy.register_in_flight_request(request)
+        self._in_flight_messages += batch.size
+        self._in_flight_bytes += batch.size_in_bytes
+        self._strategy.register_in_flight_request(RequestInfo(batch.size, batch.size_in_bytes, batch.submitted_at))
         return batch
 
-    def _block(self, until: float | None) -> None:
+    def _block(self, until: float | None, reason: str) -> None:
         self._blocked = True
+        self.blocked_by = reason
         self.ask_again_at = until
 
     def settle(
-        self, batch: Batch[R], failures: Sequence[EntryFailure], now: float, *, give_up: bool = False
+        self,
+        batch: Batch[R],
+        failures: Sequence[EntryFailure],
+        now: float,
+        *,
+        give_up: bool = False,
+        lanes: Sequence[str | None] = (),
     ) -> Settlement[R]:
-        """Take a batch out of flight: what failed goes back to the buffer's head, or is rejected for good.
+        """Take a batch out of flight: what failed goes back to the buffer, or is given up.
 
-        With `give_up` every failed entry goes back to the head as it is, whatever its attempts: the writer has failed,
-        and its snapshot is to hold them.
+        With `give_up` every failed entry goes back as it is, whatever its attempts: the writer has failed, and its
+        snapshot is to hold them. `lanes` names the lane of each entry, where the answer says it. Entries that were
+        given up are held until `release_terminal`.
         """
         del self.in_flight[id(batch)]
         self._in_flight_messages -= len(batch.wrappers)
         self._in_flight_bytes -= batch.size_in_bytes
         self._blocked = False
         self.ask_again_at = None
-        settlement = Settlement[R]()
-        if not failures:
-            settlement.acknowledged = batch.wrappers
-        else:
-            self._sort_out(batch, failures, now, settlement, give_up=give_up)
+        settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
+        self._put_back(settlement, now, give_up=give_up)
+        terminated = [each.wrapper for each in settlement.terminated]
+        self.hold_terminal(terminated)
+        self.buffer.release_keys(settlement.acknowledged)
+        self.buffer.release_keys(terminated)
         self._strategy.register_completed_request(
             ResultInfo(
                 failed_messages=len(failures),
@@ -191,39 +299,37 @@ class Dispatcher(Generic[R]):
                 now=now,
             )
         )
+        if self._limiter is not None and lanes:
+            throttled = {failure.index for failure in failures if failure.throttled}
+            observations = [
+                LaneObservation(wrapper.entry, wrapper.size_in_bytes, lane, index in throttled)
+                for index, (wrapper, lane) in enumerate(zip(batch.wrappers, lanes, strict=True))
+            ]
+            self._limiter.observe(observations, batch.submitted_at, now)
         return settlement
 
-    def _sort_out(
-        self,
-        batch: Batch[R],
-        failures: Sequence[EntryFailure],
-        now: float,
-        settlement: Settlement[R],
-        *,
-        give_up: bool,
-    ) -> None:
-        config = self._config
-        by_index = {failure.index: failure for failure in failures}
-        max_attempts = 1 if config.fail_on_error else config.max_attempts
-        for index, wrapper in enumerate(batch.wrappers):
-            failure = by_index.get(index)
-            if failure is None:
-                settlement.acknowledged.append(wrapper)
-                continue
-            settlement.throttled += failure.throttled
-            spent = failure.final or (max_attempts is not None and wrapper.attempts >= max_attempts)
-            if spent and not give_up:
-                settlement.rejected.append((wrapper, failure))
-            else:
-                settlement.retried.append(wrapper)
+    def _put_back(self, settlement: Settlement[R], now: float, *, give_up: bool) -> None:
+        if settlement.spoilt:
+            self.buffer.split(settlement.spoilt)
         if not settlement.retried:
             return
-        # One wait for all of the request: they leave together again, and the batch is not cut between them.
-        attempts = max(wrapper.attempts for wrapper in settlement.retried)
-        delay = full_jitter_seconds(attempts, self._backoff_base, self._backoff_maximum, self._random)
+        if not self._strict and not give_up:
+            self.buffer.rest(settlement.retried, now + settlement.delay)
+            return
         for wrapper in settlement.retried:
-            wrapper.not_before = now + delay
+            wrapper.not_before = now + settlement.delay
         self.buffer.put_back(settlement.retried)
-        if self._demanded:
-            # What was demanded stands behind them now; they leave by themselves and must not use it up.
-            self._demanded += len(settlement.retried)
+        # The other half of a request that was cut must not overtake them.
+        self.buffer.join_halves()
+
+    def hold_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        """Count entries that were given up until their handler has them."""
+        for wrapper in wrappers:
+            self._terminal[wrapper.number] = wrapper
+            self._terminal_bytes += wrapper.size_in_bytes
+
+    def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        """Undo `hold_terminal`: the handler has them, or they go back to the buffer."""
+        for wrapper in wrappers:
+            if self._terminal.pop(wrapper.number, None) is not None:
+                self._terminal_bytes -= wrapper.size_in_bytes

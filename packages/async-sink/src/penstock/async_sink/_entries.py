@@ -24,6 +24,20 @@ class EntryFailure:
     """Whether it was refused because the destination is full: only that slows the writer down."""
     final: bool = False
     """Whether trying again would give the same: then it is not sent again."""
+    spoilt: bool = False
+    """Whether the request was refused whole because of some entry in it: then it is cut in two, and both are sent."""
+
+
+@dataclass(frozen=True)
+class FailedAttempt:
+    """One time that an entry was sent and not accepted."""
+
+    seconds: float
+    """Since it was written."""
+    error_code: str
+    """The destination's code."""
+    error_message: str
+    """The destination's words."""
 
 
 class EntryListener(Protocol):
@@ -58,6 +72,16 @@ class RequestEntryWrapper(msgspec.Struct, Generic[R]):
     """Submissions so far."""
     not_before: float = 0.0
     """Monotonic seconds until which it backs off; 0 for an entry that never failed."""
+    written_at: float = 0.0
+    """Monotonic seconds at which the writer took it on."""
+    forgiven: int = 0
+    """Submissions that do not count against the bound: it was sent along with an entry that spoilt the request."""
+    lane: str | None = None
+    """Part of the destination that it goes to, as far as it is known."""
+    holds_key: bool = False
+    """Whether the next entry of its key waits for it."""
+    history: list["FailedAttempt"] | None = None
+    """Its latest failures, oldest first; None for an entry that never failed."""
 
 
 def total_size_in_bytes(wrappers: Sequence[RequestEntryWrapper[R]]) -> int:

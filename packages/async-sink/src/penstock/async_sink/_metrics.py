@@ -1,6 +1,7 @@
 """Numbers about a writer."""
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -24,8 +25,47 @@ class SinkMetrics:
     throttled: int = 0
     """Entries that came back because the destination was full, counted again each time."""
     rejected: int = 0
-    """Entries that the destination refused for good."""
+    """Entries that were given up because the destination refused them, for good or too often."""
+    expired: int = 0
+    """Entries that were given up because their time to live was over."""
+    dead_lettered: int = 0
+    """Entries that the terminal record handler has taken."""
     timed_out: int = 0
     """Requests without an answer in time."""
     current_send_time_ms: float = 0.0
     """Milliseconds that the latest request took, whether it succeeded or not (currentSendTime)."""
+    max_batch_size: int = 1
+    """The largest request, for `fill_ratio`."""
+    attempts: Counter[int] = field(default_factory=Counter)
+    """Accepted entries by the number of their submissions."""
+    flush_reasons: Counter[str] = field(default_factory=Counter)
+    """Requests by why they left: `size`, `bytes`, `time`, `flush`, `retry`, `full` (a caller waited for room), `pace`
+    (shards got new tokens), `bisected` (part of a request that was refused whole)."""
+    throttled_by_lane: Counter[str] = field(default_factory=Counter)
+    """Throttled entries by lane (shard), counted again each time; where the destination names it."""
+    blocked_seconds: dict[str, float] = field(default_factory=dict)
+    """Seconds by reason. Callers that waited for room, each on its own: `buffer_records`, `buffer_bytes`. Requests that
+    were due and had to wait: `rate` (the strategy), `requests_in_flight`, `back_off` (strict order)."""
+
+    @property
+    def fill_ratio(self) -> float:
+        """Mean share of the largest request's entries that requests had; 0 before the first."""
+        return self.submitted / (self.requests * self.max_batch_size) if self.requests else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkGauges:
+    """A writer at this moment."""
+
+    buffer_records: int
+    """Entries that wait."""
+    buffer_bytes: int
+    """Their bytes."""
+    buffer_age_seconds: float
+    """Since the oldest of them was written; 0 when none waits."""
+    in_flight_requests: int
+    """Requests without an answer."""
+    in_flight_messages: int
+    """Their entries."""
+    limit: int | None
+    """The strategy's limit, in its own unit; None when it has none."""

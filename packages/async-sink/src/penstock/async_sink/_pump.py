@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -11,11 +12,14 @@ from penstock.async_sink._batches import Batch
 from penstock.async_sink._classifier import FatalExceptionClassifier
 from penstock.async_sink._clock import Clock, Timer
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._dispatcher import Dispatcher, Settlement
+from penstock.async_sink._dispatcher import Dispatcher
 from penstock.async_sink._entries import RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._lanes import LaneLimiter
 from penstock.async_sink._result import Outcome, ResultHandler, all_failed
+from penstock.async_sink._settlement import Termination
 from penstock.async_sink._signal import Signal
 from penstock.async_sink._telemetry import SinkTelemetry
+from penstock.async_sink._terminal import TerminalRecord, TerminalRecordHandler
 from penstock.async_sink.errors import (
     RecordsRejectedError,
     RejectedRecord,
@@ -32,12 +36,30 @@ Submit = Callable[[Sequence[R], ResultHandler[R]], Awaitable[None]]
 class _Request(Generic[R]):
     """A request in flight, until its answer or its time-out, whichever comes first."""
 
-    def __init__(self, batch: Batch[R], span: Span, settle: "Callable[[_Request[R], Outcome], None]") -> None:
+    def __init__(
+        self,
+        batch: Batch[R],
+        span: Span,
+        settle: "Callable[[_Request[R], Outcome], None]",
+        limiter: LaneLimiter | None,
+    ) -> None:
         self.batch = batch
         self.span = span
-        self.handler: ResultHandler[R] = ResultHandler(batch, lambda outcome: settle(self, outcome))
+        self.handler: ResultHandler[R] = ResultHandler(batch, lambda outcome: settle(self, outcome), limiter=limiter)
         self.timeout: Timer | None = None
         self.task: asyncio.Task[None] | None = None
+
+
+def _rejected(termination: Termination[R]) -> RejectedRecord:
+    wrapper, failure = termination.wrapper, termination.failure
+    return RejectedRecord(wrapper.number, wrapper.attempts, failure.error_code, failure.error_message)
+
+
+def _throttled_lanes(outcome: Outcome) -> Counter[str]:
+    lanes = outcome.lanes
+    if not lanes:
+        return Counter()
+    return Counter(lane for each in outcome.failures if each.throttled and (lane := lanes[each.index]) is not None)
 
 
 class RequestPump(Generic[R]):
@@ -52,8 +74,12 @@ class RequestPump(Generic[R]):
         submit: Submit[R],
         classifier: FatalExceptionClassifier,
         clock: Clock,
+        terminal: TerminalRecordHandler | None = None,
+        destination: str = "",
     ) -> None:
         self._name = name
+        self._terminal = terminal
+        self._destination = destination
         self._config = config
         self._dispatcher = dispatcher
         self._telemetry = telemetry
@@ -70,6 +96,14 @@ class RequestPump(Generic[R]):
         self._closed = False
         self.changed = Signal()
         self.failure: BaseException | None = None
+
+    def now(self) -> float:
+        """Monotonic seconds."""
+        return self._clock.now()
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back at that time."""
+        return self._clock.call_at(when, callback)
 
     def arm(self) -> None:
         """Start the buffer's timer, if it does not run: an entry has come into an empty buffer."""
@@ -97,6 +131,13 @@ class RequestPump(Generic[R]):
         while (batch := self._dispatcher.next_batch(now)) is not None:
             self._start(batch, now)
             started += 1
+        self._telemetry.blocked(self._dispatcher.blocked_by, now)
+        if self._dispatcher.expired:
+            expired, self._dispatcher.expired = self._dispatcher.expired, []
+            error = self._give_up(expired)
+            if error is not None:
+                self.fail(error)
+            self.changed.notify()
         self._schedule_wake()
         if self._dispatcher.buffer:
             # Whatever stays behind leaves by the next expiry, though nobody writes any more.
@@ -122,7 +163,7 @@ class RequestPump(Generic[R]):
         self.pump()
 
     def _start(self, batch: Batch[R], now: float) -> None:
-        request = _Request(batch, self._telemetry.start(batch), self._settle)
+        request = _Request(batch, self._telemetry.start(batch), self._settle, self._dispatcher.lane_limiter)
         self._requests.add(request)
         request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
         first = batch.wrappers[0].number
@@ -168,8 +209,8 @@ class RequestPump(Generic[R]):
             request.timeout.cancel()
         now, batch = self._clock.now(), request.batch
         give_up = outcome.error is not None or self.failure is not None or self._closed
-        settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up)
-        error = outcome.error or self._reject(settlement)
+        settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up, lanes=outcome.lanes)
+        error = outcome.error or self._give_up(settlement.terminated)
         acknowledged = settlement.acknowledged
         self._telemetry.end(
             request.span,
@@ -177,8 +218,8 @@ class RequestPump(Generic[R]):
             acknowledged=acknowledged,
             acknowledged_bytes=(batch.size_in_bytes if not outcome.failures else total_size_in_bytes(acknowledged)),
             failed=len(outcome.failures),
-            retried=len(settlement.retried),
-            rejected=len(settlement.rejected),
+            retried=len(settlement.retried) + len(settlement.spoilt),
+            throttled_lanes=_throttled_lanes(outcome),
             throttled=settlement.throttled,
             error=error,
         )
@@ -190,18 +231,59 @@ class RequestPump(Generic[R]):
         self.pump()
         self.changed.notify()
 
-    def _reject(self, settlement: Settlement[R]) -> BaseException | None:
-        """Tell the listeners; entries that have none fail the writer, and stay in its snapshot."""
-        orphans: list[RequestEntryWrapper[R]] = []
-        records: list[RejectedRecord] = []
-        for wrapper, failure in settlement.rejected:
-            if wrapper.listener is not None:
-                wrapper.listener.rejected(wrapper.index, wrapper.attempts, failure)
-                continue
-            orphans.append(wrapper)
-            records.append(RejectedRecord(wrapper.number, wrapper.attempts, failure.error_code, failure.error_message))
-        self._dispatcher.buffer.put_back(orphans)
-        return RecordsRejectedError(records) if records else None
+    def _give_up(self, terminated: Sequence[Termination[R]]) -> BaseException | None:
+        """Tell the listeners; entries that have none go to the handler, or fail the writer and stay in its snapshot."""
+        if not terminated:
+            return None
+        self._telemetry.terminated(terminated)
+        orphans: list[Termination[R]] = []
+        told: list[RequestEntryWrapper[R]] = []
+        for each in terminated:
+            wrapper = each.wrapper
+            if wrapper.listener is None:
+                orphans.append(each)
+            else:
+                wrapper.listener.rejected(wrapper.index, wrapper.attempts, each.failure)
+                told.append(wrapper)
+        self._dispatcher.release_terminal(told)
+        if not orphans:
+            return None
+        wrappers = [each.wrapper for each in orphans]
+        if self._terminal is None or self.failure is not None:
+            self._keep(wrappers)
+            return RecordsRejectedError([_rejected(each) for each in orphans])
+        records = [TerminalRecord.of(self._destination, each) for each in orphans]
+        try:
+            pending = self._terminal.handle(records)
+        except Exception as error:
+            self._keep(wrappers)
+            return error
+        if pending is None:
+            self._handled(wrappers)
+        else:
+            task = asyncio.ensure_future(self._hand_over(pending, wrappers))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return None
+
+    async def _hand_over(self, pending: Awaitable[None], wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        try:
+            await pending
+        except Exception as error:
+            self._keep(wrappers)
+            self.fail(error)
+            return
+        self._handled(wrappers)
+        self.pump()
+        self.changed.notify()
+
+    def _keep(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        self._dispatcher.release_terminal(wrappers)
+        self._dispatcher.buffer.put_back(sorted(wrappers, key=lambda wrapper: wrapper.number))
+
+    def _handled(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        self._dispatcher.release_terminal(wrappers)
+        self._telemetry.dead_lettered(len(wrappers))
 
     def fail(self, error: BaseException) -> None:
         """End the writer: the first error is the one that its callers get. Entries stay for the snapshot."""
@@ -218,8 +300,9 @@ class RequestPump(Generic[R]):
         self.changed.notify()
 
     def unacknowledged(self) -> list[RequestEntryWrapper[R]]:
-        """Entries in the buffer and in flight, in the order of writing."""
+        """Entries in the buffer, in flight, and not yet taken by the terminal handler, in the order of writing."""
         held = [wrapper for request in self._requests for wrapper in request.batch.wrappers]
+        held.extend(self._dispatcher.terminal)
         held.extend(self._dispatcher.buffer)
         held.sort(key=lambda wrapper: wrapper.number)
         return held
@@ -234,6 +317,7 @@ class RequestPump(Generic[R]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._keep(list(self._dispatcher.terminal))
         for request in list(self._requests):
             request.handler.retry_failures(all_failed(len(request.batch.wrappers), code="WriterClosed"))
         self.changed.notify()

@@ -6,6 +6,7 @@ from typing import Generic, TypeVar
 
 from penstock.async_sink._batches import Batch
 from penstock.async_sink._entries import EntryFailure
+from penstock.async_sink._lanes import LaneLimiter
 
 R = TypeVar("R")
 
@@ -16,6 +17,7 @@ class Outcome:
 
     failures: Sequence[EntryFailure] = ()
     error: BaseException | None = None
+    lanes: Sequence[str | None] = ()
 
 
 def all_failed(count: int, *, code: str = "", message: str = "", throttled: bool = False) -> list[EntryFailure]:
@@ -29,15 +31,23 @@ class ResultHandler(Generic[R]):
     Call it on the writer's event loop.
     """
 
-    def __init__(self, batch: Batch[R], settle: Callable[[Outcome], None]) -> None:
+    def __init__(
+        self, batch: Batch[R], settle: Callable[[Outcome], None], *, limiter: LaneLimiter | None = None
+    ) -> None:
         self._batch = batch
         self._settle = settle
+        self._limiter = limiter
         self._answered = False
 
     @property
     def answered(self) -> bool:
         """Whether an answer, or the time-out, has come."""
         return self._answered
+
+    @property
+    def wants_lanes(self) -> bool:
+        """Whether the rate limiting strategy would learn from the lanes (shards) of a request without a failure too."""
+        return self._limiter is not None and self._limiter.active
 
     @property
     def first_record_number(self) -> int:
@@ -60,16 +70,31 @@ class ResultHandler(Generic[R]):
             indices = self._indices(entries)
             self._answer(Outcome([EntryFailure(index, throttled=throttled) for index in indices]))
 
-    def retry_failures(self, failures: Sequence[EntryFailure]) -> None:
+    def retry_failures(self, failures: Sequence[EntryFailure], *, lanes: Sequence[str | None] = ()) -> None:
         """Like `retry_for_entries`, by place in the request, with the destination's words.
 
+        `lanes` names the part of the destination (the shard) that took or refused each entry, one for each entry of
+        the request, None where the answer does not say; a strategy with lanes learns from it.
+
         Raises:
-            ValueError: a place is not in this request, or is given twice.
+            ValueError: a place is not in this request, or is given twice; or there are not as many lanes as entries.
         """
+        if lanes and len(lanes) != self._batch.size:
+            raise ValueError(f"{len(lanes)} lanes for a request of {self._batch.size} entries")
         places = {failure.index for failure in failures}
         if len(places) < len(failures) or (places and not 0 <= min(places) <= max(places) < self._batch.size):
             raise ValueError(f"{sorted(places)} are not distinct places in a request of {self._batch.size} entries")
-        self._answer(Outcome(failures))
+        self._answer(Outcome(failures, lanes=lanes))
+
+    def reject_request(self, *, code: str, message: str = "") -> None:
+        """The destination refused the request whole because of some entry that it does not name.
+
+        The request is cut in two and both are sent, until the entry that spoils it stands alone: that one is given
+        up, the others are not charged for it. Only for refusals that an entry causes: one that has another cause
+        gives up every entry, one by one.
+        """
+        count = len(self._batch.wrappers)
+        self._answer(Outcome([EntryFailure(i, code, message, throttled=False, spoilt=True) for i in range(count)]))
 
     def complete_exceptionally(self, error: BaseException) -> None:
         """End the writer: its caller gets the error. The entries stay in the snapshot."""

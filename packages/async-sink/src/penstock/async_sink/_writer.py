@@ -2,10 +2,10 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from random import random as default_random
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry.metrics import MeterProvider
@@ -18,13 +18,14 @@ from penstock.async_sink._converter import ElementConverter, as_converter
 from penstock.async_sink._defaults import aimd_strategy
 from penstock.async_sink._dispatcher import Dispatcher
 from penstock.async_sink._entries import EntryListener, RequestEntryWrapper
-from penstock.async_sink._metrics import SinkMetrics
+from penstock.async_sink._metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._pump import RequestPump
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._telemetry import SinkTelemetry
-from penstock.async_sink.errors import RecordTooLargeError, WriterClosedError
+from penstock.async_sink._terminal import TerminalRecordHandler
+from penstock.async_sink.errors import BufferFullError, RecordTooLargeError, WriterClosedError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
@@ -41,6 +42,9 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
     only while the buffer is full. Once the writer has failed, every call raises the error that ended it.
     """
 
+    requests_are_atomic: ClassVar[bool] = False
+    """Whether the destination accepts or refuses each request whole; then a strict order can keep its batches."""
+
     def __init__(
         self,
         config: AsyncSinkConfig | None = None,
@@ -49,6 +53,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         converter: ElementConverter[I, R] | Callable[[I], R] | None = None,
         strategy: RateLimitingStrategy | None = None,
         classifier: FatalExceptionClassifier = EVERYTHING_IS_FATAL,
+        terminal: TerminalRecordHandler | None = None,
         clock: Clock | None = None,
         random: Callable[[], float] = default_random,
         initial_states: Iterable[BufferedRequestState[R]] = (),
@@ -58,7 +63,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """Make a writer.
 
         `classifier` decides about exceptions that `submit_request_entries` raises: fatal ones end the writer (all of
-        them, by default), for others the request is sent again. `random` gives [0, 1).
+        them, by default), for others the request is sent again. `terminal` takes records that are given up; without it
+        they end the writer, which keeps them for its snapshot. `random` gives [0, 1).
 
         Raises:
             RecordTooLargeError: an entry of the initial states is larger than the limit.
@@ -69,8 +75,21 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         self._strategy = strategy or aimd_strategy(self._config)
         self._classifier = classifier
         self._clock = clock
-        self._telemetry = SinkTelemetry(self._destination, tracer_provider, meter_provider)
-        self._dispatcher: Dispatcher[R] = Dispatcher(self._config, self._strategy, random)
+        self._terminal = terminal
+        self._telemetry = SinkTelemetry(
+            self._destination,
+            tracer_provider,
+            meter_provider,
+            max_batch_size=self._config.max_batch_size,
+            gauges=self._gauges,
+        )
+        self._dispatcher: Dispatcher[R] = Dispatcher(
+            self._config,
+            self._strategy,
+            random,
+            key_of=self.get_order_key,
+            requests_are_atomic=self.requests_are_atomic,
+        )
         self._pump: RequestPump[R] | None = None
         self._records_written = 0
         self._failure_was_raised = False
@@ -86,6 +105,15 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
     @abstractmethod
     def get_size_in_bytes(self, entry: R) -> int:
         """Bytes of an entry, as the destination's limits count them; 0 if bytes do not matter."""
+
+    def get_order_key(self, entry: R) -> Hashable:
+        """The key of an entry, for an order per key; None: the entry has no order. By default its `partition_key`.
+
+        Raises:
+            AttributeError: it has none, and the writer does not say what the key is.
+        """
+        key: Hashable = entry.partition_key  # type: ignore[attr-defined]  # as the docstring says
+        return key
 
     async def open_destination(self) -> None:
         """Open what requests need, such as a connection pool. Called once, on entering the block."""
@@ -138,8 +166,27 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """The error that ended the writer."""
         return self._pump.failure if self._pump is not None else None
 
+    @property
+    def gauges(self) -> SinkGauges:
+        """The writer at this moment."""
+        return self._gauges()
+
+    def _gauges(self) -> SinkGauges:
+        buffer, pump = self._dispatcher.buffer, self._pump
+        oldest = next(iter(buffer), None) if pump is not None else None
+        return SinkGauges(
+            buffer_records=len(buffer),
+            buffer_bytes=buffer.total_size_in_bytes,
+            buffer_age_seconds=0.0 if oldest is None or pump is None else pump.now() - oldest.written_at,
+            in_flight_requests=self.in_flight_requests,
+            in_flight_messages=self.in_flight_messages,
+            limit=getattr(self._strategy, "limit", None),
+        )
+
     async def __aenter__(self) -> Self:
         await self.open_destination()
+        if self._terminal is not None:
+            await self._terminal.open()
         self._pump = RequestPump(
             type(self).__name__,
             self._config,
@@ -148,8 +195,13 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             self.submit_request_entries,
             self._classifier,
             self._clock or LoopClock(),
+            self._terminal,
+            self._destination,
         )
         if self._dispatcher.buffer:
+            now = self._pump.now()
+            for wrapper in self._dispatcher.buffer:
+                wrapper.written_at = now
             self._pump.arm()
             self._pump.pump()
         return self
@@ -174,7 +226,11 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             try:
                 await pump.close()
             finally:
-                await self.close_destination()
+                try:
+                    await self.close_destination()
+                finally:
+                    if self._terminal is not None:
+                        await self._terminal.close()
 
     def _open_pump(self) -> RequestPump[R]:
         pump = self._pump
@@ -186,12 +242,14 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         return pump
 
     async def write(self, element: I, *, listener: EntryListener | None = None, index: int = 0) -> None:
-        """Write one element. Waits only while the buffer is full; cancelled then, the element is not written.
+        """Write one element. Waits only while the buffer is full, for `max_block_time` at most; cancelled then, the
+        element is not written.
 
         `listener` learns what becomes of the entry, under `index`.
 
         Raises:
             RecordTooLargeError: the entry is larger than the limit; the writer goes on.
+            BufferFullError: there was no room in time; the element is not written, the writer goes on.
             SinkError: the writer has failed.
         """
         pump = self._open_pump()
@@ -200,7 +258,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         self._check_size(size, self._records_written)
         if not self._dispatcher.has_room(size):
             await self._wait_for_room(pump, size)
-        wrapper = RequestEntryWrapper(entry, size, self._records_written, otel_context.get_current(), listener, index)
+        context, number = otel_context.get_current(), self._records_written
+        wrapper = RequestEntryWrapper(entry, size, number, context, listener, index, written_at=pump.now())
         self._records_written += 1
         self._dispatcher.buffer.add(wrapper)
         await self._after_adding(pump)
@@ -210,6 +269,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
 
         Raises:
             RecordTooLargeError: an entry is larger than the limit; those before it are written.
+            BufferFullError: there was no room in time; those that had room are written, `records_written` says how
+                many.
             SinkError: the writer has failed.
         """
         for index, element in enumerate(elements):
@@ -226,10 +287,12 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             if not dispatcher.has_room(sizes[done]):
                 await self._wait_for_room(pump, sizes[done])
             upto, added = dispatcher.fitting(sizes, done)
-            number = self._records_written - done
+            number, now = self._records_written - done, pump.now()
             dispatcher.buffer.add_all(
                 [
-                    RequestEntryWrapper(entries[i], sizes[i], number + i, context, listener, first_index + i)
+                    RequestEntryWrapper(
+                        entries[i], sizes[i], number + i, context, listener, first_index + i, written_at=now
+                    )
                     for i in range(done, upto)
                 ],
                 added,
@@ -250,11 +313,23 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             raise RecordTooLargeError(record_number, size, limit)
 
     async def _wait_for_room(self, pump: RequestPump[R], size: int) -> None:
-        while not self._dispatcher.has_room(size):
-            self._dispatcher.demand_batch()
-            pump.pump()
-            await pump.changed.wait()
-            self._open_pump()
+        began = pump.now()
+        reason = "records" if self._dispatcher.held_entries >= self._config.max_buffered_requests else "bytes"
+        limit = None if self._config.max_block_time is None else self._config.max_block_time.total_seconds()
+        timer = None if limit is None else pump.call_at(began + limit, pump.changed.notify)
+        try:
+            while not self._dispatcher.has_room(size):
+                self._dispatcher.demand_batch()
+                pump.pump()
+                if limit is not None and pump.now() - began >= limit:
+                    held, held_bytes = self._dispatcher.held_entries, self._dispatcher.held_bytes
+                    raise BufferFullError(held, held_bytes, limit, reason)
+                await pump.changed.wait()
+                self._open_pump()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._telemetry.waited(f"buffer_{reason}", pump.now() - began)
 
     async def flush(self, end_of_input: bool = False) -> None:
         """Wait until nothing is in flight; with `end_of_input`, until everything is acknowledged.
@@ -311,13 +386,17 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             RecordTooLargeError: an entry is larger than the limit; then nothing was taken over.
         """
         wrappers: list[RequestEntryWrapper[R]] = []
+        # Time to live begins anew: the clock of the writer that they come from may be another one.
+        written_at = self._pump.now() if self._pump is not None else 0.0
         for state in states:
             for entry, _ in state.entries:
                 number = self._records_written + len(wrappers)
                 # Measured again: the limit, or the measure, may be another one now.
                 size = self.get_size_in_bytes(entry)
                 self._check_size(size, number)
-                wrappers.append(RequestEntryWrapper(entry, size, number, otel_context.get_current()))
+                wrappers.append(
+                    RequestEntryWrapper(entry, size, number, otel_context.get_current(), written_at=written_at)
+                )
         self._records_written += len(wrappers)
         for wrapper in wrappers:
             self._dispatcher.buffer.add(wrapper)

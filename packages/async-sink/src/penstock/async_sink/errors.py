@@ -7,6 +7,7 @@ SinkError
 │   └── InvalidRecordError     a field breaks a rule of the destination
 ├── RecordsRejectedError       the destination refused records for good
 ├── DestinationError           the destination refused a whole request for good
+├── BufferFullError            a write found no room in the time that it may wait
 ├── RequestTimeoutError        a request got no answer in time, and time-outs are set to fail
 ├── UnansweredRequestError     a writer's submit_request_entries returned without an answer
 ├── WriterClosedError          the writer was used outside of its `async with` block
@@ -100,6 +101,24 @@ class DestinationError(SinkError):
         self.message = message
         self.entries = entries
         self.first_record_number = first_record_number
+
+
+class BufferFullError(SinkError):
+    """A write found no room in the time that it may wait; its record is not written.
+
+    `held_entries` and `held_bytes` are what the writer holds, `reason` is the limit that was reached: `records` or
+    `bytes`.
+    """
+
+    def __init__(self, held_entries: int, held_bytes: int, waited_seconds: float, reason: str) -> None:
+        super().__init__(
+            f"no room for another record after {waited_seconds:g} s: {held_entries} records and {held_bytes} bytes are "
+            f"held, the limit of {reason} is reached"
+        )
+        self.held_entries = held_entries
+        self.held_bytes = held_bytes
+        self.waited_seconds = waited_seconds
+        self.reason = reason
 
 
 class RequestTimeoutError(SinkError):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._defaults import aimd_strategy
+from penstock.async_sink._defaults import paced_strategy
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry
 from penstock.async_sink._kinesis._writer import KinesisStreamsWriter
 from penstock.async_sink._sink import AsyncSinkBase
@@ -16,8 +16,8 @@ StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
 
 
 def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """AIMD +10, x0.99, after a slow start: a stream throttles record by record, and halving for each ruins the rate."""
-    return aimd_strategy(config, increase_rate=10, decrease_factor=0.99, slow_start=True)
+    """Each shard at its own pace, and congestion control after a slow start: see `paced_strategy`."""
+    return paced_strategy(config)
 
 
 class KinesisStreamsSink(AsyncSinkBase[KinesisRequestEntry, KinesisRequestEntry]):

@@ -1,5 +1,6 @@
 """PutRecords on the wire: JSON out, and only what failed in."""
 
+import re
 from collections.abc import Sequence
 
 import msgspec
@@ -11,6 +12,9 @@ from penstock.aws import ErrorKind, classify_code
 
 # Up to about this many bytes a record, msgspec's own base64 is faster than a call per record to the SIMD one.
 _SIMD_WORTHWHILE_BYTES = 400
+
+
+_SHARD_ID = re.compile(r"\bshardId-\d+\b")
 
 
 class _EncodedEntry(
@@ -30,6 +34,15 @@ class _Count(msgspec.Struct):
 class _Result(msgspec.Struct):
     error_code: str | None = msgspec.field(name="ErrorCode", default=None)
     error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
+    shard_id: str | None = msgspec.field(name="ShardId", default=None)
+
+    @property
+    def shard(self) -> str | None:
+        # A refused record has no field for its shard, but the message names it.
+        if self.shard_id is not None or self.error_message is None:
+            return self.shard_id
+        found = _SHARD_ID.search(self.error_message)
+        return found[0] if found else None
 
 
 class _Results(msgspec.Struct):
@@ -82,3 +95,11 @@ class PutRecordsCodec:
             for index, result in enumerate(results)
             if result.error_code
         ]
+
+    def shards(self, answer: bytes) -> list[str | None]:
+        """The shard of each record of the request, accepted or not; None where the answer does not name it.
+
+        Raises:
+            msgspec.MsgspecError: the answer is not of PutRecords.
+        """
+        return [result.shard for result in _results_decoder.decode(answer).records]

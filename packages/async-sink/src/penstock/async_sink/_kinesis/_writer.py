@@ -10,6 +10,7 @@ from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._kinesis._arrow import EntryBatch
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry, check_entry, size_in_bytes
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
+from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.aws import AwsOptions, JsonClient
 
@@ -67,3 +68,14 @@ class KinesisStreamsWriter(AwsSinkWriter[KinesisRequestEntry, KinesisRequestEntr
     async def send(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> list[EntryFailure]:
         """Call PutRecords; the answer is in the order of the request."""
         return self._codec.failures(await client.call_raw("PutRecords", self._codec.encode(entries)), len(entries))
+
+    async def send_and_locate(
+        self,
+        client: JsonClient,
+        entries: Sequence[KinesisRequestEntry],
+        result_handler: ResultHandler[KinesisRequestEntry],
+    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
+        """Call PutRecords; shards are read when a record was refused, or the strategy goes by them already."""
+        answer = await client.call_raw("PutRecords", self._codec.encode(entries))
+        failures = self._codec.failures(answer, len(entries))
+        return failures, self._codec.shards(answer) if failures or result_handler.wants_lanes else ()

@@ -1,0 +1,153 @@
+"""Where records go that cannot be written."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from penstock.async_sink._entries import FailedAttempt
+from penstock.async_sink._settlement import TerminalReason, Termination
+from penstock.async_sink._writer_protocol import DeadLetterWriter
+
+R = TypeVar("R")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TerminalRecord(Generic[R]):
+    """A record that is not sent again, with what befell it."""
+
+    destination: str
+    """Name of the destination that did not take it."""
+    entry: R
+    """What was sent."""
+    record_number: int
+    """Counts the writer's records from zero, in the order of writing."""
+    size_in_bytes: int
+    """By the writer's measure."""
+    attempts: int
+    """How often it was submitted."""
+    reason: TerminalReason
+    """Why it is given up."""
+    error_code: str
+    """The destination's last code; empty when it gave none."""
+    error_message: str
+    """The destination's last words."""
+    history: tuple[FailedAttempt, ...]
+    """Its latest failures, oldest first, 20 at most."""
+
+    @classmethod
+    def of(cls, destination: str, termination: Termination[R]) -> "TerminalRecord[R]":
+        """The record of what the writer gave up."""
+        wrapper, failure = termination.wrapper, termination.failure
+        return cls(
+            destination=destination,
+            entry=wrapper.entry,
+            record_number=wrapper.number,
+            size_in_bytes=wrapper.size_in_bytes,
+            attempts=wrapper.attempts,
+            reason=termination.reason,
+            error_code=failure.error_code,
+            error_message=failure.error_message,
+            history=tuple(wrapper.history or ()),
+        )
+
+
+class TerminalRecordHandler(Protocol):
+    """Takes care of records that cannot be written.
+
+    Until `handle` has returned, or what it returned has been awaited, the records count as held: they take room in the
+    buffer, `flush(end_of_input=True)` waits for them, and they are in the snapshot. An error ends the writer, and the
+    records stay in its snapshot.
+    """
+
+    async def open(self) -> None:
+        """The writer opens."""
+
+    async def close(self) -> None:
+        """The writer is closed, after the last call of `handle`."""
+
+    def handle(self, records: Sequence[TerminalRecord[Any]]) -> Awaitable[None] | None:
+        """Take records that were given up at the same time."""
+
+
+class CallbackHandler:
+    """Calls a function with each record; it may be asynchronous. What it raises ends the writer."""
+
+    def __init__(self, callback: Callable[[TerminalRecord[Any]], Awaitable[None] | None]) -> None:
+        self._callback = callback
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def handle(self, records: Sequence[TerminalRecord[Any]]) -> Awaitable[None] | None:
+        """Call the function, in the order of the records."""
+        pending = [awaitable for record in records if (awaitable := self._callback(record)) is not None]
+        return _one_after_the_other(pending) if pending else None
+
+
+async def _one_after_the_other(awaitables: Sequence[Awaitable[None]]) -> None:
+    for awaitable in awaitables:
+        await awaitable
+
+
+class DropHandler:
+    """Drops records, logs their number, and counts them; the writer's metrics count them as `dead_lettered`."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        """Records so far."""
+
+    async def open(self) -> None:
+        """Nothing to open."""
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    def handle(self, records: Sequence[TerminalRecord[Any]]) -> None:
+        """Drop the records."""
+        self.dropped += len(records)
+        first = records[0]
+        _logger.warning(
+            "%s: dropped %d record(s), the first is %d: %s %s",
+            first.destination,
+            len(records),
+            first.record_number,
+            first.reason.value,
+            first.error_code,
+        )
+
+
+class DeadLetterHandler:
+    """Writes records to another sink, such as another stream, a queue or a file; they count once it has them.
+
+    `make_writer` makes its writer, whose converter turns a `TerminalRecord` into what that destination takes: the
+    record, the error and the history. If the dead letters cannot be written either, the writer ends.
+    """
+
+    def __init__(self, make_writer: Callable[[], DeadLetterWriter]) -> None:
+        self._make_writer = make_writer
+        self._writer: DeadLetterWriter | None = None
+        self._writing = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Open the dead letters' writer."""
+        self._writer = await self._make_writer().__aenter__()
+
+    async def close(self) -> None:
+        """Close it; every record that was handled is written already."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await writer.close()
+
+    async def handle(self, records: Sequence[TerminalRecord[Any]]) -> None:
+        """Write the records and wait until they are accepted."""
+        assert self._writer is not None
+        async with self._writing:
+            for record in records:
+                await self._writer.write(record)
+            await self._writer.flush(end_of_input=True)
