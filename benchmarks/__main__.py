@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import compile as compile_bench
-from benchmarks import consume, decode_cases, emulator, latency, registry, shards
+from benchmarks import consume, decode_cases, emulator, fetch, latency, registry, shards
 from benchmarks._harness import ROUNDS, Benchmark, Case
 
 BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
@@ -22,6 +22,7 @@ BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "compile": (compile_bench.run, "job graphs of 10 to 10,000 operators to stages, against a tenth of the size"),
     "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
     "emulator": (emulator.run, "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
+    "fetch": (fetch.run, "ranges over gRPC, against a bare stream of the same bytes"),
     "latency": (latency.run, "put to rows at an idle stream, against polling"),
     "registry": (registry.run, "leases and heartbeats on SQLite, against one transaction each"),
     "shards": (shards.run, "one reader process over 1 to 1,000 shards"),

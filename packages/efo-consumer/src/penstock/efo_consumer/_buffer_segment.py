@@ -117,7 +117,10 @@ class Piece:
 
 def rows_upto(records: pa.RecordBatch, sequence_number: int) -> int:
     """Count the leading records whose sequence number is not larger, as integers."""
-    column = records.column("sequenceNumber")
+    column, rows = records.column("sequenceNumber"), int(records.num_rows)
+    # All or nothing is what most callers ask for.
+    if not rows or int(column[rows - 1].as_py()) <= sequence_number:
+        return rows
     return bisect_right(range(records.num_rows), sequence_number, key=lambda row: int(column[row].as_py()))
 
 

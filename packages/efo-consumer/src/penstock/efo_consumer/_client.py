@@ -8,6 +8,7 @@ import grpc
 
 from penstock.efo_consumer import _messages as messages
 from penstock.efo_consumer._reader_api import FollowedBatch
+from penstock.efo_consumer._reader_wire import BatchDecoder, decode
 from penstock.efo_consumer._status import reader_error
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats
+
+READ_RANGE = f"/{pb.DESCRIPTOR.services_by_name['ShardReaderService'].full_name}/ReadRange"
 
 CALL_SECONDS = 30.0
 """How long a call may take beside the time that its caller asked it to wait."""
@@ -81,13 +84,14 @@ class RemoteShardReader:
         max_batch_bytes: int = 0,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`. Leaving the generator early ends the call."""
-        decoder = messages.BatchDecoder()
-        call = self._stub().ReadRange(
-            read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes)
+        decoder = BatchDecoder()
+        read_range = self._channel().unary_stream(
+            READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
         )
+        call = read_range(read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes))
         try:
             async for answer in call:
-                for batch in decoder.decode(answer.arrow_ipc):
+                for batch in decoder.decode(answer):
                     yield batch
         except grpc.aio.AioRpcError as error:
             raise reader_error(error, self.endpoint) from error
@@ -105,7 +109,7 @@ class RemoteShardReader:
         with_encryption_type: bool = False,
     ) -> AsyncGenerator[FollowedBatch, None]:
         """See `ShardReader.follow`. Leaving the generator early ends the call."""
-        decoder = messages.BatchDecoder()
+        decoder = BatchDecoder()
         call = self._stub().Follow(
             pb.FollowRequest(
                 session_id=session_id,
@@ -161,9 +165,12 @@ class RemoteShardReader:
             await channel.close(None)
 
     def _stub(self) -> pb_grpc.ShardReaderServiceAsyncStub:
+        return pb_grpc.ShardReaderServiceStub(self._channel())
+
+    def _channel(self) -> grpc.aio.Channel:
         if self._opened is None:
             self._opened = open_aio_channel(self.endpoint, self._security)
-        return pb_grpc.ShardReaderServiceStub(self._opened)
+        return self._opened
 
 
 def read_range_request(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from penstock.efo_consumer._positions import PositionType, ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._publisher import RecordPublisherType
 from penstock.efo_consumer._reader_api import (
@@ -20,7 +18,7 @@ from penstock.efo_consumer.errors import PositionsError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
 _POSITION_TYPES = {
     PositionType.TRIM_HORIZON: pb.POSITION_TYPE_TRIM_HORIZON,
@@ -199,18 +197,3 @@ def stats_from_message(message: pb.ShardStats) -> ShardStats:
         replays=message.replays,
         losses=message.losses,
     )
-
-
-class BatchDecoder:
-    """Turns the chunks of a ReadRange answer into batches. The batches share the chunks' memory."""
-
-    def __init__(self) -> None:
-        self._schema: pa.Schema | None = None
-
-    def decode(self, chunk: bytes) -> Iterator[pa.RecordBatch]:
-        """Give the batches of a chunk, which holds whole messages of an Arrow IPC stream."""
-        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(chunk)):
-            if self._schema is None:
-                self._schema = pa.ipc.read_schema(message)
-            else:
-                yield pa.ipc.read_record_batch(message, self._schema)

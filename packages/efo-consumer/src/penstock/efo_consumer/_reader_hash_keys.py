@@ -44,14 +44,16 @@ class Deaggregator:
             self._ranges[stream, shard.shard_id] = keys
 
     async def take_apart(self, records: pa.RecordBatch, stream: str, shard_id: str) -> pa.RecordBatch:
-        """Give the user records, USER_RECORD_SCHEMA; always the same ones of the same records.
+        """Give the user records, USER_RECORD_SCHEMA, or the records as they are when none is an aggregate.
+
+        They are always the same ones of the same records.
 
         Raises:
             ShardFailedError: there are aggregates, and the shard's keys cannot be told.
         """
-        keys = None
-        if pc.any(pc.starts_with(records.column("data"), pattern=MAGIC)).as_py():
-            keys = await self._keys(stream, shard_id)
+        if not pc.any(pc.starts_with(records.column("data"), pattern=MAGIC)).as_py():
+            return records
+        keys = await self._keys(stream, shard_id)
         return deaggregate(records, keys, counts=self.counts)
 
     async def _keys(self, stream: str, shard_id: str) -> HashKeyRange | None:

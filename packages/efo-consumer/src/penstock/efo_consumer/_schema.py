@@ -34,6 +34,10 @@ DEFAULT_MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Bytes of a batch at most, about."""
 
 
+_SHARE_NOT_WORTH_JOINING = 8
+"""Joining copies: batches of this part of the most are given as they are."""
+
+
 def read_schema(*, with_encryption_type: bool) -> pa.Schema:
     """Give the schema of a range."""
     return READ_SCHEMA_WITH_ENCRYPTION if with_encryption_type else READ_SCHEMA
@@ -77,6 +81,10 @@ class Rebatcher:
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; give those that are full."""
         for part in self._cut(batch):
+            if part.nbytes >= self._max_batch_bytes // _SHARE_NOT_WORTH_JOINING:
+                yield from self.flush()
+                yield part
+                continue
             rows, nbytes = self._rows + part.num_rows, self._nbytes + part.nbytes
             if rows > MAX_BATCH_ROWS or nbytes > self._max_batch_bytes:
                 yield from self.flush()
@@ -92,6 +100,9 @@ class Rebatcher:
 
     def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         if not batch.num_rows:
+            return
+        if batch.num_rows <= MAX_BATCH_ROWS and batch.nbytes <= self._max_batch_bytes:
+            yield batch
             return
         row_bytes = max(1, batch.nbytes // batch.num_rows)
         step = max(1, min(MAX_BATCH_ROWS, self._max_batch_bytes // row_bytes))

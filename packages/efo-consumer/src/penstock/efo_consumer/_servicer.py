@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
+import grpc
+
 from penstock.efo_consumer import _messages as messages
+from penstock.efo_consumer._reader_wire import encode
 from penstock.efo_consumer._schema import read_schema
 from penstock.efo_consumer._status import status_table
 from penstock.efo_consumer.errors import EfoConsumerError
@@ -14,9 +18,9 @@ from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
 from penstock.rpc import abort_with
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
-    import grpc
+    import pyarrow as pa
 
     from penstock.efo_consumer._reader_api import ShardReader
 
@@ -32,7 +36,12 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Let the server answer for this servicer."""
+        read_range = grpc.unary_stream_rpc_method_handler(
+            self.ReadRange, request_deserializer=pb.ReadRangeRequest.FromString, response_serializer=None
+        )
         pb_grpc.add_ShardReaderServiceServicer_to_server(self, server)
+        # In place of the generated handler of that method, whose serializer would take messages only.
+        server.add_registered_method_handlers(SERVICE_NAME, {"ReadRange": read_range})  # type: ignore[attr-defined]  # missing in the stubs
 
     async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
         """See the contract."""
@@ -56,8 +65,8 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         except EfoConsumerError as error:
             await abort_with(context, error, status_table(error))
 
-    async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[pb.ReadRangeResponse]:
-        """See the contract."""
+    async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[Any]:
+        """See the contract; the answers are their bytes already."""
         schema = read_schema(with_encryption_type=request.with_encryption_type)
         try:
             batches = self._reader.read_range(
@@ -68,9 +77,10 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 max_batch_bytes=request.max_batch_bytes,
             )
             try:
-                yield pb.ReadRangeResponse(arrow_ipc=schema.serialize().to_pybytes())
-                async for batch in batches:
-                    yield pb.ReadRangeResponse(arrow_ipc=batch.serialize().to_pybytes())
+                yield encode(schema.serialize())
+                async with aclosing(_one_ahead(batches)) as answers:
+                    async for message in answers:
+                        yield message
             finally:
                 await batches.aclose()
         except EfoConsumerError as error:
@@ -116,3 +126,20 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         """See the contract."""
         await self._reader.close_session(request.session_id, request.epoch)
         return pb.CloseResponse()
+
+
+async def _one_ahead(batches: AsyncGenerator[pa.RecordBatch, None]) -> AsyncGenerator[bytes, None]:
+    """Encode each batch while the one before it is on its way."""
+
+    async def encode_next() -> bytes | None:
+        batch = await anext(batches, None)
+        return None if batch is None else encode(batch.serialize())
+
+    following = asyncio.create_task(encode_next(), name="encode the next batch")
+    try:
+        while (message := await following) is not None:
+            following = asyncio.create_task(encode_next(), name="encode the next batch")
+            yield message
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from penstock.efo_consumer._client import read_range_request
+from penstock.efo_consumer._client import READ_RANGE, read_range_request
 from penstock.efo_consumer._fleet_members import runs
 from penstock.efo_consumer._fleet_ranges import Resumption, candidates
-from penstock.efo_consumer._messages import BatchDecoder
+from penstock.efo_consumer._reader_wire import BatchDecoder, decode
 from penstock.efo_consumer._status import reader_error
 from penstock.efo_consumer.errors import ReaderUnavailableError
-from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
+from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import ClientSecurity, open_channel
 
 if TYPE_CHECKING:
@@ -85,12 +85,13 @@ def _read(
 ) -> Generator[pa.RecordBatch, None, None]:
     channel = _channel(address, security or ClientSecurity())
     decoder = BatchDecoder()
-    call = pb_grpc.ShardReaderServiceStub(channel).ReadRange(
-        read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes)
+    read_range = channel.unary_stream(
+        READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
     )
+    call = read_range(read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes))
     try:
         for answer in call:
-            yield from decoder.decode(answer.arrow_ipc)
+            yield from decoder.decode(answer)
     except grpc.RpcError as error:
         raise reader_error(error, address) from error
     finally:

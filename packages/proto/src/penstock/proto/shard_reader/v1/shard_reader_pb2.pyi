@@ -455,16 +455,20 @@ class ReadRangeResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ARROW_IPC_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     arrow_ipc: _builtins.bytes
     """One or more whole messages of an Arrow IPC stream: the schema comes first, once; the concatenation of all answers is the stream."""
+    padding: _builtins.bytes
+    """Means nothing: a sender may put it before arrow_ipc, so that the receiver can use that where it lies, on an aligned address."""
     def __init__(
         self,
         *,
         arrow_ipc: _builtins.bytes = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc", "padding", b"padding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
