@@ -51,13 +51,6 @@ class _ChildShard(msgspec.Struct, gc=False):
 
 
 # Members in the order in which the service writes them: msgspec looks for each behind the last.
-class _Record(msgspec.Struct, gc=False, kw_only=True):
-    sequence: str = msgspec.field(name="SequenceNumber")
-    arrival: float | None = msgspec.field(name="ApproximateArrivalTimestamp", default=None)
-    key: str = msgspec.field(name="PartitionKey")
-    encryption: str | None = msgspec.field(name="EncryptionType", default=None)
-
-
 class _BytesRecord(msgspec.Struct, gc=False, kw_only=True):
     sequence: str = msgspec.field(name="SequenceNumber")
     arrival: float | None = msgspec.field(name="ApproximateArrivalTimestamp", default=None)
@@ -89,15 +82,10 @@ class _TextPayload(_Rest, gc=False, kw_only=True):
     records: list[_TextRecord] = msgspec.field(name="Records")
 
 
-class _CutPayload(_Rest, gc=False, kw_only=True):
-    records: list[_Record] = msgspec.field(name="Records")
-
-
-_Payload = _BytesPayload | _TextPayload | _CutPayload
+_Payload = _BytesPayload | _TextPayload
 
 _decode_bytes = msgspec.json.Decoder(_BytesPayload).decode
 _decode_text = msgspec.json.Decoder(_TextPayload).decode
-_decode_cut = msgspec.json.Decoder(_CutPayload).decode
 
 
 class DecodedPayload(msgspec.Struct, frozen=True):
@@ -169,7 +157,7 @@ def _first_data_characters(buffer: bytes, start: int, end: int) -> int:
     return 0 if key < 0 else buffer.find(b'"', text, end) - text
 
 
-def _cut(buffer: bytes, start: int, end: int) -> tuple[_CutPayload, list[bytes]] | None:
+def _cut(buffer: bytes, start: int, end: int) -> tuple[_TextPayload, list[bytes]] | None:
     """Decode with the data cut out; None if the JSON is written in a way that only a whole decode can read.
 
     A quote inside a JSON string is escaped, so `"Data":"` begins a member, and the next quote ends its value: base64
@@ -189,7 +177,8 @@ def _cut(buffer: bytes, start: int, end: int) -> tuple[_CutPayload, list[bytes]]
         texts.append(view[text_start:text_end])
         position = text_end
     rest.append(buffer[position:end])
-    payload = _decode_cut(b"".join(rest))
+    # Every record still has to have its member, now empty: else a text could come to the wrong record.
+    payload = _decode_text(b"".join(rest))
     if len(payload.records) != len(texts):
         return None
     decode = pybase64.b64decode
@@ -201,7 +190,7 @@ def _cut(buffer: bytes, start: int, end: int) -> tuple[_CutPayload, list[bytes]]
 
 
 def _to_arrow(
-    records: Sequence[_BytesRecord] | Sequence[_TextRecord] | Sequence[_Record], blobs: list[bytes]
+    records: Sequence[_BytesRecord] | Sequence[_TextRecord], blobs: list[bytes]
 ) -> tuple[pa.RecordBatch, int]:
     if not records:
         return EMPTY_RECORDS, 0
