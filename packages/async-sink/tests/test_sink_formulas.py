@@ -1,0 +1,300 @@
+"""Each strategy follows its written formula."""
+
+from datetime import timedelta
+from math import cbrt, sqrt
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.async_sink import (
+    AIMDScalingStrategy,
+    All,
+    AsyncSinkConfig,
+    CongestionControlConfig,
+    CongestionControlInfo,
+    GradientRateLimitingStrategy,
+    PerShardRateLimitingStrategy,
+    ProportionalScalingStrategy,
+    RateLimitingStrategy,
+    RequestInfo,
+    ResultInfo,
+    ScalingDecision,
+    ScalingTarget,
+    ShardBucket,
+    ThresholdCongestionControlStrategy,
+    TokenBucketRateLimitingStrategy,
+    aimd_strategy,
+)
+from penstock.async_sink.errors import SinkOptionError
+
+
+def answered(strategy: RateLimitingStrategy, size: int, seconds: float = 0.1, **result: Any) -> None:
+    strategy.register_in_flight_request(RequestInfo(size))
+    given = {"failed_messages": 0, "submitted_at": 10.0, "now": 10.0 + seconds, **result}
+    strategy.register_completed_request(ResultInfo(batch_size=size, **given))
+
+
+@given(
+    rate=st.floats(1.0, 5_000.0),
+    burst=st.floats(0.05, 3.0),
+    steps=st.lists(st.tuples(st.floats(0.0, 2.0), st.integers(1, 500)), min_size=1, max_size=60),
+)
+def test_a_token_bucket_lets_no_more_through_than_its_rate_and_its_burst(
+    rate: float, burst: float, steps: list[tuple[float, int]]
+) -> None:
+    """Over any stretch of time at most capacity + rate x seconds leaves."""
+    strategy = TokenBucketRateLimitingStrategy(records_per_second=rate, burst_seconds=burst)
+    capacity = max(1.0, rate * burst)
+    now, sent = 100.0, 0
+    for wait, size in steps:
+        now += wait
+        request = RequestInfo(min(size, strategy.get_max_batch_size()), now=now)
+        if not strategy.should_block(request):
+            strategy.register_in_flight_request(request)
+            sent += request.batch_size
+        assert sent <= capacity + rate * (now - 100.0) + 1e-6 * (1 + rate)
+
+
+@given(rate=st.floats(0.5, 5_000.0), size=st.integers(1, 400), size_in_bytes=st.integers(0, 10_000))
+def test_a_token_bucket_says_exactly_when_to_ask_again(rate: float, size: int, size_in_bytes: int) -> None:
+    """Just before that time it still blocks, at that time it does not: nothing hangs, and nothing is asked in vain."""
+    strategy = TokenBucketRateLimitingStrategy(
+        records_per_second=rate, bytes_per_second=rate * 10, requests_per_second=rate
+    )
+    while not strategy.should_block(RequestInfo(size, size_in_bytes, 5.0)):
+        strategy.register_in_flight_request(RequestInfo(size, size_in_bytes, 5.0))
+    wait = strategy.ask_again_after(RequestInfo(size, size_in_bytes, 5.0))
+    assert wait is not None
+    assert wait > 0.0
+    assert strategy.should_block(RequestInfo(size, size_in_bytes, 5.0 + wait * 0.99))
+    assert not strategy.should_block(RequestInfo(size, size_in_bytes, 5.0 + wait * 1.000001 + 1e-9))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"records_per_second": 0.0}, {"bytes_per_second": -1.0}, {"requests_per_second": 1, "burst_seconds": 0}],
+)
+def test_a_wrong_argument_of_the_token_bucket_is_an_error(options: dict[str, float]) -> None:
+    """Rates and burst are more than 0, and there is at least one rate."""
+    with pytest.raises(SinkOptionError):
+        TokenBucketRateLimitingStrategy(**options)
+
+
+@given(
+    trips=st.lists(st.floats(0.001, 10.0), min_size=1, max_size=50),
+    tolerance=st.floats(1.0, 3.0),
+    smoothing=st.floats(0.05, 1.0),
+    window=st.integers(1, 600),
+)
+def test_the_gradient_follows_its_formula(trips: list[float], tolerance: float, smoothing: float, window: int) -> None:
+    """Whatever the round trips are, limit and usual round trip are those of the formula."""
+    strategy = GradientRateLimitingStrategy(
+        initial_limit=100, max_limit=1_000, tolerance=tolerance, smoothing=smoothing, window=window
+    )
+    limit, usual = 100.0, None
+    for trip in trips:
+        answered(strategy, strategy.limit, trip)
+        trip = (10.0 + trip) - 10.0
+        usual = trip if usual is None else usual + (trip - usual) / window
+        if usual > 2 * trip:
+            usual *= 0.95
+        gradient = max(0.5, min(1.0, tolerance * usual / trip))
+        limit = max(1.0, min(1_000.0, limit + smoothing * (limit * gradient + sqrt(limit) - limit)))
+        assert strategy.limit == pytest.approx(limit, abs=1.0)
+        assert strategy.usual_round_trip_seconds == pytest.approx(usual)
+
+
+def test_the_gradient_comes_down_when_answers_slow_down_and_up_again_when_they_do_not() -> None:
+    """Five times the round trip shrinks the limit, the old one lets it grow."""
+    strategy = GradientRateLimitingStrategy(initial_limit=400)
+    for _ in range(20):
+        answered(strategy, strategy.limit, 0.1)
+    high = strategy.limit
+    for _ in range(20):
+        answered(strategy, strategy.limit, 0.5)
+    low = strategy.limit
+    for _ in range(200):
+        answered(strategy, strategy.limit, 0.1)
+    assert low < high / 2
+    assert strategy.limit > high
+
+
+def test_a_throttle_shrinks_the_gradients_limit_once_per_round_trip() -> None:
+    """Requests that were sent before the decrease do not decrease again."""
+    strategy = GradientRateLimitingStrategy(initial_limit=100)
+    for _ in range(3):
+        answered(strategy, 10, failed_messages=1)
+    assert strategy.limit == 90
+
+
+@given(
+    threshold=st.floats(0.0, 0.99),
+    needed=st.integers(1, 5),
+    within=st.none() | st.floats(0.5, 10.0),
+    answers=st.lists(st.tuples(st.integers(0, 10), st.booleans(), st.floats(0.0, 3.0)), max_size=60),
+)
+def test_the_thresholds_are_kept(
+    threshold: float, needed: int, within: float | None, answers: list[tuple[int, bool, float]]
+) -> None:
+    """Down only above the share of failures; up only after so many successes in a row, in so much time."""
+    span = None if within is None else timedelta(seconds=within)
+    strategy = ThresholdCongestionControlStrategy(
+        scale_down_failure_threshold=threshold, scale_up_after_successes=needed, scale_up_within=span
+    )
+    seconds = None if span is None else span.total_seconds()
+    row: list[float] = []
+    now = 0.0
+    for failed, other, wait in answers:
+        now += wait
+        info = CongestionControlInfo(failed_messages=failed, batch_size=10, succeeded=not failed and not other, now=now)
+        decision = strategy.decide(info)
+        if failed:
+            row = []
+            expected = ScalingDecision.SCALE_DOWN if failed > threshold * 10 else ScalingDecision.KEEP
+        elif other:
+            expected = ScalingDecision.KEEP
+        else:
+            row.append(now)
+            recent = row[-needed:]
+            up = len(recent) == needed and (seconds is None or now - recent[0] <= seconds)
+            expected = ScalingDecision.SCALE_UP if up else ScalingDecision.KEEP
+            row = [] if up else row
+        assert decision is expected
+
+
+def test_the_shape_of_the_first_draft_makes_a_strategy() -> None:
+    """What, when and how much are given apart; each writer's strategy keeps its own row of successes."""
+    config = CongestionControlConfig(
+        congestion_control_strategy=ThresholdCongestionControlStrategy(
+            scale_down_failure_threshold=0.5, scale_up_after_successes=2
+        ),
+        scaling_strategy=AIMDScalingStrategy(increase_rate=1, decrease_factor=0.5, rate_threshold=100),
+        target=ScalingTarget.IN_FLIGHT_REQUESTS,
+    )
+    limits = AsyncSinkConfig(max_in_flight_requests=10)
+    first, second = config(limits), config(limits)
+    answered(first, 10, failed_messages=5)
+    assert first.limit == 10
+    answered(first, 10, failed_messages=6)
+    assert first.limit == 5
+    answered(first, 10)
+    answered(second, 10)
+    assert (first.limit, second.limit) == (5, 10)
+    answered(first, 10)
+    assert first.limit == 6
+
+
+@given(st.integers(1, 10_000), st.floats(0.001, 1.0), st.integers(1, 100))
+def test_proportional_scaling_shrinks_by_the_share_that_failed(current: int, share: float, floor: int) -> None:
+    """max(floor, round(current x (1 - share)))."""
+    scaling = ProportionalScalingStrategy(increase_rate=10, rate_threshold=20_000, floor=floor)
+    down = scaling.scale_down_by(current, share)
+    assert down == floor or abs(down - current * (1 - share)) <= 0.5 + 1e-6
+    assert down >= floor
+    assert scaling.scale_up(current) == current + 10
+
+
+def test_a_throttle_shrinks_the_limit_by_its_share() -> None:
+    """One of a hundred refused takes a hundredth away."""
+    from penstock.async_sink import CongestionControlRateLimitingStrategy
+
+    strategy = CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=10,
+        initial_max_in_flight_messages=1_000,
+        scaling_strategy=ProportionalScalingStrategy(rate_threshold=2_000),
+    )
+    answered(strategy, 100, failed_messages=1)
+    assert strategy.limit == 990
+
+
+@given(
+    share=st.integers(1, 99),
+    after=st.floats(0.0, 4.0),
+    earlier=st.integers(0, 99),
+)
+def test_the_pace_of_a_shard_follows_its_curve(share: int, after: float, earlier: int) -> None:
+    """scale(t) = clamp(S x (1 + c (t - K)^3), floor, 1) with K = cube root of (f / c), for the latest decrease."""
+    bucket = ShardBucket(1_000.0, 1e6, now=0.0)
+    before = 1.0
+    if earlier:
+        bucket.answered(100 - earlier, earlier, 1.0, 1.0)
+        before = bucket.scale(2.0)
+    bucket.answered(100 - share, share, 2.0, 2.0)
+    rest = cbrt(share / 100 / bucket.GROWTH)
+    expected = before * (1 + bucket.GROWTH * (2.0 + after - 2.0 - rest) ** 3)
+    assert bucket.scale(2.0 + after) == pytest.approx(max(bucket.FLOOR, min(1.0, expected)), abs=1e-6)
+
+
+def test_requests_from_before_a_decrease_do_not_decrease_a_shard_again() -> None:
+    """One round trip of throttles shrinks the pace once."""
+    bucket = ShardBucket(1_000.0, 1e6, now=0.0)
+    for now in (5.0, 5.01, 5.02):
+        bucket.answered(50, 50, 4.9, now)
+    assert bucket.scale(5.02) == pytest.approx(0.5, abs=0.08)
+    bucket.answered(50, 50, 5.03, 5.04)
+    assert bucket.scale(5.04) < 0.3
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 0.7), st.integers(1, 100_000)), min_size=1, max_size=100))
+def test_a_shard_gets_no_more_than_its_rates(steps: list[tuple[float, int]]) -> None:
+    """Over any time at most half a second's burst and the rates of records and bytes leave for a shard."""
+    bucket = ShardBucket(1_000.0, 1e6, now=50.0)
+    now, records, sent_bytes = 50.0, 0, 0
+    for wait, size in steps:
+        now += wait
+        while bucket.take(size, now):
+            records += 1
+            sent_bytes += size
+        assert records <= 500 + 1_000 * (now - 50.0 + 0.05)
+        assert sent_bytes <= 500_000 + 1e6 * (now - 50.0 + 0.05) + 100_000
+
+
+class _Says:
+    def __init__(self, blocks: bool, wait: float | None, size: int) -> None:
+        self.blocks, self.wait, self.size, self.seen = blocks, wait, size, 0
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        self.seen += request.batch_size
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        self.seen -= result.batch_size
+
+    def should_block(self, request: RequestInfo) -> bool:
+        return self.blocks
+
+    def get_max_batch_size(self) -> int:
+        return self.size
+
+    def ask_again_after(self, request: RequestInfo) -> float | None:
+        return self.wait
+
+
+@given(st.lists(st.tuples(st.booleans(), st.none() | st.floats(0.0, 9.0), st.integers(1, 500)), min_size=1, max_size=6))
+def test_all_is_the_strictest_of_its_strategies(parts: list[tuple[bool, float | None, int]]) -> None:
+    """Any blocks, the smallest batch counts, the longest wait of those that block; None if one waits for an answer."""
+    strategies = [_Says(*part) for part in parts]
+    every, request = All(*strategies), RequestInfo(7)
+    every.register_in_flight_request(request)
+    assert [each.seen for each in strategies] == [7] * len(parts)
+    every.register_completed_request(ResultInfo(0, 7))
+    assert [each.seen for each in strategies] == [0] * len(parts)
+    assert every.should_block(request) == any(blocks for blocks, _, _ in parts)
+    assert every.get_max_batch_size() == min(size for _, _, size in parts)
+    waits = [wait for blocks, wait, _ in parts if blocks]
+    if waits:
+        assert every.ask_again_after(request) == (
+            None if None in waits else max(wait for wait in waits if wait is not None)
+        )
+
+
+def test_all_shows_the_lanes_and_the_smallest_limit_of_its_parts() -> None:
+    """One part may have lanes; a second one is refused, and so is nothing at all."""
+    shards = PerShardRateLimitingStrategy()
+    both = All(aimd_strategy(AsyncSinkConfig()), shards)
+    assert both.lane_limiter is shards
+    assert both.limit == 25_000
+    for strategies in ([], [shards, PerShardRateLimitingStrategy()]):
+        with pytest.raises(SinkOptionError):
+            All(*strategies)
