@@ -8,17 +8,20 @@ import pyarrow.compute as pc
 
 from penstock.async_sink._columns import first_row, read_column
 from penstock.async_sink._kinesis._entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry, check_hash_key
+from penstock.async_sink._kinesis._partition_key import PartitionKey
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 
 DATA = "data"
 PARTITION_KEY = "partitionKey"
 EXPLICIT_HASH_KEY = "explicitHashKey"
+_KEY_COLUMN = PartitionKey.from_column(PARTITION_KEY)
 
 
 class EntryBatch:
     """A record batch that is checked as a whole, and becomes entries slice by slice as they are needed.
 
-    Columns: `data` binary, `partitionKey` string, and `explicitHashKey` string where wanted (null for none).
+    Columns: `data` binary, `partitionKey` string (or what the partition key is made of), and `explicitHashKey` string
+    where wanted (null for none).
 
     Raises:
         SinkOptionError: a column is missing or of a type that cannot be read.
@@ -26,10 +29,18 @@ class EntryBatch:
         RecordTooLargeError: a record is larger than the limit.
     """
 
-    def __init__(self, batch: pa.RecordBatch, *, first_number: int, max_record_size_in_bytes: int) -> None:
+    def __init__(
+        self,
+        batch: pa.RecordBatch,
+        *,
+        first_number: int,
+        max_record_size_in_bytes: int,
+        partition_key: PartitionKey | None = None,
+    ) -> None:
         self._first_number = first_number
         self._data = read_column(batch, DATA, pa.binary())
-        self._keys = read_column(batch, PARTITION_KEY, pa.string())
+        keys = partition_key or _KEY_COLUMN
+        self._keys = keys.of_rows(batch)
         self._hash_keys: Any = None
         if EXPLICIT_HASH_KEY in batch.schema.names:
             hash_keys = read_column(batch, EXPLICIT_HASH_KEY, pa.string())

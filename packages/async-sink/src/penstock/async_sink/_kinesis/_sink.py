@@ -1,11 +1,16 @@
 """The sink for a stream."""
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
-from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._defaults import paced_strategy
+from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
+from penstock.async_sink._converter import ElementConverter
+from penstock.async_sink._defaults import aimd_strategy, paced_strategy
+from penstock.async_sink._kinesis._aggregate import AggregationConfig
+from penstock.async_sink._kinesis._aggregating import AggregatingKinesisWriter
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry
-from penstock.async_sink._kinesis._writer import KinesisStreamsWriter
+from penstock.async_sink._kinesis._partition_key import PartitionKey
+from penstock.async_sink._kinesis._writer import KinesisEntryWriter, KinesisStreamsWriter
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
@@ -20,7 +25,27 @@ def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
     return paced_strategy(config)
 
 
-class KinesisStreamsSink(AsyncSinkBase[KinesisRequestEntry, KinesisRequestEntry]):
+def aggregation_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
+    """AIMD +100, x0.9, after a slow start, in user records: an aggregate takes many of them along."""
+    return aimd_strategy(config, increase_rate=100, decrease_factor=0.9, slow_start=True)
+
+
+def kinesis_aggregation_config(**options: Any) -> AsyncSinkConfig:
+    """An `AsyncSinkConfig` for aggregates: 10,000 user records a request, 4.5 MiB, 100,000 in the buffer.
+
+    Raises:
+        SinkOptionError: an option is wrong.
+    """
+    defaults = {
+        "max_batch_size": 10_000,
+        "max_buffered_requests": 100_000,
+        # What frames the user records in their aggregates has room up to the 5 MiB of a request.
+        "max_batch_size_in_bytes": 9 * MEBIBYTE // 2,
+    }
+    return AsyncSinkConfig(**{**defaults, **options})
+
+
+class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
     """Writes to a Kinesis data stream by PutRecords, at least once.
 
     Can be pickled: a Spark driver makes it, tasks make writers of it.
@@ -36,28 +61,47 @@ class KinesisStreamsSink(AsyncSinkBase[KinesisRequestEntry, KinesisRequestEntry]
         *,
         stream_arn: str | None = None,
         config: AsyncSinkConfig | None = None,
-        strategy: StrategyFactory = kinesis_strategy,
+        strategy: StrategyFactory | None = None,
+        converter: ElementConverter[Any, KinesisRequestEntry] | Callable[[Any], KinesisRequestEntry] | None = None,
+        partition_key: PartitionKey | None = None,
+        aggregation: AggregationConfig | None = None,
     ) -> None:
-        """Describe the stream. `strategy` makes the rate limiting strategy of each writer."""
+        """Describe the stream.
+
+        `strategy` makes the rate limiting strategy of each writer. Without a `converter`, elements are
+        `KinesisRequestEntry`s; `partition_key` is for record batches without a column `partitionKey`. With
+        `aggregation` records travel in aggregates of the producer library, which readers take apart; then the default
+        limits are those of `kinesis_aggregation_config`.
+        """
         if (stream_name is None) == (stream_arn is None):
             raise SinkOptionError("stream_name", "give either a stream name or a stream ARN")
         self._aws = aws
         self._stream_name = stream_name
         self._stream_arn = stream_arn
-        self._config = config or AsyncSinkConfig()
-        self._strategy = strategy
+        self._aggregation = aggregation
+        self._config = config or (AsyncSinkConfig() if aggregation is None else kinesis_aggregation_config())
+        self._strategy = strategy or (kinesis_strategy if aggregation is None else aggregation_strategy)
+        self._converter = converter
+        self._partition_key = partition_key
 
-    def create_writer(self) -> KinesisStreamsWriter:
+    def create_writer(self) -> KinesisEntryWriter:
         """A writer with an empty buffer, an own connection pool and an own rate limit."""
         return self.restore_writer(())
 
-    def restore_writer(self, states: Iterable[BufferedRequestState[KinesisRequestEntry]]) -> KinesisStreamsWriter:
+    def restore_writer(self, states: Iterable[BufferedRequestState[KinesisRequestEntry]]) -> KinesisEntryWriter:
         """A writer that begins with what others left behind."""
-        return KinesisStreamsWriter(
-            self._aws,
-            stream_name=self._stream_name,
-            stream_arn=self._stream_arn,
-            config=self._config,
-            strategy=self._strategy(self._config),
-            initial_states=states,
-        )
+        arguments: dict[str, Any] = {
+            "stream_name": self._stream_name,
+            "stream_arn": self._stream_arn,
+            "config": self._config,
+            "strategy": self._strategy(self._config),
+            "converter": self._converter,
+            "initial_states": states,
+        }
+        writer: KinesisEntryWriter
+        if self._aggregation is None:
+            writer = KinesisStreamsWriter(self._aws, **arguments)
+        else:
+            writer = AggregatingKinesisWriter(self._aws, aggregation=self._aggregation, **arguments)
+        writer.partition_key = self._partition_key
+        return writer

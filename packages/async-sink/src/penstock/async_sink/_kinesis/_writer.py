@@ -9,14 +9,18 @@ from penstock.async_sink._aws_writer import AwsSinkWriter
 from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._kinesis._arrow import EntryBatch
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry, check_entry, size_in_bytes
+from penstock.async_sink._kinesis._partition_key import PartitionKey
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.aws import AwsOptions, JsonClient
 
 
-class KinesisEntryWriter(AsyncSinkWriter[KinesisRequestEntry, KinesisRequestEntry]):
+class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
     """What writers of Kinesis entries share, wherever the entries go."""
+
+    partition_key: PartitionKey | None = None
+    """Where the keys of record batches come from; None for their column `partitionKey`."""
 
     def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
         """Data and partition key, as the service counts a record.
@@ -28,9 +32,9 @@ class KinesisEntryWriter(AsyncSinkWriter[KinesisRequestEntry, KinesisRequestEntr
         return size_in_bytes(entry)
 
     async def write_many(
-        self, elements: Iterable[KinesisRequestEntry] | pa.RecordBatch, *, listener: EntryListener | None = None
+        self, elements: Iterable[Any] | pa.RecordBatch, *, listener: EntryListener | None = None
     ) -> None:
-        """Write entries, or the rows of a record batch with `data`, `partitionKey` and perhaps `explicitHashKey`.
+        """Write elements, or the rows of a record batch with `data`, `partitionKey` and perhaps `explicitHashKey`.
 
         A record batch is checked as a whole before any of it is written, and turned into entries slice by slice as
         the buffer has room.
@@ -47,6 +51,7 @@ class KinesisEntryWriter(AsyncSinkWriter[KinesisRequestEntry, KinesisRequestEntr
         batch = EntryBatch(
             elements,
             first_number=self.records_written,
+            partition_key=self.partition_key,
             max_record_size_in_bytes=self.config.max_record_size_in_bytes,
         )
         rows = self.config.max_batch_size
@@ -55,7 +60,7 @@ class KinesisEntryWriter(AsyncSinkWriter[KinesisRequestEntry, KinesisRequestEntr
             await self._write_entries(entries, sizes, listener=listener, first_index=start)
 
 
-class KinesisStreamsWriter(AwsSinkWriter[KinesisRequestEntry, KinesisRequestEntry], KinesisEntryWriter):
+class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntryWriter):
     """Sends entries by PutRecords. Made by `KinesisStreamsSink.create_writer`."""
 
     SERVICE = "kinesis"

@@ -1,0 +1,120 @@
+"""Where a record's partition key comes from."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+
+from penstock.async_sink._columns import read_column
+from penstock.async_sink._converter import WriteContext
+from penstock.async_sink._kinesis._entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry
+from penstock.async_sink.errors import SinkOptionError
+
+
+class PartitionKey(ABC):
+    """Gives a record its partition key; elements and rows get the same one."""
+
+    @abstractmethod
+    def of_element(self, element: Any) -> str:
+        """The key of an element."""
+
+    @abstractmethod
+    def of_rows(self, batch: pa.RecordBatch) -> Any:
+        """The keys of a record batch: a column of strings.
+
+        Raises:
+            SinkOptionError: the batch has not the column that they come from.
+        """
+
+    @staticmethod
+    def from_column(name: str) -> "PartitionKey":
+        """The value of a column; of an element, its item of that name. Numbers become their digits."""
+        return _FromColumn(name)
+
+    @staticmethod
+    def from_function(function: Callable[[Any], str]) -> "PartitionKey":
+        """What a function makes of the element; of a row, given as a dictionary."""
+        return _FromFunction(function)
+
+    @staticmethod
+    def fixed(key: str) -> "PartitionKey":
+        """The same for all: everything goes to one shard, in order where order is kept.
+
+        Raises:
+            SinkOptionError: the key has not 1 to 256 characters.
+        """
+        return _Fixed(key)
+
+    @staticmethod
+    def random() -> "PartitionKey":
+        """A new one for each record: an even spread over the shards."""
+        return _Random()
+
+
+@dataclass(frozen=True)
+class _FromColumn(PartitionKey):
+    name: str
+
+    def of_element(self, element: Any) -> str:
+        return str(element[self.name])
+
+    def of_rows(self, batch: pa.RecordBatch) -> Any:
+        return read_column(batch, self.name, pa.string())
+
+
+@dataclass(frozen=True)
+class _FromFunction(PartitionKey):
+    function: Callable[[Any], str]
+
+    def of_element(self, element: Any) -> str:
+        return self.function(element)
+
+    def of_rows(self, batch: pa.RecordBatch) -> Any:
+        return pa.array([self.function(row) for row in batch.to_pylist()], pa.string())
+
+
+@dataclass(frozen=True)
+class _Fixed(PartitionKey):
+    key: str
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.key) <= MAX_PARTITION_KEY_LENGTH:
+            raise SinkOptionError("partition_key", f"has {len(self.key)} characters, not 1 to 256")
+
+    def of_element(self, element: Any) -> str:
+        return self.key
+
+    def of_rows(self, batch: pa.RecordBatch) -> Any:
+        return pa.repeat(pa.scalar(self.key, pa.string()), batch.num_rows)
+
+
+@dataclass(frozen=True)
+class _Random(PartitionKey):
+    def of_element(self, element: Any) -> str:
+        return uuid4().hex
+
+    def of_rows(self, batch: pa.RecordBatch) -> Any:
+        return pa.array([uuid4().hex for _ in range(batch.num_rows)], pa.string())
+
+
+@dataclass(frozen=True)
+class KinesisElementConverter:
+    """Makes records of elements: bytes by one function, keys by others."""
+
+    serialize: Callable[[Any], bytes]
+    """The record's bytes."""
+    partition_key: PartitionKey
+    """Its partition key."""
+    explicit_hash_key: Callable[[Any], str | None] | None = None
+    """Its explicit hash key, if it has one: decimal digits, less than 2^128."""
+
+    def apply(self, element: Any, context: WriteContext) -> KinesisRequestEntry:
+        """The record of an element."""
+        return KinesisRequestEntry(
+            self.serialize(element),
+            self.partition_key.of_element(element),
+            None if self.explicit_hash_key is None else self.explicit_hash_key(element),
+        )
