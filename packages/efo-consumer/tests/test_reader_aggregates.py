@@ -11,6 +11,7 @@ from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     ReaderConfig,
+    RecordPublisherConfig,
     ShardPosition,
     ShardRange,
     ranges_between,
@@ -102,5 +103,6 @@ async def test_malformed_aggregates_and_all_of_them_on_request_come_whole() -> N
     whole = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
     async with LocalShardReader(kinesis) as reader:
         assert [data for *_, data in await rows(reader, [whole])] == [damaged, b"b", b"c"]
-    async with LocalShardReader(kinesis, ReaderConfig(deaggregate=False)) as reader:
-        assert [data for *_, data in await rows(reader, [whole])] == [damaged, sound]
+    for config in (ReaderConfig(deaggregate=False), ReaderConfig(publisher=RecordPublisherConfig(deaggregate=False))):
+        async with LocalShardReader(kinesis, config) as reader:
+            assert [data for *_, data in await rows(reader, [whole])] == [damaged, sound]

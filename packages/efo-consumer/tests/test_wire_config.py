@@ -38,7 +38,9 @@ def test_every_key_is_read(prefix: str) -> None:
             f"{prefix}shard.getrecords.maxrecordcount": "500",
             f"{prefix}shard.getrecords.intervalmillis": "1000",
             f"{prefix}shard.getiterator.backoff.max": "5000",
+            f"{prefix}shard.adaptivereads": "False",
             "subscribeTransport": "http1",
+            "deaggregate": "false",
             "unrelated": "x",
         }
     )
@@ -52,6 +54,8 @@ def test_every_key_is_read(prefix: str) -> None:
     assert config.get_records_max_records == 500
     assert config.get_records_interval == timedelta(seconds=1)
     assert config.get_shard_iterator.maximum == timedelta(seconds=5)
+    assert not config.get_records_adaptive
+    assert not config.deaggregate
 
 
 @pytest.mark.parametrize(
@@ -59,6 +63,7 @@ def test_every_key_is_read(prefix: str) -> None:
     [
         ("flink.stream.recordpublisher", "carrier pigeon"),
         ("subscribeTransport", "http3"),
+        ("deaggregate", "perhaps"),
         ("shard.subscribetoshard.maxretries", "many"),
         ("shard.getrecords.intervalmillis", ""),
     ],

@@ -10,10 +10,13 @@ import pytest
 from aws_kinesis_agg.aggregator import AggRecord, messages_pb2
 from hypothesis import example, given
 from hypothesis import strategies as st
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from penstock.efo_consumer._kpl import USER_RECORD_SCHEMA, DeaggregationCounts, HashKeyRange, deaggregate
 from penstock.efo_consumer._kpl_format import MAGIC, MalformedAggregateError, parse_aggregate
 from penstock.efo_consumer._publisher import WIRE_SCHEMA
+from penstock.efo_consumer._publisher_metrics import PublisherMetrics
 
 _ARRIVAL = datetime(2026, 1, 1, tzinfo=UTC)
 _keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
@@ -247,3 +250,27 @@ def _accepted(blob: bytes) -> list[tuple[str, bytes]] | None:
         return None
     assert [row[1] for row in found] == list(range(len(found)))
     return [(row[2], row[4]) for row in found]
+
+
+def test_what_was_taken_apart_is_counted() -> None:
+    """Aggregates, user records and malformed aggregates are metrics of stream and shard, by the field's names.
+
+    The SDK writes all names in small letters.
+    """
+    reader = InMemoryMetricReader()
+    metrics = PublisherMetrics(MeterProvider([reader]).get_meter("test"))
+    counts = DeaggregationCounts()
+    deaggregate(wire(aggregate(("a", b"1", None), ("b", b"2", None)), MAGIC, b"plain"), counts=counts)
+    metrics.deaggregated(counts, stream="orders", shard_id="shard-1")
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {
+        metric.name: [(dict(point.attributes or {}), point.value) for point in metric.data.data_points]
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+    }
+    at = {"stream": "orders", "shard": "shard-1"}
+    assert found == {
+        "numberofaggregatedrecords": [(at, 1)],
+        "numberofdeaggregatedrecords": [(at, 2)],
+        "numberofmalformedaggregates": [(at, 1)],
+    }

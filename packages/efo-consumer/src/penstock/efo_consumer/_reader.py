@@ -83,7 +83,8 @@ class LocalShardReader:
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
         self._fencing_tokens: dict[str, int] = {}
-        self._deaggregator = Deaggregator(backend) if self._config.deaggregate else None
+        deaggregates = self._config.deaggregate and self._config.publisher.deaggregate
+        self._deaggregator = Deaggregator(backend) if deaggregates else None
 
     async def __aenter__(self) -> Self:
         return self

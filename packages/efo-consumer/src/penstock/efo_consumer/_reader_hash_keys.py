@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from penstock.aws import AwsError
 from penstock.efo_consumer._kpl import DeaggregationCounts, HashKeyRange, deaggregate
 from penstock.efo_consumer._kpl_format import MAGIC
+from penstock.efo_consumer._publisher_metrics import PublisherMetrics
 from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Deaggregator:
         self._backend = backend
         self._ranges: dict[tuple[str, str], HashKeyRange | None] = {}
         self._listing = asyncio.Lock()
-        self.counts = DeaggregationCounts()
+        self._metrics = PublisherMetrics()
 
     def learn(self, stream: str, shards: Iterable[ChildShard | KnownShard]) -> None:
         """Take the keys of shards that somebody listed or that continue another."""
@@ -54,7 +55,10 @@ class Deaggregator:
         if not pc.any(pc.starts_with(records.column("data"), pattern=MAGIC)).as_py():
             return records
         keys = await self._keys(stream, shard_id)
-        return deaggregate(records, keys, counts=self.counts)
+        counts = DeaggregationCounts()
+        given = deaggregate(records, keys, counts=counts)
+        self._metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
+        return given
 
     async def _keys(self, stream: str, shard_id: str) -> HashKeyRange | None:
         key = (stream, shard_id)
