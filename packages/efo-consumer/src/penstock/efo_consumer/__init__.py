@@ -11,6 +11,7 @@ from penstock.efo_consumer._host import ReaderHost
 from penstock.efo_consumer._initial import resolve_initial_positions
 from penstock.efo_consumer._initial_sequence import resolve_sequence_numbers
 from penstock.efo_consumer._kinesis_backend import KinesisBackend
+from penstock.efo_consumer._kpl import DeaggregationCounts, HashKeyRange, deaggregate
 from penstock.efo_consumer._list_shards import Shard, ShardFilter, list_shards
 from penstock.efo_consumer._polling import PollingRecordPublisher, read_once
 from penstock.efo_consumer._positions import (
@@ -76,12 +77,14 @@ __all__ = [
     "Consumer",
     "ConsumerBatch",
     "DataLossError",
+    "DeaggregationCounts",
     "EfoConsumerConfigError",
     "EfoConsumerError",
     "FanOutRecordPublisher",
     "FencedConsumerError",
     "FleetShardReader",
     "FollowedBatch",
+    "HashKeyRange",
     "InitialPositionError",
     "KinesisBackend",
     "LocalShardReader",
@@ -122,6 +125,7 @@ __all__ = [
     "StreamPositions",
     "SubscribeTransportType",
     "connect_reader",
+    "deaggregate",
     "list_shards",
     "ranges_between",
     "read_once",
