@@ -23,7 +23,7 @@ BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
     "emulator": (emulator.run, "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
     "fetch": (fetch.run, "ranges over gRPC, against a bare stream of the same bytes"),
-    "latency": (latency.run, "put to rows at an idle stream, against polling"),
+    "latency": (latency.run, "put to rows at an idle stream and on busy shards, against polling"),
     "registry": (registry.run, "leases and heartbeats on SQLite, against one transaction each"),
     "shards": (shards.run, "one reader process over 1 to 1,000 shards"),
 }

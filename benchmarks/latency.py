@@ -1,7 +1,7 @@
 """The cases of `hatch run bench latency`: from a put to its row in the reader's hands, on a stream that is mostly idle.
 
-The peer is what most Python consumers do: boto3's GetRecords in a loop, as often as Kinesis allows for a shard (5 times
-a second). Both read the same emulator, in turn.
+There the peer is what most Python consumers do: boto3's GetRecords in a loop, as often as Kinesis allows for a shard (5
+times a second). Both read the same emulator, in turn. On busy shards the peer is our own polling.
 """
 
 import math
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
+from benchmarks import _latency_steady
 from benchmarks._harness import Case, interleave
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import (
@@ -117,7 +118,12 @@ class _Polling:
 
 
 def run(rounds: int) -> Iterator[Case]:
-    """One case for enhanced fan-out."""
+    """Enhanced fan-out on an idle stream against boto3, and on busy shards against our own polling."""
+    yield from _put_to_row(rounds)
+    yield from _latency_steady.run(rounds)
+
+
+def _put_to_row(rounds: int) -> Iterator[Case]:
     with ExitStack() as stack:
         # Two readers poll the shard in turn here; the limit is kept by each one's own pace.
         emulator = stack.enter_context(running_emulator(shard_read_calls_per_second=100))
