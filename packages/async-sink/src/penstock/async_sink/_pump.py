@@ -89,7 +89,7 @@ class RequestPump(Generic[R]):
         self._max_time_in_buffer = config.max_time_in_buffer.total_seconds()
         self._request_timeout = config.request_timeout.total_seconds()
         self._requests: set[_Request[R]] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[None]] = set()
         self._buffer_timer: Timer | None = None
         self._wake_timer: Timer | None = None
         self._wake_at: float | None = None
@@ -261,9 +261,13 @@ class RequestPump(Generic[R]):
         if pending is None:
             self._handled(wrappers)
         else:
-            task = asyncio.ensure_future(self._hand_over(pending, wrappers))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            handling = asyncio.ensure_future(pending)
+            handing_over = asyncio.get_running_loop().create_task(
+                self._hand_over(handling, wrappers), name=f"{self._name} hands {len(wrappers)} record(s) over"
+            )
+            for task in (handling, handing_over):
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
         return None
 
     async def _hand_over(self, pending: Awaitable[None], wrappers: Sequence[RequestEntryWrapper[R]]) -> None:

@@ -86,13 +86,18 @@ class CallbackHandler:
 
     def handle(self, records: Sequence[TerminalRecord[Any]]) -> Awaitable[None] | None:
         """Call the function, in the order of the records."""
-        pending = [awaitable for record in records if (awaitable := self._callback(record)) is not None]
-        return _one_after_the_other(pending) if pending else None
+        for index, record in enumerate(records):
+            pending = self._callback(record)
+            if pending is not None:
+                return self._go_on(pending, records[index + 1 :])
+        return None
 
-
-async def _one_after_the_other(awaitables: Sequence[Awaitable[None]]) -> None:
-    for awaitable in awaitables:
-        await awaitable
+    async def _go_on(self, pending: Awaitable[None], records: Sequence[TerminalRecord[Any]]) -> None:
+        await pending
+        for record in records:
+            following = self._callback(record)
+            if following is not None:
+                await following
 
 
 class DropHandler:

@@ -1,0 +1,231 @@
+"""Orders of records, and what overtakes what."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock.async_sink import EntryFailure, LaneObservation, Ordering, RequestInfo, ResultInfo
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+class KeyedWriter(FakeWriter):
+    """Entries are (key, number)."""
+
+    def get_order_key(self, entry: Any) -> Any:
+        return entry[0]
+
+
+class AtomicWriter(FakeWriter):
+    requests_are_atomic = True
+
+
+class Unreliable(FakeDestination):
+    """Answers late, in any order, and refuses 30 % of the entries at random; a request may be refused whole."""
+
+    def __init__(self, random: Random, clock: FakeClock, *, whole: bool = False) -> None:
+        super().__init__()
+        self.random, self.clock, self.whole = random, clock, whole
+
+    async def submit(self, entries: Any, handler: Any) -> None:
+        self.requests.append(request := FakeRequest(list(entries), handler))
+        answered = asyncio.Event()
+        self.clock.call_at(self.clock.now() + self.random.random() * 0.05, answered.set)
+        await answered.wait()
+        if self.whole:
+            failed = list(range(len(entries))) if self.random.random() < 0.3 else []
+        else:
+            failed = [index for index in range(len(entries)) if self.random.random() < 0.3]
+        self.fail(*failed)(request) if failed else self.accept(request)
+
+
+async def run(writer: FakeWriter, entries: Sequence[Any], clock: FakeClock) -> None:
+    async def write() -> None:
+        async with writer:
+            await writer.write_many(entries)
+
+    writing = asyncio.create_task(write())
+    for _ in range(20_000):
+        await clock.advance(0.05)
+        if writing.done():
+            break
+    await asyncio.wait_for(writing, 1)
+
+
+def keyed(make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, **options: Any) -> FakeWriter:
+    return KeyedWriter(fake, make_writer(**options).config, clock=clock, random=Random(1).random)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_order_of_each_key_is_kept_under_random_partial_failures(
+    make_writer: MakeWriter, clock: FakeClock, seed: int
+) -> None:
+    """30 % of the entries fail, answers come in any order: each key's records arrive in the order of writing."""
+    fake, random = Unreliable(Random(seed), clock), Random(seed)
+    entries = [(random.randrange(12), number) for number in range(400)]
+    await run(keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY), entries, clock)
+    by_key = defaultdict(list)
+    for key, number in fake.accepted:
+        by_key[key].append(number)
+    assert sorted(fake.accepted, key=lambda entry: entry[1]) == entries
+    assert all(numbers == sorted(numbers) for numbers in by_key.values())
+    assert fake.accepted != entries, "keys should overtake each other"
+    assert max(len(batch) for batch in fake.batches) > 1
+
+
+async def test_one_record_of_a_key_is_in_flight_at_a_time(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """Not even one request holds two: a destination may accept the second and refuse the first."""
+    fake = Unreliable(Random(7), clock)
+    await run(keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY), [("a", n) for n in range(30)], clock)
+    assert {len(batch) for batch in fake.batches} == {1}
+    assert [number for _, number in fake.accepted] == list(range(30))
+
+
+async def test_records_without_a_key_have_no_order(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """They fill requests as if no order was asked for."""
+    fake = FakeDestination()
+    await run(keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY), [(None, n) for n in range(30)], clock)
+    assert [len(batch) for batch in fake.batches] == [10, 10, 10]
+
+
+async def test_a_strict_order_is_kept_by_single_entries_where_requests_can_fail_in_part(
+    make_writer: MakeWriter, clock: FakeClock
+) -> None:
+    """One entry is in flight, and is sent until it is accepted."""
+    fake = Unreliable(Random(3), clock)
+    await run(make_writer(fake=fake, ordering=Ordering.STRICT), [str(number) for number in range(60)], clock)
+    assert fake.accepted == [str(number) for number in range(60)]
+
+
+async def test_a_strict_order_keeps_batches_where_requests_are_atomic(
+    make_writer: MakeWriter, clock: FakeClock
+) -> None:
+    """One request is in flight; what failed leaves before what is newer."""
+    fake = Unreliable(Random(3), clock, whole=True)
+    config = make_writer(ordering=Ordering.STRICT).config
+    await run(AtomicWriter(fake, config, clock=clock), [str(number) for number in range(60)], clock)
+    assert fake.accepted == [str(number) for number in range(60)]
+    assert any(len(batch) == 10 for batch in fake.batches)
+
+
+async def test_without_an_order_what_backs_off_does_not_hold_up_what_is_newer(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """A failed request waits for its time alone."""
+    fake.script = [fake.fail()]
+    async with make_writer() as writer:
+        await writer.write_many("0123456789")
+        await settle()
+        await writer.write_many("abcdefghij")
+        await settle()
+        assert fake.accepted == list("abcdefghij")
+        await clock.advance(0.05)
+        assert fake.accepted[10:] == list("0123456789")
+
+
+class Lanes:
+    """A strategy whose lanes are the entries' first letters; closed lanes have no room."""
+
+    active = True
+
+    def __init__(self) -> None:
+        self.closed: set[str] = set()
+        self.taken: list[str] = []
+        self.seen: list[LaneObservation] = []
+        self.blocks = False
+
+    @property
+    def lane_limiter(self) -> "Lanes":
+        return self
+
+    def lane_of(self, entry: str) -> str | None:
+        return entry[0]
+
+    def take(self, lane: str, size_in_bytes: int, now: float) -> bool:
+        if lane in self.closed:
+            return False
+        self.taken.append(lane)
+        return True
+
+    def give_back(self, lane: str, size_in_bytes: int) -> None:
+        self.taken.remove(lane)
+
+    def ready_at(self, lane: str, now: float) -> float:
+        return now + 1.0
+
+    def observe(self, observations: Sequence[LaneObservation], submitted_at: float, now: float) -> None:
+        self.seen += observations
+
+    def register_in_flight_request(self, request: RequestInfo) -> None: ...
+
+    def register_completed_request(self, result: ResultInfo) -> None: ...
+
+    def should_block(self, request: RequestInfo) -> bool:
+        return self.blocks
+
+    def get_max_batch_size(self) -> int:
+        return 10
+
+    def ask_again_after(self, request: RequestInfo) -> float | None:
+        return 0.5
+
+
+async def test_a_lane_without_room_is_passed_by_and_keeps_its_order(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Others leave; its own entries leave in their order when it has room, at the time that it names."""
+    lanes = Lanes()
+    lanes.closed = {"a"}
+    async with make_writer(strategy=lanes) as writer:
+        await writer.write_many(["a1", "b1", "a2", "b2", "b3", "a3", "b4", "b5", "b6", "b7"])
+        await settle()
+        assert fake.accepted == ["b1", "b2", "b3", "b4", "b5", "b6", "b7"]
+        assert writer.buffered_entries == 3
+        lanes.closed = set()
+        await writer.write_many(["a4", "a5", "c1", "c2", "c3", "c4", "c5", "c6", "c7", "c8"])
+        await clock.advance(1.0)
+        assert [entry for entry in fake.accepted if entry[0] == "a"] == ["a1", "a2", "a3", "a4", "a5"]
+    assert writer.metrics.flush_reasons["pace"] >= 1
+
+
+async def test_what_a_blocked_request_took_from_its_lanes_is_given_back(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Asked again, the same entries leave, and no token was lost."""
+    lanes = Lanes()
+    lanes.blocks = True
+    async with make_writer(strategy=lanes) as writer:
+        await writer.write_many([f"a{number}" for number in range(10)])
+        await settle()
+        assert (lanes.taken, fake.accepted) == ([], [])
+        lanes.blocks = False
+        await clock.advance(0.5)
+        assert lanes.taken == ["a"] * 10
+        assert fake.accepted == [f"a{number}" for number in range(10)]
+        assert writer.metrics.blocked_seconds["rate"] == pytest.approx(0.5)
+
+
+async def test_a_strategy_with_lanes_hears_where_entries_went(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """The answer's lanes reach it with what was throttled; as many as entries, or it is an error."""
+
+    def answer(request: FakeRequest) -> None:
+        assert request.handler.wants_lanes
+        with pytest.raises(ValueError, match="2 lanes"):
+            request.handler.retry_failures([], lanes=["x", "y"])
+        failures = [EntryFailure(1, "Slow", throttled=True), EntryFailure(2, "Broken", throttled=False)]
+        request.handler.retry_failures(failures, lanes=["x"] * 3 + [None] * 7)
+
+    lanes = Lanes()
+    fake.script = [answer]
+    writer = make_writer(strategy=lanes)
+    await writer.__aenter__()
+    await writer.write_many([f"a{number}" for number in range(10)])
+    await settle()
+    assert [(each.lane, each.throttled) for each in lanes.seen[:4]] == [("x", 0), ("x", 1), ("x", 0), (None, 0)]
+    assert dict(writer.metrics.throttled_by_lane) == {"x": 1}
+    await writer.close()
