@@ -1,0 +1,222 @@
+"""Aggregates of the Kinesis Producer Library, read by an independent consumer."""
+
+import asyncio
+import base64
+import hashlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from aws_kinesis_agg.deaggregator import deaggregate_records
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.async_sink import AggregationConfig, KinesisRequestEntry, KinesisStreamsSink, write_batches
+from penstock.async_sink._kinesis._aggregate import MAGIC, Aggregate, hash_key_of
+from penstock.async_sink._kinesis._shard_ranges import ShardRanges
+from penstock.async_sink.errors import DestinationError, SinkOptionError
+from penstock.async_sink.testing import wait_until
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+_keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+_entries = st.lists(
+    st.builds(KinesisRequestEntry, st.binary(max_size=300), _keys, st.none() | st.integers(0, 2**128 - 1).map(str)),
+    min_size=2,
+    max_size=200,
+)
+
+
+def taken_apart(data: bytes, key: str = "k") -> list[tuple[bytes, str]]:
+    """What aws-kinesis-agg makes of a record of the stream."""
+    record = {
+        "kinesis": {
+            "data": base64.b64encode(data).decode(),
+            "partitionKey": key,
+            "explicitHashKey": None,
+            "sequenceNumber": "1",
+            "approximateArrivalTimestamp": 0,
+            "kinesisSchemaVersion": "1.0",
+        },
+        "eventSource": "",
+        "eventSourceARN": "",
+        "eventVersion": "",
+        "eventName": "",
+        "eventID": "",
+        "invokeIdentityArn": "",
+        "awsRegion": "",
+    }
+    return [
+        (base64.b64decode(each["kinesis"]["data"]), each["kinesis"]["partitionKey"])
+        for each in deaggregate_records([record])
+    ]
+
+
+@given(_entries)
+def test_an_independent_consumer_reads_every_user_record(entries: list[KinesisRequestEntry]) -> None:
+    """Whatever the data and the keys are: in order, with their keys."""
+    aggregate = Aggregate(hash_key_of(entries[0]))
+    for place, entry in enumerate(entries):
+        assert aggregate.add(entry, place, AggregationConfig(max_aggregate_bytes=2**20))
+    made = aggregate.to_entry()
+    assert made.data[:4] == MAGIC
+    assert made.data[-16:] == hashlib.md5(made.data[4:-16]).digest()
+    assert len(made.data) <= aggregate.size_in_bytes
+    assert taken_apart(made.data) == [(entry.data, entry.partition_key) for entry in entries]
+
+
+def test_an_aggregate_ends_before_its_limits() -> None:
+    """By bytes and by number; its first record always fits, and goes as it is when it stays alone."""
+    config = AggregationConfig(max_aggregate_bytes=100, max_aggregate_records=2)
+    large = KinesisRequestEntry(b"x" * 200, "k", "7")
+    alone = Aggregate(7)
+    assert alone.add(large, 0, config)
+    assert not alone.add(KinesisRequestEntry(b"y", "k"), 1, config)
+    assert alone.to_entry() is large
+    pair = Aggregate(7)
+    assert pair.add(KinesisRequestEntry(b"x", "k"), 0, config)
+    assert pair.add(KinesisRequestEntry(b"y", "k"), 1, config)
+    assert not pair.add(KinesisRequestEntry(b"z", "k"), 2, config)
+    for options in ({"max_aggregate_bytes": 63}, {"max_aggregate_bytes": 2**20 + 1}, {"max_aggregate_records": 0}):
+        with pytest.raises(SinkOptionError):
+            AggregationConfig(**options)
+
+
+def test_hash_keys_find_their_open_shard() -> None:
+    """Closed shards have a range, but take nothing any more."""
+
+    def shard(shard_id: str, start: int, end: int, *, closed: bool = False) -> dict[str, Any]:
+        sequence = {"StartingSequenceNumber": "1"} | ({"EndingSequenceNumber": "2"} if closed else {})
+        keys = {"StartingHashKey": str(start), "EndingHashKey": str(end)}
+        return {"ShardId": shard_id, "HashKeyRange": keys, "SequenceNumberRange": sequence}
+
+    shards = ShardRanges([shard("p", 0, 9, closed=True), shard("b", 5, 9), shard("a", 0, 4)])
+    assert [shards.shard_of(key) for key in (0, 4, 5, 9)] == ["a", "a", "b", "b"]
+    assert shards.range_of("p") == (0, 9)
+    assert shards.range_of("x") is None
+    assert ShardRanges([]).shard_of(3) == ""
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(tls=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=4)
+        client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
+        yield emulator
+
+
+def sink(emulator: RunningEmulator, **options: Any) -> KinesisStreamsSink:
+    options.setdefault("aggregation", AggregationConfig())
+    return KinesisStreamsSink(emulator_options(emulator.endpoint_url), "flights", **options)
+
+
+def shard_contents(emulator: RunningEmulator) -> list[tuple[int, int, list[tuple[bytes, str]]]]:
+    """Per shard: its range, and the user records that consumers deliver and do not filter out."""
+
+    def collect() -> Any:
+        found = []
+        for shard in emulator.kinesis.streams["flights"].shards:
+            keys = shard.hash_keys.as_dict()
+            low, high = keys["StartingHashKey"], keys["EndingHashKey"]
+            records = [
+                each for record in shard.records for each in taken_apart(bytes(record.data), record.partition_key)
+            ]
+            found.append((int(low), int(high), records))
+        return found
+
+    contents: list[tuple[int, int, list[tuple[bytes, str]]]] = emulator.call(collect)
+    return contents
+
+
+def rows(count: int) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"data": [b"row %d" % number for number in range(count)], "partitionKey": [f"k{n % 97}" for n in range(count)]}
+    )
+
+
+def test_user_records_stay_in_the_range_of_their_shard(emulator: RunningEmulator) -> None:
+    """Aggregates hold records of one shard, so that consumers filter none; far fewer records than rows are put."""
+    summary = write_batches(sink(emulator), [rows(8_000)])
+    assert (summary.records, summary.retries) == (8_000, 0)
+    delivered = []
+    for low, high, records in shard_contents(emulator):
+        for data, key in records:
+            assert low <= hash_key_of(KinesisRequestEntry(b"", key)) <= high
+            delivered.append(data)
+    assert sorted(delivered) == sorted(rows(8_000).column(0).to_pylist())
+    puts = emulator.call(lambda: sum(len(shard.records) for shard in emulator.kinesis.streams["flights"].shards))
+    assert puts < 20
+
+
+async def test_user_records_are_acknowledged_one_by_one(emulator: RunningEmulator) -> None:
+    """When one aggregate of a request fails, its user records are sent again, and those of the others are not."""
+    emulator.call(lambda: emulator.faults.add("fail_records", stream="flights", indices=(1,), count=1))
+
+    class Acknowledgements:
+        def __init__(self) -> None:
+            self.attempts: dict[int, int] = {}
+
+        def acknowledged(self, entry_index: int, attempts: int) -> None:
+            assert entry_index not in self.attempts
+            self.attempts[entry_index] = attempts
+
+        def rejected(self, entry_index: int, attempts: int, failure: Any) -> None:
+            raise AssertionError
+
+        def abandoned(self, error: BaseException) -> None:
+            raise AssertionError
+
+    heard = Acknowledgements()
+    async with sink(emulator).create_writer() as writer:
+        await writer.write_many(rows(100), listener=heard)
+        await writer.flush(end_of_input=True)
+    assert sorted(heard.attempts) == list(range(100))
+    assert set(heard.attempts.values()) == {1, 2}
+    delivered = [data for _, _, records in shard_contents(emulator) for data, _ in records]
+    assert sorted(delivered) == sorted(rows(100).column(0).to_pylist())
+
+
+async def test_after_a_resharding_nothing_is_filtered_out(emulator: RunningEmulator) -> None:
+    """Records whose aggregate went to another shard's child are sent again to their own."""
+    client = emulator.client()
+    async with sink(emulator).create_writer() as writer:
+        await writer.write_many(rows(50))
+        await writer.flush(end_of_input=True)
+        await asyncio.to_thread(
+            lambda: client.update_shard_count(StreamName="flights", TargetShardCount=8, ScalingType="UNIFORM_SCALING")
+        )
+        await wait_until(
+            lambda: (
+                client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamStatus"]
+                == "ACTIVE"
+            ),
+            seconds=30,
+        )
+        before = writer.metrics.retried
+        await writer.write_many(rows(400))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.records_out == 450
+        assert writer.metrics.retried > before
+    kept: set[bytes] = set()
+    for low, high, records in shard_contents(emulator):
+        kept |= {data for data, key in records if low <= hash_key_of(KinesisRequestEntry(b"", key)) <= high}
+    assert kept == set(rows(400).column(0).to_pylist())
+
+
+def test_a_missing_stream_is_said_when_the_writer_opens(emulator: RunningEmulator) -> None:
+    """By the service's own code."""
+    missing = KinesisStreamsSink(emulator_options(emulator.endpoint_url), "nowhere", aggregation=AggregationConfig())
+    with pytest.raises(DestinationError) as caught:
+        write_batches(missing, [rows(1)])
+    assert caught.value.code == "ResourceNotFoundException"
+
+
+def test_the_default_limits_count_user_records() -> None:
+    """Ten thousand of them are one request; without aggregation the limits are those of PutRecords."""
+    aws = emulator_options("http://127.0.0.1:1")
+    assert KinesisStreamsSink(aws, "s", aggregation=AggregationConfig()).create_writer().config.max_batch_size == 10_000
+    config = KinesisStreamsSink(aws, "s").create_writer().config
+    assert (config.max_batch_size, config.max_time_in_buffer) == (500, timedelta(seconds=5))
