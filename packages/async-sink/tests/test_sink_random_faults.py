@@ -3,11 +3,23 @@
 import asyncio
 from datetime import timedelta
 from random import Random
+from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.async_sink import AsyncSinkConfig
+from penstock.async_sink import (
+    All,
+    AsyncSinkConfig,
+    CallbackHandler,
+    DeadLetterHandler,
+    EntryFailure,
+    Ordering,
+    PerShardRateLimitingStrategy,
+    TerminalRecord,
+    aimd_strategy,
+)
+from penstock.async_sink.errors import RecordsRejectedError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter
 
 
@@ -83,5 +95,130 @@ def test_every_record_is_acknowledged_once_or_in_the_snapshot(
         assert sorted(fake.accepted + kept, key=int) == written
         assert writer.metrics.records_out == len(fake.accepted)
         await writer.close()
+
+    asyncio.run(run())
+
+
+class Hostile(Fickle):
+    """Refuses requests for a poisonous entry too, refuses entries for good, and names lanes."""
+
+    async def submit(self, entries, handler) -> None:  # type: ignore[no-untyped-def]  # as in the base
+        if any(entry.endswith("3") for entry in entries) and self.random.random() < 0.5:
+            self.requests.append(FakeRequest(list(entries), handler))
+            await asyncio.sleep(0)
+            handler.reject_request(code="Poison")
+        elif self.random.random() < 0.5:
+            self.requests.append(request := FakeRequest(list(entries), handler))
+            failures = [
+                EntryFailure(index, "x", throttled=self.random.random() < 0.5, final=self.random.random() < 0.1)
+                for index in range(len(entries))
+                if self.random.random() < 0.4
+            ]
+            failed = {failure.index for failure in failures}
+            self.accepted.extend(entry for index, entry in enumerate(request.entries) if index not in failed)
+            handler.retry_failures(failures, lanes=[f"shard-{int(entry) % 3}" for entry in entries])
+        else:
+            await super().submit(entries, handler)
+
+
+class KeyedFakeWriter(FakeWriter):
+    """A third of the entries has no key."""
+
+    def get_order_key(self, entry: Any) -> Any:
+        return int(entry) % 3 or None
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    count=st.integers(1, 120),
+    batch=st.integers(1, 12),
+    in_flight=st.integers(1, 4),
+    fatal=st.booleans(),
+    ordering=st.sampled_from(Ordering),
+    max_attempts=st.none() | st.integers(1, 4),
+    time_to_live=st.none() | st.floats(0.5, 10.0),
+    handler=st.sampled_from(["none", "callback", "asynchronous", "dead letters", "failing"]),
+    sharded=st.booleans(),
+)
+def test_every_record_is_acknowledged_once_dead_lettered_or_in_the_snapshot(
+    seed: int,
+    count: int,
+    batch: int,
+    in_flight: int,
+    fatal: bool,
+    ordering: Ordering,
+    max_attempts: int | None,
+    time_to_live: float | None,
+    handler: str,
+    sharded: bool,
+) -> None:
+    """Whatever is switched on, and whatever fails: each record is in exactly one of the three, and nothing hangs."""
+
+    async def run() -> None:
+        clock, random = FakeClock(), Random(seed)
+        fake, dead = Hostile(Random(seed), fatal), list[str]()
+
+        def callback(record: TerminalRecord[Any]) -> None:
+            if handler == "failing" and random.random() < 0.3:
+                raise OSError("disk full")
+            dead.append(record.entry)
+
+        async def asynchronous(record: TerminalRecord[Any]) -> None:
+            await asyncio.sleep(0)
+            dead.append(record.entry)
+
+        letters = FakeDestination()
+        handlers: dict[str, Any] = {
+            "none": None,
+            "callback": CallbackHandler(callback),
+            "failing": CallbackHandler(callback),
+            "asynchronous": CallbackHandler(asynchronous),
+            "dead letters": DeadLetterHandler(lambda: FakeWriter(letters, converter=lambda each: each.entry)),
+        }
+        config = AsyncSinkConfig(
+            max_batch_size=batch,
+            max_in_flight_requests=in_flight,
+            max_buffered_requests=batch + 5,
+            request_timeout=timedelta(seconds=1),
+            ordering=ordering,
+            max_attempts=max_attempts,
+            time_to_live=None if time_to_live is None else timedelta(seconds=time_to_live),
+        )
+        shards = PerShardRateLimitingStrategy(records_per_second=50, hash_key=lambda entry: int(entry) % 3)
+        writer = KeyedFakeWriter(
+            fake,
+            config,
+            clock=clock,
+            random=Random(seed).random,
+            terminal=handlers[handler],
+            strategy=All(aimd_strategy(config), shards) if sharded else None,
+        )
+        written: list[str] = []
+
+        async def write() -> None:
+            for number in range(count):
+                await writer.write(str(number))
+                written.append(str(number))
+            await writer.flush(end_of_input=Random(seed).random() < 0.7)
+
+        await writer.__aenter__()
+        writing = asyncio.create_task(write())
+        for _ in range(10_000):
+            await clock.advance(0.3)
+            if writing.done():
+                break
+        assert writing.done(), "the writer hangs"
+        error = writing.exception()
+        if error is not None:
+            assert isinstance(error, ZeroDivisionError | RecordsRejectedError | OSError)
+        kept = [entry for state in writer.snapshot_state() for entry, _ in state.entries]
+        await writer.close()
+        dead += letters.accepted
+        assert sorted(fake.accepted + dead + kept, key=int) == written
+        assert writer.metrics.records_out == len(fake.accepted)
+        assert writer.metrics.dead_lettered == len(dead)
+        if ordering is Ordering.STRICT:
+            assert fake.accepted == sorted(fake.accepted, key=int)
 
     asyncio.run(run())
