@@ -12,6 +12,7 @@ from penstock.efo_consumer._initial import resolve_initial_positions
 from penstock.efo_consumer._initial_sequence import resolve_sequence_numbers
 from penstock.efo_consumer._kinesis_backend import KinesisBackend
 from penstock.efo_consumer._kpl import DeaggregationCounts, HashKeyRange, deaggregate
+from penstock.efo_consumer._lag import ShardLag, measure_lag
 from penstock.efo_consumer._list_shards import Shard, ShardFilter, list_shards
 from penstock.efo_consumer._polling import PollingRecordPublisher, read_once
 from penstock.efo_consumer._positions import (
@@ -109,6 +110,7 @@ __all__ = [
     "ShardEvent",
     "ShardFailedError",
     "ShardFilter",
+    "ShardLag",
     "ShardLineage",
     "ShardPosition",
     "ShardRange",
@@ -127,6 +129,7 @@ __all__ = [
     "connect_reader",
     "deaggregate",
     "list_shards",
+    "measure_lag",
     "ranges_between",
     "read_once",
     "read_ranges",

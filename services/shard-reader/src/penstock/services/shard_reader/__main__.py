@@ -1,8 +1,9 @@
-"""`penstock-reader`: serve the shard reader."""
+"""`penstock-reader`: serve the shard reader, or look into streams."""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
 import sys
 from collections.abc import Sequence
@@ -10,10 +11,12 @@ from typing import Final
 
 from penstock.aws import AwsError
 from penstock.efo_consumer import EfoConsumerError
+from penstock.registration.errors import RegistrationError
 from penstock.rpc import PenstockRpcError, run_service
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.shard_reader._serve import reader_server
-from penstock.services.shard_reader._settings import ReaderSettings
+from penstock.services.shard_reader._settings import ReaderSettings, add_aws_arguments, aws_options
+from penstock.services.shard_reader._tail import add_lag_arguments, add_tail_arguments, lag, tail
 
 NAME: Final = "penstock-reader"
 
@@ -23,7 +26,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=NAME, description="Long-lived Kinesis subscriptions and exact ranges.")
     commands = parser.add_subparsers(dest="command", required=True)
     ReaderSettings.add_arguments(commands.add_parser("serve", help="serve the shard reader over gRPC"))
-    return _serve(parser.parse_args(argv))
+    for name, text, add in (
+        ("tail", "write records as they come", add_tail_arguments),
+        ("lag", "tell how far a consumer's checkpoint is behind, shard by shard", add_lag_arguments),
+    ):
+        command = commands.add_parser(name, help=text)
+        add(command)
+        add_aws_arguments(command)
+    arguments = parser.parse_args(argv)
+    return _serve(arguments) if arguments.command == "serve" else _look(arguments)
+
+
+def _look(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    look = tail if arguments.command == "tail" else lag
+    try:
+        asyncio.run(look(arguments, aws_options(arguments), sys.stdout))
+    except (AwsError, EfoConsumerError, RegistrationError) as error:
+        return _refuse(error)
+    except (KeyboardInterrupt, BrokenPipeError):
+        # Who looks stops looking when it is enough.
+        return 0
+    return 0
 
 
 def _serve(arguments: argparse.Namespace) -> int:

@@ -55,8 +55,7 @@ class ReaderSettings:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_READER_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
-        for name, text in _AWS.items():
-            _add(parser, name, text)
+        add_aws_arguments(parser)
         for name, text in _BYTES.items():
             _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name)}")
         for name, text in _SECONDS.items():
@@ -79,7 +78,7 @@ class ReaderSettings:
         transport = {"subscribeTransport": given[_SUBSCRIBE_TRANSPORT]} if _SUBSCRIBE_TRANSPORT in given else {}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=AwsOptions(**{name: given.get(name) for name in _AWS}),
+            aws=aws_options(arguments),
             reader=ReaderConfig(
                 buffer_bytes_per_shard=numbers.get("buffer_bytes_per_shard", _DEFAULTS.buffer_bytes_per_shard),
                 buffer_bytes=numbers.get("buffer_bytes", _DEFAULTS.buffer_bytes),
@@ -94,6 +93,21 @@ class ReaderSettings:
                 publisher=RecordPublisherConfig.from_mapping(transport),
             ),
         )
+
+
+def add_aws_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where Kinesis is and who we are."""
+    for name, text in _AWS.items():
+        _add(parser, name, text)
+
+
+def aws_options(arguments: argparse.Namespace) -> AwsOptions:
+    """The options from the flags of `add_aws_arguments`.
+
+    Raises:
+        AwsOptionError: naming the setting that is wrong.
+    """
+    return AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS})
 
 
 def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:
