@@ -4,7 +4,8 @@ isort:skip_file
 A rate-limited sink that many clients share.
 
 A client opens one stream per destination, sends batches as its credits allow, and gets an acknowledgement per batch when the
-destination has accepted every entry of it, or an error that names the entries that it did not.
+destination has accepted every entry of it, or an error that names the entries that it did not. A durable gateway may acknowledge
+a batch when it is on the gateway's disk: from there it reaches the destination, also if the gateway is killed in between.
 """
 
 from collections import abc as _abc
@@ -31,22 +32,30 @@ class Hello(_message.Message):
     KIND_FIELD_NUMBER: _builtins.int
     DESTINATION_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    WAIT_UNTIL_WRITTEN_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
-    """Kind of the destination: `kinesis`."""
+    """Kind of the destination: `kinesis`, `firehose`, `dynamodb` or `sqs`."""
     destination: _builtins.str
-    """Name of the stream to write to."""
+    """Name or ARN of the stream, name of the delivery stream or of the table, URL of the queue."""
     client_id: _builtins.str
-    """Identity of the client, for fairness and logs."""
+    """Identity of the client, for fairness and logs: streams with the same identity share one client's turns."""
+    weight: _builtins.int
+    """Share of the turns at the destination, against other clients' weights; 0 means 1. The gateway caps it."""
+    wait_until_written: _builtins.bool
+    """With a durable gateway: acknowledge batches when the destination has accepted them, not when they are on the gateway's disk."""
     def __init__(
         self,
         *,
         kind: _builtins.str = ...,
         destination: _builtins.str = ...,
         client_id: _builtins.str = ...,
+        weight: _builtins.int = ...,
+        wait_until_written: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "destination", b"destination", "kind", b"kind"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "destination", b"destination", "kind", b"kind", "wait_until_written", b"wait_until_written", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -61,24 +70,44 @@ class Entry(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     PARTITION_KEY_FIELD_NUMBER: _builtins.int
     EXPLICIT_HASH_KEY_FIELD_NUMBER: _builtins.int
+    MESSAGE_GROUP_ID_FIELD_NUMBER: _builtins.int
+    DEDUPLICATION_ID_FIELD_NUMBER: _builtins.int
+    DELAY_SECONDS_FIELD_NUMBER: _builtins.int
+    DELETE_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
-    """The record's bytes."""
+    """kinesis and firehose: the record's bytes. sqs: the message's body in UTF-8. dynamodb: the item, or the key of a delete, as a JSON
+    object of attribute values, binaries in base64.
+    """
     partition_key: _builtins.str
-    """Partition key, 1 to 256 characters."""
+    """kinesis: partition key, 1 to 256 characters."""
     explicit_hash_key: _builtins.str
-    """Decimal digits; empty for none."""
+    """kinesis: decimal digits; empty for none."""
+    message_group_id: _builtins.str
+    """sqs: message group; empty for none."""
+    deduplication_id: _builtins.str
+    """sqs: deduplication id; empty for none."""
+    delay_seconds: _builtins.int
+    """sqs: seconds, up to 900, before the message can be received; not set for the queue's own delay."""
+    delete: _builtins.bool
+    """dynamodb: whether the item is deleted instead of put."""
     def __init__(
         self,
         *,
         data: _builtins.bytes = ...,
         partition_key: _builtins.str = ...,
         explicit_hash_key: _builtins.str = ...,
+        message_group_id: _builtins.str = ...,
+        deduplication_id: _builtins.str = ...,
+        delay_seconds: _builtins.int | None = ...,
+        delete: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "delay_seconds", b"delay_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "explicit_hash_key", b"explicit_hash_key", "partition_key", b"partition_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "data", b"data", "deduplication_id", b"deduplication_id", "delay_seconds", b"delay_seconds", "delete", b"delete", "explicit_hash_key", b"explicit_hash_key", "message_group_id", b"message_group_id", "partition_key", b"partition_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__delay_seconds: _TypeAlias = _typing.Literal["delay_seconds"]  # noqa: Y015
+    _WhichOneofArgType__delay_seconds: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__delay_seconds) -> _WhichOneofReturnType__delay_seconds | None: ...
 
 Global___Entry: _TypeAlias = Entry  # noqa: Y015
 
@@ -170,7 +199,7 @@ Global___Credit: _TypeAlias = Credit  # noqa: Y015
 
 @_typing.final
 class Acknowledgement(_message.Message):
-    """A batch that the destination has accepted whole."""
+    """A batch that the destination has accepted whole, or that is on a durable gateway's disk. Credits come back when it is written."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -323,6 +352,8 @@ class DestinationStats(_message.Message):
     RECORDS_OUT_FIELD_NUMBER: _builtins.int
     BYTES_OUT_FIELD_NUMBER: _builtins.int
     THROTTLED_FIELD_NUMBER: _builtins.int
+    QUEUED_ENTRIES_FIELD_NUMBER: _builtins.int
+    DURABLE_BATCHES_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the destination."""
     destination: _builtins.str
@@ -343,6 +374,10 @@ class DestinationStats(_message.Message):
     """Bytes accepted since the start."""
     throttled: _builtins.int
     """Entries throttled since the start."""
+    queued_entries: _builtins.int
+    """Entries that wait for their client's turn."""
+    durable_batches: _builtins.int
+    """Batches on a durable gateway's disk that are not written yet."""
     def __init__(
         self,
         *,
@@ -356,10 +391,12 @@ class DestinationStats(_message.Message):
         records_out: _builtins.int = ...,
         bytes_out: _builtins.int = ...,
         throttled: _builtins.int = ...,
+        queued_entries: _builtins.int = ...,
+        durable_batches: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "destination", b"destination", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "limit_messages", b"limit_messages", "records_out", b"records_out", "throttled", b"throttled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "destination", b"destination", "durable_batches", b"durable_batches", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "limit_messages", b"limit_messages", "queued_entries", b"queued_entries", "records_out", b"records_out", "throttled", b"throttled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

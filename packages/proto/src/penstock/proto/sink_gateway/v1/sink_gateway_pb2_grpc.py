@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class SinkGatewayServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
     """
 
     def __init__(self, channel):
@@ -50,7 +50,7 @@ class SinkGatewayServiceStub:
 
 class SinkGatewayServiceServicer:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
     """
 
     def Write(self, request_iterator, context):
@@ -90,7 +90,7 @@ def add_SinkGatewayServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class SinkGatewayService:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
     """
 
     @staticmethod

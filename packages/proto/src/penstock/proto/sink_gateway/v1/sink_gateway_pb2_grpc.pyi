@@ -4,7 +4,8 @@ isort:skip_file
 A rate-limited sink that many clients share.
 
 A client opens one stream per destination, sends batches as its credits allow, and gets an acknowledgement per batch when the
-destination has accepted every entry of it, or an error that names the entries that it did not.
+destination has accepted every entry of it, or an error that names the entries that it did not. A durable gateway may acknowledge
+a batch when it is on the gateway's disk: from there it reaches the destination, also if the gateway is killed in between.
 """
 
 from collections import abc as _abc
@@ -32,7 +33,7 @@ GRPC_VERSION: str
 
 class SinkGatewayServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
     """
 
     @_typing.overload
@@ -47,7 +48,7 @@ class SinkGatewayServiceStub:
 @_typing.type_check_only
 class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -58,7 +59,7 @@ class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
 
 class SinkGatewayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
     """
 
     @_abc_1.abstractmethod
