@@ -13,6 +13,8 @@ SinkError
 ├── WriterClosedError          the writer was used outside of its `async with` block
 ├── StateFormatError           bytes are no state of this sink, or of a version that is not known
 ├── GatewayError               the sink gateway cannot be used, or gave up
+├── GatewayStorageError        a durable gateway cannot keep batches: its disk is full, say
+├── JournalError               a durable gateway's journal is damaged, or in use
 ├── GatewayDrainingError       the gateway is ending: what it accepted is written, the rest goes elsewhere
 └── GatewayProtocolError       a client broke the gateway's contract
     └── CreditExceededError    it sent more than its credits allow
@@ -182,3 +184,21 @@ class GatewayProtocolError(SinkError):
 
 class CreditExceededError(GatewayProtocolError):
     """A client sent more than its credits allow."""
+
+
+class GatewayStorageError(SinkError):
+    """A durable gateway cannot keep batches: its disk is full, say. What it has acknowledged stays safe."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the gateway cannot keep batches: {reason}")
+        self.reason = reason
+
+
+class JournalError(SinkError):
+    """The journal of a durable gateway cannot be used: `name` is the file, `offset` the byte."""
+
+    def __init__(self, name: str, offset: int, reason: str) -> None:
+        super().__init__(f"{name} {reason} (at byte {offset})")
+        self.name = name
+        self.offset = offset
+        self.reason = reason

@@ -10,6 +10,7 @@ from penstock.async_sink._dynamodb._attributes import key_of
 from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry, size_in_bytes
 from penstock.async_sink._dynamodb._wire import encode_request, rounds_of, unprocessed_places
 from penstock.async_sink._entries import EntryFailure, EntryListener
+from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import DestinationError, InvalidRecordError, RecordTooLargeError
 from penstock.aws import AwsOptions, ErrorKind, JsonClient, classify, error_code
 from penstock.aws.errors import AwsServiceError
@@ -21,39 +22,10 @@ _UNPROCESSED = "UnprocessedItem"
 _CONFLICT_CODE = "ReplicatedWriteConflictException"
 
 
-class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry]):
-    """Sends entries by BatchWriteItem. Made by `DynamoDbSink.create_writer`."""
+class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
+    """What writers of DynamoDB entries share, wherever the entries go."""
 
-    SERVICE = "dynamodb"
-    TARGET_PREFIX = "DynamoDB_20120810"
-    JSON_10 = True
-
-    def __init__(self, aws: AwsOptions, *arguments: Any, key_names: Sequence[str] = (), **keywords: Any) -> None:
-        """`key_names` are the attributes of the table's key; DescribeTable tells them if they are not given."""
-        self._key_names = tuple(key_names)
-        super().__init__(aws, *arguments, **keywords)
-
-    async def open_destination(self) -> None:
-        """Open the connection pool, and learn the table's key if it was not given.
-
-        Raises:
-            DestinationError: the table cannot be described.
-        """
-        await super().open_destination()
-        if self._key_names:
-            return
-        assert self._client is not None
-        try:
-            table = (await self._client.call("DescribeTable", {"TableName": self.destination}))["Table"]
-        except AwsServiceError as error:
-            await self.close_destination()
-            raise DestinationError(
-                self.destination, error.code, f"{error.message} (DescribeTable; not called when key_names are given)"
-            ) from error
-        except BaseException:
-            await self.close_destination()
-            raise
-        self._key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
+    _key_names: tuple[str, ...] = ()
 
     def get_size_in_bytes(self, entry: DynamoDbRequestEntry) -> int:
         """The item's names and values, as the service counts them.
@@ -95,6 +67,41 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry]):
             entries.append(entry)
             sizes.append(size)
         await self._write_entries(entries, sizes, listener=listener, first_index=0)
+
+
+class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter[I]):
+    """Sends entries by BatchWriteItem. Made by `DynamoDbSink.create_writer`."""
+
+    SERVICE = "dynamodb"
+    TARGET_PREFIX = "DynamoDB_20120810"
+    JSON_10 = True
+
+    def __init__(self, aws: AwsOptions, *arguments: Any, key_names: Sequence[str] = (), **keywords: Any) -> None:
+        """`key_names` are the attributes of the table's key; DescribeTable tells them if they are not given."""
+        self._key_names = tuple(key_names)
+        super().__init__(aws, *arguments, **keywords)
+
+    async def open_destination(self) -> None:
+        """Open the connection pool, and learn the table's key if it was not given.
+
+        Raises:
+            DestinationError: the table cannot be described.
+        """
+        await super().open_destination()
+        if self._key_names:
+            return
+        assert self._client is not None
+        try:
+            table = (await self._client.call("DescribeTable", {"TableName": self.destination}))["Table"]
+        except AwsServiceError as error:
+            await self.close_destination()
+            raise DestinationError(
+                self.destination, error.code, f"{error.message} (DescribeTable; not called when key_names are given)"
+            ) from error
+        except BaseException:
+            await self.close_destination()
+            raise
+        self._key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
 
     def classify(self, error: BaseException) -> ErrorKind:
         """As elsewhere; a conflict of replicated writes can be tried again."""

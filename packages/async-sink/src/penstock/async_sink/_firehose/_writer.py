@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from penstock.async_sink._aws_writer import AwsSinkWriter
 from penstock.async_sink._columns import first_row, read_column
 from penstock.async_sink._entries import EntryFailure, EntryListener
+from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 from penstock.aws import ErrorKind, JsonClient, classify, classify_code, error_code
 
@@ -49,15 +50,8 @@ def _kind_of_code(code: str, status: int = 0) -> ErrorKind:
     return ErrorKind.THROTTLED if code == _THROTTLE_CODE else classify_code(code, status)
 
 
-class FirehoseWriter(AwsSinkWriter[I, FirehoseRequestEntry]):
-    """Sends entries by PutRecordBatch. Made by `FirehoseSink.create_writer`."""
-
-    SERVICE = "firehose"
-    TARGET_PREFIX = "Firehose_20150804"
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self._head = _encoder.encode({"DeliveryStreamName": self.destination})[:-1] + b',"Records":'
+class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
+    """What writers of Firehose entries share, wherever the entries go."""
 
     def get_size_in_bytes(self, entry: FirehoseRequestEntry) -> int:
         """The data, before base64, as the service counts it.
@@ -101,6 +95,17 @@ class FirehoseWriter(AwsSinkWriter[I, FirehoseRequestEntry]):
         for start in range(0, len(data), rows):
             entries = list(map(FirehoseRequestEntry, data.slice(start, rows).to_pylist()))
             await self._write_entries(entries, sizes[start : start + rows], listener=listener, first_index=start)
+
+
+class FirehoseWriter(AwsSinkWriter[I, FirehoseRequestEntry], FirehoseEntryWriter[I]):
+    """Sends entries by PutRecordBatch. Made by `FirehoseSink.create_writer`."""
+
+    SERVICE = "firehose"
+    TARGET_PREFIX = "Firehose_20150804"
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self._head = _encoder.encode({"DeliveryStreamName": self.destination})[:-1] + b',"Records":'
 
     def classify(self, error: BaseException) -> ErrorKind:
         """As elsewhere, but ServiceUnavailableException is Firehose's throttle."""

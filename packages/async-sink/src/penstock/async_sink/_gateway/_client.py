@@ -2,26 +2,33 @@
 
 import os
 import socket
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._dynamodb._sink import dynamodb_config
+from penstock.async_sink._dynamodb._writer import DynamoDbEntryWriter
+from penstock.async_sink._firehose._sink import firehose_config
+from penstock.async_sink._firehose._writer import FirehoseEntryWriter
 from penstock.async_sink._gateway._connection import GatewayConnection
 from penstock.async_sink._gateway._credits import CreditStrategy
-from penstock.async_sink._gateway._destinations import KINESIS
-from penstock.async_sink._kinesis._entry import KinesisRequestEntry
+from penstock.async_sink._gateway._kinds import DYNAMODB, FIREHOSE, KINDS, KINESIS, SQS
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._sink import AsyncSinkBase
+from penstock.async_sink._sqs._entry import SqsRequestEntry
+from penstock.async_sink._sqs._sink import sqs_config
+from penstock.async_sink._sqs._writer import SqsEntryWriter
 from penstock.async_sink._state import BufferedRequestState
-from penstock.async_sink.errors import SinkOptionError
+from penstock.async_sink._writer import AsyncSinkWriter
+from penstock.async_sink.errors import InvalidRecordError, SinkOptionError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import ClientSecurity
 
 
-class RemoteWriter(KinesisEntryWriter):
-    """Sends entries to a sink gateway, which writes them at the rate that it shares out. Made by `RemoteSink`."""
+class _ThroughGateway(AsyncSinkWriter[Any, Any]):
+    """Sends entries to a sink gateway, which writes them at the rate that it shares out."""
 
     def __init__(
         self,
@@ -36,6 +43,7 @@ class RemoteWriter(KinesisEntryWriter):
         self._endpoint = endpoint
         self._security = security
         self._hello = hello
+        self._to_message = KINDS[hello.kind].to_message
         self._reconnect_seconds = reconnect_timeout.total_seconds()
         self._credits = CreditStrategy(config.max_batch_size)
         self._connection: GatewayConnection | None = None
@@ -64,19 +72,56 @@ class RemoteWriter(KinesisEntryWriter):
         self._credits.grant(entries, size_in_bytes)
         self.wake()
 
-    async def submit_request_entries(
-        self,
-        entries: Sequence[KinesisRequestEntry],
-        result_handler: ResultHandler[KinesisRequestEntry],
-    ) -> None:
+    async def submit_request_entries(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
         """Send a batch; what the gateway could not write for good is rejected, what it did not answer sent again."""
         assert self._connection is not None
-        failures, retries = await self._connection.send(entries)
+        failures, retries = await self._connection.send(list(map(self._to_message, entries)))
         self.metrics.retried += retries
         result_handler.retry_failures(failures)
 
 
-class RemoteSink(AsyncSinkBase[KinesisRequestEntry, KinesisRequestEntry]):
+class RemoteWriter(_ThroughGateway, KinesisEntryWriter):
+    """Writes to a stream through a sink gateway. Made by `RemoteSink`."""
+
+
+class RemoteFirehoseWriter(_ThroughGateway, FirehoseEntryWriter[Any]):
+    """Writes to a delivery stream through a sink gateway. Made by `RemoteSink`."""
+
+
+class RemoteDynamoDbWriter(_ThroughGateway, DynamoDbEntryWriter[Any]):
+    """Writes to a table through a sink gateway. Made by `RemoteSink`."""
+
+
+class RemoteSqsWriter(_ThroughGateway, SqsEntryWriter[Any]):
+    """Writes to a queue through a sink gateway. Made by `RemoteSink`."""
+
+    def get_size_in_bytes(self, entry: SqsRequestEntry) -> int:
+        """Body bytes.
+
+        Raises:
+            InvalidRecordError: a field breaks a rule, or the message has attributes: the contract has none.
+        """
+        if entry.attributes:
+            raise InvalidRecordError(self.records_written, "it has attributes, which cannot go through a gateway")
+        return super().get_size_in_bytes(entry)
+
+
+AnyRemoteWriter = RemoteWriter | RemoteFirehoseWriter | RemoteDynamoDbWriter | RemoteSqsWriter
+_WRITERS: dict[str, type[AnyRemoteWriter]] = {
+    KINESIS: RemoteWriter,
+    FIREHOSE: RemoteFirehoseWriter,
+    DYNAMODB: RemoteDynamoDbWriter,
+    SQS: RemoteSqsWriter,
+}
+_CONFIGS: dict[str, Callable[[], AsyncSinkConfig]] = {
+    KINESIS: AsyncSinkConfig,
+    FIREHOSE: firehose_config,
+    DYNAMODB: dynamodb_config,
+    SQS: sqs_config,
+}
+
+
+class RemoteSink(AsyncSinkBase[Any, Any]):
     """Writes to a destination through a sink gateway, at least once: its one rate limit is shared by all clients.
 
     Can be pickled, with its token: keep it within the application.
@@ -93,33 +138,50 @@ class RemoteSink(AsyncSinkBase[KinesisRequestEntry, KinesisRequestEntry]):
         destination: str,
         kind: str = KINESIS,
         client_id: str = "",
+        weight: int = 1,
+        wait_until_written: bool = False,
         config: AsyncSinkConfig | None = None,
         reconnect_timeout: timedelta = timedelta(minutes=2),
     ) -> None:
         """Describe the gateway at `host:port`, and the destination behind it.
 
+        `kind` is `kinesis`, `firehose`, `dynamodb` or `sqs`; `destination` the name or ARN of the stream, the name of
+        the delivery stream or table, the URL of the queue. `weight` is the share of turns against other clients';
+        writers with one `client_id` share theirs. With a durable gateway, batches are acknowledged when they are on its
+        disk, or with `wait_until_written` when the destination has accepted them.
         `reconnect_timeout` is how long a gateway may be gone before writers fail.
         """
-        if kind != KINESIS:
-            raise SinkOptionError("kind", f"{kind!r} is not known; known: {KINESIS}")
+        if kind not in _WRITERS:
+            raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(_WRITERS)}")
+        if weight < 1:
+            raise SinkOptionError("weight", f"{weight} must be at least 1")
+        self._kind = kind
+        self._weight = weight
+        self._wait_until_written = wait_until_written
         self._endpoint = endpoint
         self._security = security
         self._destination = destination
         self._client_id = client_id
-        self._config = config or AsyncSinkConfig()
+        self._config = config or _CONFIGS[kind]()
         self._reconnect_timeout = reconnect_timeout
 
-    def create_writer(self) -> RemoteWriter:
+    def create_writer(self) -> AnyRemoteWriter:
         """A writer with an empty buffer and a connection of its own."""
         return self.restore_writer(())
 
-    def restore_writer(self, states: Iterable[BufferedRequestState[KinesisRequestEntry]]) -> RemoteWriter:
+    def restore_writer(self, states: Iterable[BufferedRequestState[Any]]) -> AnyRemoteWriter:
         """A writer that begins with what others left behind."""
-        client_id = self._client_id or f"{socket.gethostname()}:{os.getpid()}"
-        return RemoteWriter(
+        hello = pb.Hello(
+            kind=self._kind,
+            destination=self._destination,
+            client_id=self._client_id or f"{socket.gethostname()}:{os.getpid()}",
+            weight=self._weight,
+            wait_until_written=self._wait_until_written,
+        )
+        return _WRITERS[self._kind](
             self._endpoint,
             self._security,
-            pb.Hello(kind=KINESIS, destination=self._destination, client_id=client_id),
+            hello,
             config=self._config,
             reconnect_timeout=self._reconnect_timeout,
             initial_states=states,

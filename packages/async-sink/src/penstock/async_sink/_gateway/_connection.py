@@ -1,16 +1,16 @@
 """A client's connection to the gateway: opened again when it breaks, until that is hopeless."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
 from random import random as default_random
 
 import grpc
 
 from penstock.async_sink._backoff import full_jitter_seconds
 from penstock.async_sink._entries import EntryFailure
-from penstock.async_sink._kinesis._entry import KinesisRequestEntry
 from penstock.async_sink._result import all_failed
-from penstock.async_sink.errors import DestinationError, GatewayError
+from penstock.async_sink.errors import DestinationError, GatewayError, GatewayStorageError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
 from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
@@ -22,6 +22,7 @@ _WORTH_ANOTHER_TRY = frozenset(
 _BACKOFF_BASE_SECONDS = 0.1
 _BACKOFF_MAXIMUM_SECONDS = 5.0
 _CLOSE_SECONDS = 5.0
+_REQUESTS_END_SECONDS = 0.1
 
 
 class _Sent:
@@ -81,55 +82,57 @@ class GatewayConnection:
         if channel is not None:
             await channel.close(None)
 
-    async def send(self, entries: Sequence[KinesisRequestEntry]) -> tuple[list[EntryFailure], int]:
+    async def send(self, entries: Sequence[pb.Entry]) -> tuple[list[EntryFailure], int]:
         """Send a batch and wait for the gateway's word: (failures, submissions beyond the first)."""
         if not self._connected:
             return all_failed(len(entries), code=grpc.StatusCode.UNAVAILABLE.name), 0
         batch_id = self._next_batch_id
         self._next_batch_id += 1
-        batch = pb.Batch(
-            batch_id=batch_id,
-            entries=[
-                pb.Entry(
-                    data=entry.data,
-                    partition_key=entry.partition_key,
-                    explicit_hash_key=entry.explicit_hash_key or "",
-                )
-                for entry in entries
-            ],
-        )
+        batch = pb.Batch(batch_id=batch_id, entries=entries)
         sent = self._sent[batch_id] = _Sent(len(entries))
         self._outgoing.put_nowait(pb.WriteRequest(batch=batch))
         return await sent.answer
 
-    async def _requests(self, outgoing: "asyncio.Queue[pb.WriteRequest | None]") -> AsyncIterator[pb.WriteRequest]:
-        yield pb.WriteRequest(hello=self._hello)
-        while (request := await outgoing.get()) is not None:
-            yield request
+    async def _requests(
+        self, outgoing: "asyncio.Queue[pb.WriteRequest | None]", ended: asyncio.Event
+    ) -> AsyncGenerator[pb.WriteRequest, None]:
+        try:
+            yield pb.WriteRequest(hello=self._hello)
+            while (request := await outgoing.get()) is not None:
+                yield request
+        finally:
+            ended.set()
 
     async def _stay_connected(self, channel: grpc.aio.Channel) -> None:
         stub: sink_gateway_pb2_grpc.SinkGatewayServiceAsyncStub = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
         loop = asyncio.get_running_loop()
         attempts, gone_since = 0, loop.time()
         while True:
-            self._outgoing = asyncio.Queue()
+            outgoing = self._outgoing = asyncio.Queue()
+            requests_ended = asyncio.Event()
+            requests = self._requests(outgoing, requests_ended)
             error: grpc.aio.AioRpcError | None = None
             try:
-                async for response in stub.Write(self._requests(self._outgoing)):
+                async for response in stub.Write(requests):
                     if not self._connected:
                         self._connected, attempts = True, 0
                     self._take(response)
-                if self._task is None:
-                    return
             except grpc.aio.AioRpcError as raised:
                 error = raised
             finally:
                 if self._connected:
                     gone_since = loop.time()
                 self._disconnected(error)
-            if error is not None and error.code() not in _WORTH_ANOTHER_TRY:
-                self._failed(self._typed(error))
+                # gRPC still waits for a request: without one it would do so until the loop is gone.
+                outgoing.put_nowait(None)
+            await _finish(requests, requests_ended)
+            if error is None and self._task is None:
                 return
+            if error is not None:
+                told = self._typed(error)
+                if error.code() not in _WORTH_ANOTHER_TRY or isinstance(told, GatewayStorageError):
+                    self._failed(told)
+                    return
             if loop.time() - gone_since >= self._reconnect_seconds:
                 message = "no answer" if error is None else error.details() or ""
                 code = grpc.StatusCode.UNAVAILABLE if error is None else error.code()
@@ -140,7 +143,7 @@ class GatewayConnection:
             await asyncio.sleep(delay)
 
     def _typed(self, error: grpc.aio.AioRpcError) -> Exception:
-        told = typed_error(error, [DestinationError])
+        told = typed_error(error, [DestinationError, GatewayStorageError])
         if told is None:
             told = GatewayError(self._endpoint, error.code().name, error.details() or "")
         told.__cause__ = error
@@ -173,3 +176,13 @@ class GatewayConnection:
         for sent in unanswered.values():
             if not sent.answer.done():
                 sent.answer.set_result((all_failed(sent.entry_count, code=code), 0))
+
+
+async def _finish(requests: AsyncGenerator[pb.WriteRequest, None], ended: asyncio.Event) -> None:
+    try:
+        async with asyncio.timeout(_REQUESTS_END_SECONDS):
+            await ended.wait()
+    except TimeoutError:
+        # gRPC gave up between two requests, or before the first one.
+        with contextlib.suppress(RuntimeError):
+            await requests.aclose()

@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from penstock.async_sink._kinesis._entry import KinesisRequestEntry
+from penstock.async_sink._gateway._durable import DurableBatches
+from penstock.async_sink._gateway._feeder import Feeder
+from penstock.async_sink._gateway._journal import Journal
+from penstock.async_sink._gateway._kinds import KINDS, KINESIS, DestinationKind
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import GatewayProtocolError, SinkError
 
-KinesisSink = AsyncSinkBase[KinesisRequestEntry, KinesisRequestEntry]
-KinesisWriter = AsyncSinkWriter[KinesisRequestEntry, KinesisRequestEntry]
-KINESIS = "kinesis"
+AnySink = AsyncSinkBase[Any, Any]
+AnyWriter = AsyncSinkWriter[Any, Any]
+_RETRY_SECONDS = 10.0
 _logger = logging.getLogger(__name__)
 
 
@@ -21,67 +25,125 @@ _logger = logging.getLogger(__name__)
 class SharedDestination:
     """One writer, and so one rate limit, for all clients of a destination."""
 
-    kind: str
+    kind: DestinationKind
     name: str
-    writer: KinesisWriter
-    clients: int = 0
+    writer: AnyWriter
+    feeder: Feeder
+    durable: DurableBatches | None
+    clients: int = field(default=0)
     """Clients that are connected."""
 
     @contextmanager
     def client(self, client_id: str) -> Iterator[None]:
         """Count a client while it is connected."""
-        _logger.info("client %s writes to %s %s", client_id, self.kind, self.name)
+        _logger.info("client %s writes to %s %s", client_id, self.kind.name, self.name)
         self.clients += 1
         try:
             yield
         finally:
             self.clients -= 1
 
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the writer, or the handing over to it."""
+        return self.writer.failure or self.feeder.failure
+
 
 class SharedDestinations:
     """Opens a writer when the first client names its destination; a failed one is replaced for the next client."""
 
-    def __init__(self, make_sink: Callable[[str], KinesisSink]) -> None:
-        """`make_sink` makes the sink of a stream name."""
-        self._make_sink = make_sink
+    def __init__(
+        self,
+        make_sink: Callable[[str], AnySink],
+        others: Mapping[str, Callable[[str], AnySink]] | None = None,
+        *,
+        journal: Journal | None = None,
+    ) -> None:
+        """`make_sink` makes the sink of a Kinesis stream's name, `others` those of other kinds by their name.
+
+        With a `journal`, accepted batches are kept there until they are written; `resume` goes on with those of a
+        gateway that was killed.
+        """
+        self._make_sink: dict[str, Callable[[str], AnySink]] = {KINESIS: make_sink, **(others or {})}
+        self.journal = journal
         self._open: dict[tuple[str, str], SharedDestination] = {}
         self._opening = asyncio.Lock()
+        self._resuming: asyncio.Task[None] | None = None
 
     async def get(self, kind: str, name: str) -> SharedDestination:
         """The destination, opened if need be.
 
         Raises:
             GatewayProtocolError: no such kind, or no name.
+            SinkError: it cannot be opened.
         """
-        if kind != KINESIS or not name:
-            raise GatewayProtocolError(f"no destination {name!r} of kind {kind!r}; known: kinesis, and a stream")
+        if kind not in self._make_sink or not name:
+            known = ", ".join(sorted(self._make_sink))
+            raise GatewayProtocolError(f"no destination {name!r} of kind {kind!r}; known: {known}, and a name")
         async with self._opening:
             found = self._open.get((kind, name))
-            if found is not None and found.writer.failure is None:
+            if found is not None and found.failure is None:
                 return found
             if found is not None:
-                await found.writer.close()
-            writer = self._make_sink(name).create_writer()
-            await writer.__aenter__()
-            destination = self._open[kind, name] = SharedDestination(kind, name, writer)
-            return destination
+                del self._open[kind, name]
+                await self._close(found)
+            return await self._open_one(kind, name)
+
+    async def _open_one(self, kind: str, name: str) -> SharedDestination:
+        writer = self._make_sink[kind](name).create_writer()
+        await writer.__aenter__()
+        feeder = Feeder(writer)
+        feeder.open()
+        durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder)
+        destination = self._open[kind, name] = SharedDestination(KINDS[kind], name, writer, feeder, durable)
+        if durable is not None:
+            await durable.resume()
+        return destination
+
+    def resume(self) -> None:
+        """Write what the journal holds, in the background; destinations that cannot be reached are tried again."""
+        if self.journal is not None and self._resuming is None:
+            self._resuming = asyncio.create_task(self._resume(self.journal), name="gateway resume")
+
+    async def _resume(self, journal: Journal) -> None:
+        while True:
+            for kind, name in journal.destinations():
+                try:
+                    await self.get(kind, name)
+                except Exception as error:
+                    _logger.warning("batches for %s %s have to wait: %s", kind, name, error)
+            await asyncio.sleep(_RETRY_SECONDS)
 
     def all(self) -> list[SharedDestination]:
         """Ordered by kind and name."""
         return [self._open[key] for key in sorted(self._open)]
 
     async def close(self, timeout_seconds: float) -> None:
-        """Write what is buffered, for that long at most, and close the writers."""
+        """Write what is accepted, for that long at most, and close the writers and the journal."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+            await asyncio.gather(self._resuming, return_exceptions=True)
         destinations, self._open = self.all(), {}
-        await asyncio.gather(*(self._finish(each.writer, timeout_seconds) for each in destinations))
+        await asyncio.gather(*(self._finish(each, timeout_seconds) for each in destinations))
+        if self.journal is not None:
+            await self.journal.close()
 
-    async def _finish(self, writer: KinesisWriter, timeout_seconds: float) -> None:
+    async def _finish(self, shared: SharedDestination, timeout_seconds: float) -> None:
+        writer = shared.writer
         try:
-            if writer.failure is None:
+            if shared.failure is None:
                 async with asyncio.timeout(timeout_seconds):
+                    await shared.feeder.wait_until_empty()
                     await writer.flush(end_of_input=True)
         except (TimeoutError, SinkError) as error:
-            # Nobody was told that these are written: their clients send them again.
-            _logger.warning("%s ends with %d unwritten entries: %r", writer.destination, writer.buffered_entries, error)
+            # Nobody was told that these are written, or they are in the journal.
+            left = writer.buffered_entries + shared.feeder.queued_entries
+            _logger.warning("%s ends with %d unwritten entries: %r", writer.destination, left, error)
         finally:
-            await writer.close()
+            await self._close(shared)
+
+    async def _close(self, shared: SharedDestination) -> None:
+        await shared.feeder.close()
+        await shared.writer.close()
+        if shared.durable is not None:
+            shared.durable.release()

@@ -7,13 +7,15 @@ from typing import Any, NoReturn
 import grpc
 
 from penstock.async_sink._gateway._credits import CreditWindow
-from penstock.async_sink._gateway._destinations import KinesisWriter, SharedDestination, SharedDestinations
-from penstock.async_sink._gateway._session import ClientSession, entries_of
+from penstock.async_sink._gateway._destinations import SharedDestination, SharedDestinations
+from penstock.async_sink._gateway._durable import DurableBatches
+from penstock.async_sink._gateway._session import BatchTracker, ClientSession, entries_of
 from penstock.async_sink.errors import (
     CreditExceededError,
     DestinationError,
     GatewayDrainingError,
     GatewayProtocolError,
+    GatewayStorageError,
     RecordError,
     SinkError,
 )
@@ -28,6 +30,7 @@ STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
     CreditExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     GatewayProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
     GatewayDrainingError: grpc.StatusCode.UNAVAILABLE,
+    GatewayStorageError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
     SinkError: grpc.StatusCode.INTERNAL,
 }
@@ -43,9 +46,13 @@ STATUS_OF_CODE = {
 class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
     """Writes the batches of many clients through one writer per destination."""
 
-    def __init__(self, destinations: SharedDestinations, window: CreditWindow | None = None) -> None:
+    def __init__(
+        self, destinations: SharedDestinations, window: CreditWindow | None = None, *, max_weight: int = 16
+    ) -> None:
+        """`max_weight` is the most that a client's share of the turns may count."""
         self._destinations = destinations
         self._window = window or CreditWindow()
+        self._max_weight = max_weight
         self._draining = asyncio.Event()
         self._sessions: set[ClientSession] = set()
 
@@ -108,24 +115,53 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             while (request := await requests.next()) is not None:
                 if request.WhichOneof("message") != "batch":
                     raise GatewayProtocolError("only the first request may be hello")
-                await self._write(request.batch, shared.writer, session)
+                await self._write(request.batch, first.hello, shared, session)
             session.end_reading()
             await session.wait_until_settled()
         if requests.stopped:
             raise GatewayDrainingError(name)
 
-    @staticmethod
-    async def _write(batch: pb.Batch, writer: KinesisWriter, session: ClientSession) -> None:
-        entries, size = entries_of(batch, writer.config.max_record_size_in_bytes)
-        tracker = session.accept(batch.batch_id, len(entries), size)
+    async def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
+        entries, size = entries_of(batch, shared.kind, shared.writer.config.max_record_size_in_bytes)
+        weight = min(max(1, hello.weight), self._max_weight)
+        if shared.durable is None:
+            tracker = session.accept(batch.batch_id, len(entries), size)
+        else:
+            tracker = await self._keep(batch, hello, weight, shared.durable, session, (len(entries), size))
         # Not cancelled by a drain: a batch is written whole, or was never accepted.
-        await writer.write_many(entries, listener=tracker)
+        shared.feeder.add(hello.client_id, entries, size, tracker, weight=weight)
+
+    @staticmethod
+    async def _keep(
+        batch: pb.Batch,
+        hello: pb.Hello,
+        weight: int,
+        durable: DurableBatches,
+        session: ClientSession,
+        extent: tuple[int, int],
+    ) -> BatchTracker:
+        sequence = 0
+
+        def settled(tracker: BatchTracker) -> None:
+            durable.settled(sequence, hello.client_id, batch, tracker)
+
+        tracker = session.accept(batch.batch_id, *extent, settled)
+        try:
+            sequence = await durable.keep(hello.client_id, weight, batch)
+        except BaseException:
+            session.forget(tracker)
+            raise
+        if not hello.wait_until_written:
+            session.acknowledge(tracker)
+        return tracker
 
     async def Stats(  # the contract's name
         self, request: pb.StatsRequest, context: Any
     ) -> pb.StatsResponse:
         """Numbers about the destinations."""
-        return pb.StatsResponse(destinations=[_stats(shared) for shared in self._destinations.all()])
+        journal = self._destinations.journal
+        pending = 0 if journal is None else journal.pending_batches
+        return pb.StatsResponse(destinations=[_stats(shared, pending) for shared in self._destinations.all()])
 
 
 class _UntilStopped:
@@ -151,10 +187,10 @@ class _UntilStopped:
             await asyncio.gather(read, stop, return_exceptions=True)
 
 
-def _stats(shared: SharedDestination) -> pb.DestinationStats:
+def _stats(shared: SharedDestination, durable_batches: int) -> pb.DestinationStats:
     writer, metrics = shared.writer, shared.writer.metrics
     return pb.DestinationStats(
-        kind=shared.kind,
+        kind=shared.kind.name,
         destination=shared.name,
         clients=shared.clients,
         in_flight_requests=writer.in_flight_requests,
@@ -164,6 +200,8 @@ def _stats(shared: SharedDestination) -> pb.DestinationStats:
         records_out=metrics.records_out,
         bytes_out=metrics.bytes_out,
         throttled=metrics.throttled,
+        queued_entries=shared.feeder.queued_entries,
+        durable_batches=durable_batches,
     )
 
 

@@ -3,16 +3,17 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from penstock.async_sink._entries import EntryFailure
 from penstock.async_sink._gateway._credits import CreditAccount, CreditWindow
-from penstock.async_sink._kinesis._entry import KinesisRequestEntry, check_entry, size_in_bytes
+from penstock.async_sink._gateway._kinds import DestinationKind
 from penstock.async_sink._signal import Signal
 from penstock.async_sink.errors import GatewayProtocolError, RecordTooLargeError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 
-def entries_of(batch: pb.Batch, max_record_size_in_bytes: int) -> tuple[list[KinesisRequestEntry], int]:
+def entries_of(batch: pb.Batch, kind: DestinationKind, max_record_size_in_bytes: int) -> tuple[list[Any], int]:
     """A batch's entries and their bytes.
 
     Raises:
@@ -24,9 +25,8 @@ def entries_of(batch: pb.Batch, max_record_size_in_bytes: int) -> tuple[list[Kin
     entries = []
     total = 0
     for index, sent in enumerate(batch.entries):
-        entry = KinesisRequestEntry(sent.data, sent.partition_key, sent.explicit_hash_key or None)
-        check_entry(entry, index)
-        size = size_in_bytes(entry)
+        entry = kind.from_message(sent, index)
+        size = kind.size_in_bytes(entry)
         if size > max_record_size_in_bytes:
             raise RecordTooLargeError(index, size, max_record_size_in_bytes)
         total += size
@@ -50,6 +50,8 @@ class BatchTracker:
         self.size_in_bytes = size
         self.retries = 0
         self.failed: dict[int, EntryFailure] = {}
+        self.answered = False
+        """Whether the client has its acknowledgement already: the batch is on disk."""
         self._left = entry_count
         self._settled = settled
         self._abandoned = abandoned
@@ -111,21 +113,39 @@ class ClientSession:
         self._answers.append(answer)
         self.changed.notify()
 
-    def accept(self, batch_id: int, entry_count: int, size: int) -> BatchTracker:
-        """Take a batch on.
+    def accept(
+        self, batch_id: int, entry_count: int, size: int, settled: Callable[[BatchTracker], None] | None = None
+    ) -> BatchTracker:
+        """Take a batch on; `settled` is called first when every entry of it has its word.
 
         Raises:
             CreditExceededError: the client's credits do not cover it.
         """
         self._account.spend(entry_count, size)
-        tracker = BatchTracker(batch_id, entry_count, size, self._settled, self.fail)
+
+        def both(tracker: BatchTracker) -> None:
+            if settled is not None:
+                settled(tracker)
+            self._settled(tracker)
+
+        tracker = BatchTracker(batch_id, entry_count, size, both, self.fail)
         self._pending.add(tracker)
         return tracker
+
+    def acknowledge(self, tracker: BatchTracker) -> None:
+        """The batch is on disk: the client need not wait until it is written, except for the credits."""
+        tracker.answered = True
+        self._say(pb.WriteResponse(acknowledgement=pb.Acknowledgement(batch_id=tracker.batch_id)))
+
+    def forget(self, tracker: BatchTracker) -> None:
+        """The batch was not accepted after all; the stream is about to end by an error."""
+        self._pending.discard(tracker)
 
     def _settled(self, tracker: BatchTracker) -> None:
         self._pending.discard(tracker)
         self._account.restore(tracker.entry_count, tracker.size_in_bytes)
-        self._say(tracker.answer())
+        if not tracker.answered:
+            self._say(tracker.answer())
         self._say(pb.WriteResponse(credit=pb.Credit(entries=tracker.entry_count, bytes=tracker.size_in_bytes)))
 
     def fail(self, error: BaseException) -> None:

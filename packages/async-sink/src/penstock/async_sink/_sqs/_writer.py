@@ -11,6 +11,7 @@ from penstock.async_sink._aws_writer import AwsSinkWriter
 from penstock.async_sink._columns import first_row, read_column
 from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._sqs._entry import SqsRequestEntry, check_entry, size_in_bytes, to_wire
+from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 from penstock.aws import AwsOptions, ErrorKind, JsonClient, classify, classify_code, error_code
 
@@ -65,16 +66,8 @@ def failures_of(answer: bytes, entry_count: int) -> list[EntryFailure]:
     return sorted(failures, key=lambda failure: failure.index)
 
 
-class SqsWriter(AwsSinkWriter[I, SqsRequestEntry]):
-    """Sends entries by SendMessageBatch. Made by `SqsSink.create_writer`."""
-
-    SERVICE = "sqs"
-    TARGET_PREFIX = "AmazonSQS"
-    JSON_10 = True
-
-    def __init__(self, aws: AwsOptions, *arguments: Any, queue_url: str, **keywords: Any) -> None:
-        self._head = _encoder.encode({"QueueUrl": queue_url})[:-1] + b',"Entries":'
-        super().__init__(aws, *arguments, **keywords)
+class SqsEntryWriter(AsyncSinkWriter[I, SqsRequestEntry]):
+    """What writers of SQS entries share, wherever the entries go."""
 
     def get_size_in_bytes(self, entry: SqsRequestEntry) -> int:
         """Body and attributes, as the service counts them.
@@ -120,6 +113,18 @@ class SqsWriter(AwsSinkWriter[I, SqsRequestEntry]):
             entries.append(entry)
             sizes.append(size)
         await self._write_entries(entries, sizes, listener=listener, first_index=0)
+
+
+class SqsWriter(AwsSinkWriter[I, SqsRequestEntry], SqsEntryWriter[I]):
+    """Sends entries by SendMessageBatch. Made by `SqsSink.create_writer`."""
+
+    SERVICE = "sqs"
+    TARGET_PREFIX = "AmazonSQS"
+    JSON_10 = True
+
+    def __init__(self, aws: AwsOptions, *arguments: Any, queue_url: str, **keywords: Any) -> None:
+        self._head = _encoder.encode({"QueueUrl": queue_url})[:-1] + b',"Entries":'
+        super().__init__(aws, *arguments, **keywords)
 
     def classify(self, error: BaseException) -> ErrorKind:
         """As elsewhere; a throttle of the queue's key is a throttle too."""

@@ -1,0 +1,85 @@
+"""The bytes of a durable gateway's journal. No I/O.
+
+A file begins with eight bytes: `PSGJ`, the version, three zeros. Records follow: the length of the payload and its
+CRC-32 (little endian, four bytes each), and the payload in MessagePack. A file that was cut off within a record, or
+whose end was never written (zeros), has lost nothing that anybody was told of; damage anywhere else is an error.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+import msgspec
+
+from penstock.async_sink.errors import JournalError
+
+VERSION = 1
+HEADER = b"PSGJ" + bytes((VERSION, 0, 0, 0))
+_FRAME = struct.Struct("<II")
+
+
+class AcceptedBatch(msgspec.Struct, array_like=True, tag=1, frozen=True):
+    """A batch that was taken on."""
+
+    sequence: int
+    """Counts up over all files of a journal."""
+    kind: str
+    destination: str
+    client_id: str
+    weight: int
+    batch: bytes
+    """The contract's `Batch`."""
+
+
+class SettledBatch(msgspec.Struct, array_like=True, tag=2, frozen=True):
+    """A batch of which every entry has its word."""
+
+    sequence: int
+
+
+Record = AcceptedBatch | SettledBatch
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    """The record with its frame."""
+    payload = _encoder.encode(record)
+    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def decode(framed: bytes) -> Record:
+    """The record of a frame that `scan` has checked."""
+    record: Record = _decoder.decode(framed[_FRAME.size :])
+    return record
+
+
+def scan(content: bytes, name: str) -> Iterator[tuple[int, int, Record]]:
+    """(offset, length, record) of each whole record; ends silently where the file was cut off.
+
+    Raises:
+        JournalError: the file is damaged, no journal, or of a version that is not known.
+    """
+    if len(content) < len(HEADER) and HEADER.startswith(content):
+        return
+    if content[:4] != HEADER[:4]:
+        raise JournalError(name, 0, "is no journal of a sink gateway")
+    if content[4] != VERSION:
+        raise JournalError(name, 4, f"has version {content[4]}, this release reads version {VERSION}")
+    offset, size = len(HEADER), len(content)
+    while size - offset >= _FRAME.size:
+        length, crc = _FRAME.unpack_from(content, offset)
+        end = offset + _FRAME.size + length
+        if end > size or not any(content[offset:]):
+            return
+        payload = content[offset + _FRAME.size : end]
+        if zlib.crc32(payload) != crc:
+            if end == size:
+                return
+            raise JournalError(name, offset, "is damaged: a checksum is wrong")
+        try:
+            record = _decoder.decode(payload)
+        except msgspec.MsgspecError as error:
+            raise JournalError(name, offset, f"is damaged: {error}") from error
+        yield offset, end - offset, record
+        offset = end
