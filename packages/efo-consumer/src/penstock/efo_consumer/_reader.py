@@ -19,6 +19,7 @@ from penstock.efo_consumer._reader_config import ReaderConfig
 from penstock.efo_consumer._reader_follow import follow_steps
 from penstock.efo_consumer._reader_hash_keys import Deaggregator
 from penstock.efo_consumer._reader_loss import check_positions
+from penstock.efo_consumer._reader_metrics import observe
 from penstock.efo_consumer._reader_replay import replay
 from penstock.efo_consumer._reader_session import ReaderSession
 from penstock.efo_consumer._schema import DEFAULT_MAX_BATCH_BYTES, Rebatcher, to_read_batch
@@ -82,6 +83,7 @@ class LocalShardReader:
         self._last_epoch = 0
         self._draining = False
         self._watch: asyncio.Task[None] | None = None
+        observe(self)
         self._fencing_tokens: dict[str, int] = {}
         deaggregates = self._config.deaggregate and self._config.publisher.deaggregate
         self._deaggregator = Deaggregator(backend) if deaggregates else None
@@ -99,17 +101,24 @@ class LocalShardReader:
 
     @property
     def buffered_bytes(self) -> int:
-        """Bytes that the buffers of all sessions hold."""
+        """Bytes of memory that the buffers of all sessions hold."""
         return self._pool.held_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes on disk that the buffers of all sessions hold."""
+        return 0 if self._spill is None else self._spill.used_bytes
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
         if not any(request.positions.streams.values()) and not request.named_shards_only:
             raise PositionsError("a session needs a position in at least one shard")
+        self._check_fencing(request.consumers)
+        fail = self._config.fail_on_data_loss
+        lost = await check_positions(self._backend, request.positions, self._wall_clock(), fail=fail)
         async with self._opening:
+            # Somebody with a newer lease may have come meanwhile.
             self._check_fencing(request.consumers)
-            fail = self._config.fail_on_data_loss
-            lost = await check_positions(self._backend, request.positions, self._wall_clock(), fail=fail)
             session = self._sessions.get(request.session_id)
             if session is None:
                 session = ReaderSession(

@@ -13,6 +13,7 @@ from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._publisher import WIRE_SCHEMA, ShardEvent
 from penstock.efo_consumer._reader_api import ShardStats
 from penstock.efo_consumer._reader_loss import LEFT, report
+from penstock.efo_consumer._reader_metrics import stood_still
 from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
@@ -178,4 +179,6 @@ class FollowedShard:
     async def _wait_for_room(self) -> None:
         # Promised segments may go after a while, which rings no bell: look again now and then.
         while not self._pool.make_room(self.buffer, self._clock()):
+            began = self._clock()
             await self._room.wait(_ROOM_CHECK_SECONDS)
+            stood_still(self._clock() - began, stream=self.stream.name, shard_id=self.shard_id)
