@@ -6,6 +6,14 @@ from penstock.operator_attributes._blocking import BlockingStageScheduler, open_
 from penstock.operator_attributes._call_site import caller
 from penstock.operator_attributes._claims import Claim, ClaimDecision
 from penstock.operator_attributes._compile import compile
+from penstock.operator_attributes._estimate import (
+    Estimate,
+    StageMeasure,
+    StageSavings,
+    estimate,
+    measures_of,
+    relative_error,
+)
 from penstock.operator_attributes._events import (
     StageEvent,
     StageFailed,
@@ -44,6 +52,7 @@ __all__ = [
     "Claim",
     "ClaimDecision",
     "CyclicRegions",
+    "Estimate",
     "GlobalWindows",
     "Input",
     "JobGraph",
@@ -66,9 +75,11 @@ __all__ = [
     "StageInput",
     "StageInterrupted",
     "StageLost",
+    "StageMeasure",
     "StagePlan",
     "StageProgress",
     "StageReused",
+    "StageSavings",
     "StageScheduler",
     "StageSchedulerApi",
     "StageSchedulerServicer",
@@ -83,6 +94,9 @@ __all__ = [
     "WindowAssigner",
     "caller",
     "compile",
+    "estimate",
+    "measures_of",
     "open_stage_scheduler",
+    "relative_error",
     "window_attributes",
 ]

@@ -10,6 +10,7 @@ from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes.errors import UnknownStageError, at
 
 if TYPE_CHECKING:
+    from penstock.operator_attributes._estimate import Estimate
     from penstock.operator_attributes._progress import StageProgress
 
 
@@ -180,6 +181,28 @@ class StagePlan:
         from penstock.operator_attributes._diagrams import graphviz
 
         return graphviz(self, progress or {})
+
+    def svg(
+        self,
+        progress: Mapping[str, "StageProgress"] | None = None,
+        *,
+        estimate: "Estimate | None" = None,
+    ) -> str:
+        """The plan as an SVG picture of its own, blocking edges bold; with `estimate`, what each stage saves."""
+        from penstock.operator_attributes._svg import svg
+
+        return svg(self, progress or {}, estimate)
+
+    def html(
+        self,
+        progress: Mapping[str, "StageProgress"] | None = None,
+        *,
+        estimate: "Estimate | None" = None,
+    ) -> str:
+        """The plan as one HTML page that needs nothing else: picture, stages, edges, call sites and savings."""
+        from penstock.operator_attributes._html import html
+
+        return html(self, progress or {}, estimate)
 
     def to_json(self) -> str:
         """The plan as JSON, to be read again by `from_json`."""
