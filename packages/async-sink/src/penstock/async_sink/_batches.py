@@ -71,7 +71,7 @@ class BatchCreator:
 
     def create(self, buffer: RequestBuffer[R], extent: BatchExtent, now: float) -> Batch[R]:
         """Take a measured batch out of the buffer; each entry counts one more submission."""
-        wrappers = buffer.take(extent.batch_size)
+        wrappers = buffer.take(extent.batch_size, extent.size_in_bytes)
         for wrapper in wrappers:
             wrapper.attempts += 1
         return Batch(wrappers, extent.size_in_bytes, now)

@@ -16,18 +16,14 @@ class RequestBuffer(Generic[R]):
 
     def __init__(self) -> None:
         self._entries: deque[RequestEntryWrapper[R]] = deque()
-        self._total_size_in_bytes = 0
+        self.total_size_in_bytes = 0
+        """Bytes of all entries in the buffer."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[RequestEntryWrapper[R]]:
         return iter(self._entries)
-
-    @property
-    def total_size_in_bytes(self) -> int:
-        """Bytes of all entries in the buffer."""
-        return self._total_size_in_bytes
 
     @property
     def head(self) -> RequestEntryWrapper[R]:
@@ -38,15 +34,17 @@ class RequestBuffer(Generic[R]):
         """
         return self._entries[0]
 
-    def add(self, wrapper: RequestEntryWrapper[R]) -> None:
-        """Add an entry at the end."""
-        self._entries.append(wrapper)
-        self._total_size_in_bytes += wrapper.size_in_bytes
+    def add(self, wrapper: RequestEntryWrapper[R]) -> int:
+        """Add an entry at the end. Returns how many there are now."""
+        entries = self._entries
+        entries.append(wrapper)
+        self.total_size_in_bytes += wrapper.size_in_bytes
+        return len(entries)
 
     def add_all(self, wrappers: Iterable[RequestEntryWrapper[R]], size_in_bytes: int) -> None:
         """Add entries at the end; `size_in_bytes` is their total."""
         self._entries.extend(wrappers)
-        self._total_size_in_bytes += size_in_bytes
+        self.total_size_in_bytes += size_in_bytes
 
     def put_back(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         """Put entries, given in the order of their numbers, before every entry with a higher number.
@@ -63,11 +61,11 @@ class RequestBuffer(Generic[R]):
             ahead.append(entries.popleft())
         returned = merge(ahead, wrappers, key=attrgetter("number")) if ahead else wrappers
         entries.extendleft(reversed(list(returned)))
-        self._total_size_in_bytes += total_size_in_bytes(wrappers)
+        self.total_size_in_bytes += total_size_in_bytes(wrappers)
 
-    def take(self, count: int) -> list[RequestEntryWrapper[R]]:
-        """Remove that many entries from the head."""
+    def take(self, count: int, size_in_bytes: int | None = None) -> list[RequestEntryWrapper[R]]:
+        """Remove that many entries from the head; `size_in_bytes` is their total, where it is known."""
         pop = self._entries.popleft
         taken = [pop() for _ in range(count)]
-        self._total_size_in_bytes -= total_size_in_bytes(taken)
+        self.total_size_in_bytes -= total_size_in_bytes(taken) if size_in_bytes is None else size_in_bytes
         return taken

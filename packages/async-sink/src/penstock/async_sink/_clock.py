@@ -27,10 +27,8 @@ class LoopClock:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-
-    def now(self) -> float:
+        self.now = self._loop.time
         """The loop's time."""
-        return self._loop.time()
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back at that time of the loop."""

@@ -49,11 +49,18 @@ class Dispatcher(Generic[R]):
         self._limiter: LaneLimiter | None = None if self._strict else getattr(strategy, "lane_limiter", None)
         by_key = config.ordering is Ordering.PER_KEY
         self.buffer: Backlog[R] = Backlog(self._limiter, key_of if by_key else None)
+        self._fresh = self.buffer.fresh
+        self._most_batch_bytes = config.max_batch_size_in_bytes
         self.in_flight: dict[int, Batch[R]] = {}
         self._in_flight_messages = 0
-        self._in_flight_bytes = 0
         self._terminal: dict[int, RequestEntryWrapper[R]] = {}
-        self._terminal_bytes = 0
+        self._most_entries = config.max_buffered_requests
+        self._most_bytes = config.max_buffered_bytes
+        self.held_entries = 0
+        """Entries in the buffer, in flight, and on their way to the terminal record handler."""
+        self.held_bytes = 0
+        """Bytes of those entries."""
+        self._threshold = 1
         self.expired: list[Termination[R]] = []
         """Entries whose time was over before they could leave; for the caller to take."""
         self._demanded = 0
@@ -72,16 +79,6 @@ class Dispatcher(Generic[R]):
         return self._in_flight_messages
 
     @property
-    def held_entries(self) -> int:
-        """Entries in the buffer, in flight, and on their way to the terminal record handler."""
-        return len(self.buffer) + self._in_flight_messages + len(self._terminal)
-
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of those entries."""
-        return self.buffer.total_size_in_bytes + self._in_flight_bytes + self._terminal_bytes
-
-    @property
     def terminal(self) -> Iterable[RequestEntryWrapper[R]]:
         """Entries on their way to the terminal record handler."""
         return self._terminal.values()
@@ -93,11 +90,27 @@ class Dispatcher(Generic[R]):
 
     def has_room(self, size_in_bytes: int) -> bool:
         """Whether an entry of that size may be added."""
-        config = self._config
+        return self.held_entries < self._most_entries and self.held_bytes + size_in_bytes <= self._most_bytes
+
+    def add(self, wrapper: RequestEntryWrapper[R]) -> bool:
+        """Add an entry. Returns whether `next_batch` is worth a call."""
+        self.held_entries += 1
+        self.held_bytes += wrapper.size_in_bytes
+        fresh = self._fresh
+        # What else makes a batch due happened before the latest `next_batch`.
         return (
-            self.held_entries < config.max_buffered_requests
-            and self.held_bytes + size_in_bytes <= config.max_buffered_bytes
-        )
+            fresh.add(wrapper) >= self._threshold
+            or fresh.total_size_in_bytes >= self._most_batch_bytes
+            or self._draining > 0
+            or self._demanded > 0
+        ) and not (self._blocked or self._suspended)
+
+    def add_all(self, wrappers: Sequence[RequestEntryWrapper[R]], size_in_bytes: int) -> bool:
+        """Add entries; `size_in_bytes` is their total. Returns whether `next_batch` is worth a call."""
+        self.held_entries += len(wrappers)
+        self.held_bytes += size_in_bytes
+        self._fresh.add_all(wrappers, size_in_bytes)
+        return not self._blocked and not self._suspended and self._due() is not None
 
     def fitting(self, sizes: Sequence[int], start: int) -> tuple[int, int]:
         """How far entries from `start` on may be added at once, a batch's number at most: (end, their bytes)."""
@@ -141,10 +154,6 @@ class Dispatcher(Generic[R]):
         """Ask the strategy again: something that it goes by has changed."""
         self._blocked = False
 
-    def is_ready(self) -> bool:
-        """Whether `next_batch` is worth a call. Cheap: asked after each write."""
-        return not self._blocked and not self._suspended and self._due() is not None
-
     def _due(self) -> str | None:
         """Why a batch leaves now; None when none is due."""
         buffer = self.buffer
@@ -153,7 +162,8 @@ class Dispatcher(Generic[R]):
         fresh = buffer.fresh
         if not fresh:
             return None
-        if len(fresh) >= min(self._max_batch_size, self._strategy.get_max_batch_size()):
+        self._threshold = min(self._max_batch_size, self._strategy.get_max_batch_size())
+        if len(fresh) >= self._threshold:
             return "size"
         if fresh.total_size_in_bytes >= self._config.max_batch_size_in_bytes:
             return "bytes"
@@ -235,7 +245,7 @@ class Dispatcher(Generic[R]):
     def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
         if not self._settler.is_expired(wrapper, now):
             return False
-        self.hold_terminal([wrapper])
+        self._hold_terminal([wrapper])
         self.buffer.release_keys([wrapper])
         self.expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
         return True
@@ -254,7 +264,6 @@ class Dispatcher(Generic[R]):
     def _launch(self, batch: Batch[R]) -> Batch[R]:
         self.in_flight[id(batch)] = batch
         self._in_flight_messages += batch.size
-        self._in_flight_bytes += batch.size_in_bytes
         self._strategy.register_in_flight_request(RequestInfo(batch.size, batch.size_in_bytes, batch.submitted_at))
         return batch
 
@@ -280,13 +289,13 @@ class Dispatcher(Generic[R]):
         """
         del self.in_flight[id(batch)]
         self._in_flight_messages -= len(batch.wrappers)
-        self._in_flight_bytes -= batch.size_in_bytes
         self._blocked = False
         self.ask_again_at = None
         settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
         self._put_back(settlement, now, give_up=give_up)
         terminated = [each.wrapper for each in settlement.terminated]
-        self.hold_terminal(terminated)
+        self._hold_terminal(terminated)
+        self._forget(settlement.acknowledged, batch.size_in_bytes if not failures else None)
         self.buffer.release_keys(settlement.acknowledged)
         self.buffer.release_keys(terminated)
         self._strategy.register_completed_request(
@@ -322,14 +331,19 @@ class Dispatcher(Generic[R]):
         # The other half of a request that was cut must not overtake them.
         self.buffer.join_halves()
 
-    def hold_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        """Count entries that were given up until their handler has them."""
+    def _hold_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         for wrapper in wrappers:
             self._terminal[wrapper.number] = wrapper
-            self._terminal_bytes += wrapper.size_in_bytes
 
-    def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        """Undo `hold_terminal`: the handler has them, or they go back to the buffer."""
+    def _forget(self, wrappers: Sequence[RequestEntryWrapper[R]], size_in_bytes: int | None = None) -> None:
+        self.held_entries -= len(wrappers)
+        self.held_bytes -= total_size_in_bytes(wrappers) if size_in_bytes is None else size_in_bytes
+
+    def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]], *, keep: bool = False) -> None:
+        """The handler has entries that were given up; with `keep` it has not, and they go back to the buffer."""
         for wrapper in wrappers:
-            if self._terminal.pop(wrapper.number, None) is not None:
-                self._terminal_bytes -= wrapper.size_in_bytes
+            self._terminal.pop(wrapper.number, None)
+        if keep:
+            self.buffer.put_back(sorted(wrappers, key=lambda wrapper: wrapper.number))
+        else:
+            self._forget(wrappers)

@@ -86,6 +86,8 @@ class RequestPump(Generic[R]):
         self._submit = submit
         self._classifier = classifier
         self._clock = clock
+        self.now = clock.now
+        """Monotonic seconds."""
         self._max_time_in_buffer = config.max_time_in_buffer.total_seconds()
         self._request_timeout = config.request_timeout.total_seconds()
         self._requests: set[_Request[R]] = set()
@@ -97,9 +99,10 @@ class RequestPump(Generic[R]):
         self.changed = Signal()
         self.failure: BaseException | None = None
 
-    def now(self) -> float:
-        """Monotonic seconds."""
-        return self._clock.now()
+    @property
+    def is_armed(self) -> bool:
+        """Whether the buffer's timer runs."""
+        return self._buffer_timer is not None
 
     def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
         """Call back at that time."""
@@ -248,26 +251,34 @@ class RequestPump(Generic[R]):
         self._dispatcher.release_terminal(told)
         if not orphans:
             return None
-        wrappers = [each.wrapper for each in orphans]
         if self._terminal is None or self.failure is not None:
-            self._keep(wrappers)
+            self._keep([each.wrapper for each in orphans])
             return RecordsRejectedError([_rejected(each) for each in orphans])
-        records = [TerminalRecord.of(self._destination, each) for each in orphans]
+        error: BaseException | None = None
+        for group in [orphans] if self._terminal.takes_many else [[each] for each in orphans]:
+            if error is None:
+                error = self._hand(self._terminal, group)
+            else:
+                self._keep([each.wrapper for each in group])
+        return error
+
+    def _hand(self, handler: TerminalRecordHandler, group: Sequence[Termination[R]]) -> BaseException | None:
+        wrappers = [each.wrapper for each in group]
         try:
-            pending = self._terminal.handle(records)
+            pending = handler.handle([TerminalRecord.of(self._destination, each) for each in group])
         except Exception as error:
             self._keep(wrappers)
             return error
         if pending is None:
             self._handled(wrappers)
-        else:
-            handling = asyncio.ensure_future(pending)
-            handing_over = asyncio.get_running_loop().create_task(
-                self._hand_over(handling, wrappers), name=f"{self._name} hands {len(wrappers)} record(s) over"
-            )
-            for task in (handling, handing_over):
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            return None
+        handling = asyncio.ensure_future(pending)
+        handing_over = asyncio.get_running_loop().create_task(
+            self._hand_over(handling, wrappers), name=f"{self._name} hands {len(wrappers)} record(s) over"
+        )
+        for task in (handling, handing_over):
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return None
 
     async def _hand_over(self, pending: Awaitable[None], wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
@@ -282,8 +293,7 @@ class RequestPump(Generic[R]):
         self.changed.notify()
 
     def _keep(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        self._dispatcher.release_terminal(wrappers)
-        self._dispatcher.buffer.put_back(sorted(wrappers, key=lambda wrapper: wrapper.number))
+        self._dispatcher.release_terminal(wrappers, keep=True)
 
     def _handled(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         self._dispatcher.release_terminal(wrappers)

@@ -59,8 +59,12 @@ class TerminalRecordHandler(Protocol):
 
     Until `handle` has returned, or what it returned has been awaited, the records count as held: they take room in the
     buffer, `flush(end_of_input=True)` waits for them, and they are in the snapshot. An error ends the writer, and the
-    records stay in its snapshot.
+    records of that call stay in its snapshot.
     """
+
+    @property
+    def takes_many(self) -> bool:
+        """Whether a call may bring several records; else each comes in a call of its own."""
 
     async def open(self) -> None:
         """The writer opens."""
@@ -75,6 +79,8 @@ class TerminalRecordHandler(Protocol):
 class CallbackHandler:
     """Calls a function with each record; it may be asynchronous. What it raises ends the writer."""
 
+    takes_many = False
+
     def __init__(self, callback: Callable[[TerminalRecord[Any]], Awaitable[None] | None]) -> None:
         self._callback = callback
 
@@ -85,23 +91,15 @@ class CallbackHandler:
         """Nothing to close."""
 
     def handle(self, records: Sequence[TerminalRecord[Any]]) -> Awaitable[None] | None:
-        """Call the function, in the order of the records."""
-        for index, record in enumerate(records):
-            pending = self._callback(record)
-            if pending is not None:
-                return self._go_on(pending, records[index + 1 :])
-        return None
-
-    async def _go_on(self, pending: Awaitable[None], records: Sequence[TerminalRecord[Any]]) -> None:
-        await pending
-        for record in records:
-            following = self._callback(record)
-            if following is not None:
-                await following
+        """Call the function."""
+        (record,) = records
+        return self._callback(record)
 
 
 class DropHandler:
     """Drops records, logs their number, and counts them; the writer's metrics count them as `dead_lettered`."""
+
+    takes_many = True
 
     def __init__(self) -> None:
         self.dropped = 0
@@ -131,8 +129,11 @@ class DeadLetterHandler:
     """Writes records to another sink, such as another stream, a queue or a file; they count once it has them.
 
     `make_writer` makes its writer, whose converter turns a `TerminalRecord` into what that destination takes: the
-    record, the error and the history. If the dead letters cannot be written either, the writer ends.
+    record, the error and the history. If the dead letters cannot be written either, the writer ends; those of the same
+    call that were written before are then in its snapshot too.
     """
+
+    takes_many = True
 
     def __init__(self, make_writer: Callable[[], DeadLetterWriter]) -> None:
         self._make_writer = make_writer

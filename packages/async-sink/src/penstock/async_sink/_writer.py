@@ -71,7 +71,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """
         self._config = config or AsyncSinkConfig()
         self._destination = destination or type(self).__name__
-        self._converter = as_converter(converter)
+        self._apply = as_converter(converter).apply
         self._strategy = strategy or aimd_strategy(self._config)
         self._classifier = classifier
         self._clock = clock
@@ -253,16 +253,23 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             SinkError: the writer has failed.
         """
         pump = self._open_pump()
-        entry = self._converter.apply(element, self)
+        entry = self._apply(element, self)
         size = self.get_size_in_bytes(entry)
-        self._check_size(size, self._records_written)
-        if not self._dispatcher.has_room(size):
+        if size > self._config.max_record_size_in_bytes:
+            self._check_size(size, self._records_written)
+        dispatcher = self._dispatcher
+        if not dispatcher.has_room(size):
             await self._wait_for_room(pump, size)
-        context, number = otel_context.get_current(), self._records_written
-        wrapper = RequestEntryWrapper(entry, size, number, context, listener, index, written_at=pump.now())
-        self._records_written += 1
-        self._dispatcher.buffer.add(wrapper)
-        await self._after_adding(pump)
+        number = self._records_written
+        self._records_written = number + 1
+        due = dispatcher.add(
+            RequestEntryWrapper(entry, size, number, otel_context.get_current(), listener, index, 0, 0.0, pump.now())
+        )
+        if not pump.is_armed:
+            pump.arm()
+        if due and pump.pump():
+            # A caller that never waits would keep the new requests from starting.
+            await asyncio.sleep(0)
 
     async def write_many(self, elements: Iterable[I], *, listener: EntryListener | None = None) -> None:
         """Write elements in their order; `listener` knows them by their place.
@@ -288,7 +295,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 await self._wait_for_room(pump, sizes[done])
             upto, added = dispatcher.fitting(sizes, done)
             number, now = self._records_written - done, pump.now()
-            dispatcher.buffer.add_all(
+            due = dispatcher.add_all(
                 [
                     RequestEntryWrapper(
                         entries[i], sizes[i], number + i, context, listener, first_index + i, written_at=now
@@ -299,13 +306,9 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             )
             self._records_written += upto - done
             done = upto
-            await self._after_adding(pump)
-
-    async def _after_adding(self, pump: RequestPump[R]) -> None:
-        pump.arm()
-        if self._dispatcher.is_ready() and pump.pump():
-            # A caller that never waits would keep the new requests from starting.
-            await asyncio.sleep(0)
+            pump.arm()
+            if due and pump.pump():
+                await asyncio.sleep(0)
 
     def _check_size(self, size: int, record_number: int) -> None:
         limit = self._config.max_record_size_in_bytes
@@ -399,7 +402,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 )
         self._records_written += len(wrappers)
         for wrapper in wrappers:
-            self._dispatcher.buffer.add(wrapper)
+            self._dispatcher.add(wrapper)
         if self._pump is not None and wrappers:
             self._pump.arm()
             self._pump.pump()
