@@ -1,5 +1,6 @@
 """Amazon Kinesis for PySpark: data sources, writers and the staged Pipeline."""
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from penstock.spark_plugin._java import ensure_java
@@ -11,6 +12,8 @@ from penstock.spark_plugin._source import KinesisDataSource
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
 
 if TYPE_CHECKING:
+    from penstock.spark_plugin._automatic import plan, run_staged
+    from penstock.spark_plugin._data_stream import DataStream, KeyedStream, WindowedStream
     from penstock.spark_plugin._pipeline import Pipeline
     from penstock.spark_plugin._pipeline_run import PipelineRun
 
@@ -18,27 +21,36 @@ __all__ = [
     "READ_SCHEMA",
     "READ_SCHEMA_WITH_ENCRYPTION",
     "TRACEPARENT_PROPERTY",
+    "DataStream",
+    "KeyedStream",
     "KinesisDataSource",
     "KinesisOptions",
     "Pipeline",
     "PipelineRun",
+    "WindowedStream",
     "configure",
     "current_traceparent",
     "ensure_java",
     "missing_settings",
     "options_table",
+    "plan",
     "recommended_settings",
+    "run_staged",
 ]
+
+# Spark imports this package in every process that plans or runs a task: pipelines are only for the driver.
+_OF_THE_DRIVER = {
+    "DataStream": "_data_stream",
+    "KeyedStream": "_data_stream",
+    "Pipeline": "_pipeline",
+    "PipelineRun": "_pipeline_run",
+    "WindowedStream": "_data_stream",
+    "plan": "_automatic",
+    "run_staged": "_automatic",
+}
 
 
 def __getattr__(name: str) -> Any:
-    # Spark imports this package in every process that plans or runs a task: pipelines are only for the driver.
-    if name == "Pipeline":
-        from penstock.spark_plugin._pipeline import Pipeline
-
-        return Pipeline
-    if name == "PipelineRun":
-        from penstock.spark_plugin._pipeline_run import PipelineRun
-
-        return PipelineRun
+    if name in _OF_THE_DRIVER:
+        return getattr(importlib.import_module(f"penstock.spark_plugin.{_OF_THE_DRIVER[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,9 +1,9 @@
-"""Bounded reads: what a stream holds from a position up to a time."""
+"""Bounded reads: what a stream holds from a position up to a position or a time."""
 
 import asyncio
 import time
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,25 +11,15 @@ from opentelemetry.trace import use_span
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.aws import AwsSession, JsonClient
-from penstock.efo_consumer import ShardPosition, StreamIdentity, list_shards, read_once
+from penstock.efo_consumer import Shard, StreamIdentity, list_shards, read_once
 from penstock.efo_consumer._schema import to_read_batch
+from penstock.spark_plugin._bounds import BoundedShard, Bounds
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._garbage import freeze_garbage
-from penstock.spark_plugin._option_values import InitialPosition, InitialPositionType
 from penstock.spark_plugin._options import KinesisOptions
 from penstock.spark_plugin._planning import default_max_partitions
+from penstock.spark_plugin._seam import wait_for_seam
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
-
-
-@dataclass(frozen=True, slots=True)
-class BoundedShard:
-    """A shard, and what a bounded read takes of it."""
-
-    stream_name: str
-    shard_id: str
-    after: ShardPosition
-    before_micros: int
-    """Records that arrived at this time (microseconds since 1970) or later are left out."""
 
 
 class BoundedPartition(InputPartition):
@@ -41,7 +31,7 @@ class BoundedPartition(InputPartition):
 
 
 class KinesisBatchReader(DataSourceReader):
-    """Reads, by polling, what the streams hold between `initialPosition` and `endingTimestamp`.
+    """Reads, by polling, what the streams hold between `initialPosition` and `endingPosition`.
 
     Every task reads its shards from Kinesis itself: there is no reader whose life it could share.
     """
@@ -51,7 +41,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """All shards that the streams still know, closed ones too, in few partitions."""
-        shards = asyncio.run(self._shards())
+        shards = self._shards()
         count = min(len(shards), self._options.max_partitions or default_max_partitions())
         return [BoundedPartition(tuple(shards[first::count])) for first in range(count)]
 
@@ -86,18 +76,24 @@ class KinesisBatchReader(DataSourceReader):
             span.set_attribute("penstock.records", rows)
             span.end()
 
-    async def _shards(self) -> list[BoundedShard]:
+    def _shards(self) -> list[BoundedShard]:
         options = self._options
-        ending = options.ending_timestamp
+        session = AwsSession(aws_options(options))
         # A record that was put before this planning has arrived before this millisecond is over.
-        before_micros = int(ending.timestamp() * 1e6) if ending is not None else (time.time_ns() // 10**6 + 1) * 1000
-        after = _position(options.initial_position, before_micros)
-        async with JsonClient(AwsSession(aws_options(options))) as client:
-            return [
-                BoundedShard(stream, shard.shard_id, after, before_micros)
-                for stream in options.stream_name
-                for shard in await list_shards(client, StreamIdentity(stream, options.stream_arn))
-            ]
+        now_micros = (time.time_ns() // 10**6 + 1) * 1000
+        bounds = Bounds.resolve(session, options, now_micros)
+        listed = asyncio.run(_list(session, options))
+        if options.ending_position is not None and options.ending_position.seam is not None:
+            wait_for_seam(options.ending_position.seam)
+        return [one for stream, shards in listed.items() for one in bounds.of_stream(stream, shards)]
+
+
+async def _list(session: AwsSession, options: KinesisOptions) -> dict[str, list[Shard]]:
+    async with JsonClient(session) as client:
+        return {
+            stream: await list_shards(client, StreamIdentity(stream, options.stream_arn))
+            for stream in options.stream_name
+        }
 
 
 async def _read(options: KinesisOptions, shards: Sequence[BoundedShard]) -> AsyncGenerator[pa.RecordBatch, None]:
@@ -106,7 +102,7 @@ async def _read(options: KinesisOptions, shards: Sequence[BoundedShard]) -> Asyn
             stream = StreamIdentity(shard.stream_name, options.stream_arn)
             events = read_once(client, stream, shard.shard_id, shard.after)
             async for event in events:
-                records = _before(event.records, shard.before_micros)
+                records, more = within(event.records, shard)
                 if records.num_rows:
                     yield to_read_batch(
                         records,
@@ -114,21 +110,23 @@ async def _read(options: KinesisOptions, shards: Sequence[BoundedShard]) -> Asyn
                         shard.shard_id,
                         with_encryption_type=options.include_encryption_type,
                     )
-                if records.num_rows < event.records.num_rows:
+                if not more:
                     break
             await events.aclose()
 
 
-def _before(records: pa.RecordBatch, before_micros: int) -> pa.RecordBatch:
-    """The records up to the first that arrived at the time or later."""
-    column = records.column("approximateArrivalTimestamp")
-    late = pc.index(pc.greater_equal(column, pa.scalar(before_micros, column.type)), True).as_py()
-    return records if late < 0 else records.slice(0, late)
-
-
-def _position(position: InitialPosition | None, now_micros: int) -> ShardPosition:
-    if position is None or position.type is InitialPositionType.TRIM_HORIZON:
-        return ShardPosition.trim_horizon()
-    if position.timestamp is None:  # LATEST: nothing, unless the end lies in the future
-        return ShardPosition.at_timestamp(now_micros // 1000)
-    return ShardPosition.at_timestamp(int(position.timestamp.timestamp() * 1000))
+def within(records: pa.RecordBatch, shard: BoundedShard) -> tuple[pa.RecordBatch, bool]:
+    """The records up to the shard's bound, and whether more may follow."""
+    kept, more = records, True
+    if shard.before_micros is not None:
+        column = records.column("approximateArrivalTimestamp")
+        late = pc.index(pc.greater_equal(column, pa.scalar(shard.before_micros, column.type)), True).as_py()
+        if late >= 0:
+            kept, more = records.slice(0, late), False
+    if shard.upto is not None and kept.num_rows:
+        # Decimal digits of different lengths: compared as numbers.
+        upto, numbers = int(shard.upto), kept.column("sequenceNumber")
+        last = bisect_right(range(kept.num_rows), upto, key=lambda index: int(numbers[index].as_py()))
+        more = more and last == kept.num_rows and int(numbers[-1].as_py()) < upto
+        kept = kept.slice(0, last)
+    return kept, more

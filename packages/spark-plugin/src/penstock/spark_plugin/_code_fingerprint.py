@@ -20,7 +20,24 @@ from pyspark.sql import SparkSession
 
 _PLAIN = (str, int, float, bool, bytes, complex, type(None), type(Ellipsis))
 _STANDARD_LIBRARY = sysconfig.get_paths()["stdlib"]
-_NO_PART_OF_A_CLASS = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__"})
+_NO_PART_OF_A_CLASS = frozenset(
+    {
+        "__dict__",
+        "__weakref__",
+        "__doc__",
+        "__module__",
+        "__firstlineno__",
+        # Of dataclasses: what they say is in the methods that are made of them.
+        "__dataclass_fields__",
+        "__dataclass_params__",
+        "__match_args__",
+        "__annotations__",
+        "__slots__",
+        # Made when the first instance is pickled.
+        "__slotnames__",
+        "_abc_impl",
+    }
+)
 
 
 def digest(*parts: str) -> str:
@@ -150,7 +167,7 @@ def _module(module: types.ModuleType, seen: _Seen) -> str:
 def _class(value: type, seen: _Seen) -> str:
     parts = []
     for name, one in sorted(vars(value).items()):
-        if name in _NO_PART_OF_A_CLASS:
+        if name in _NO_PART_OF_A_CLASS or isinstance(one, types.MemberDescriptorType | types.GetSetDescriptorType):
             continue
         if isinstance(one, staticmethod | classmethod):
             parts.append(f"{name}={_value(one.__func__, seen)}")

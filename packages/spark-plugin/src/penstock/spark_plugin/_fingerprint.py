@@ -1,11 +1,15 @@
 """Fingerprints of what bounded sources read."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.spark_plugin._code_fingerprint import digest, unique
+from penstock.spark_plugin._code_fingerprint import digest, function_fingerprint, unique
+from penstock.spark_plugin._plan_tree import items
 
 _SESSION_SETTINGS = (
     "spark.sql.session.timeZone",
@@ -41,7 +45,32 @@ def source_fingerprint(frame: DataFrame) -> str:
     stamps = [_file_stamp(url) for url in sorted(files)]
     if any(stamp is None for stamp in stamps):
         return unique()
-    return digest(frame._jdf.schema().json(), _plan_text(frame), *(stamp or "" for stamp in stamps))
+    return digest(plan_fingerprint(frame), *(stamp or "" for stamp in stamps))
+
+
+def plan_fingerprint(frame: DataFrame) -> str:
+    """Of what a DataFrame does to its sources: its plan, and the Python functions in it."""
+    return digest(frame._jdf.schema().json(), _plan_text(frame), *_functions(frame._jdf.queryExecution().analyzed()))
+
+
+def _functions(plan: Any) -> Iterator[str]:
+    """Fingerprints of the Python functions in a plan, whose text names them at best: two lambdas look the same."""
+    for expression in items(plan.expressions()):
+        yield from _functions_of(expression)
+    for child in items(plan.children()):
+        yield from _functions(child)
+
+
+def _functions_of(expression: Any) -> Iterator[str]:
+    # Of the plan's own classes and of others' that hold Python functions.
+    if hasattr(expression, "func") and expression.getClass().getSimpleName().startswith("Python"):
+        try:
+            command = cloudpickle.loads(bytes(expression.func().command().unsafeArray()))
+            yield function_fingerprint(command[0])
+        except Exception:
+            yield unique()
+    for child in items(expression.children()):
+        yield from _functions_of(child)
 
 
 def _plan_text(frame: DataFrame) -> str:

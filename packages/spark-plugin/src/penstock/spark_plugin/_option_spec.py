@@ -36,6 +36,8 @@ class OptionSpec:
     databricks: str | None = None
     aws: str | None = None
     """Name in the AWS connector for Spark."""
+    also: tuple[str, ...] = ()
+    """Further names of our own."""
     choices: tuple[str, ...] = ()
     choice_aliases: tuple[tuple[str, str], ...] = ()
     """Values of the other connectors, in lower case, and what they mean here."""
@@ -46,5 +48,5 @@ class OptionSpec:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """The names in other connectors."""
-        return tuple(alias for alias in (self.flink, self.databricks, self.aws) if alias)
+        """The names in other connectors, and further ones of our own."""
+        return (*self.also, *(alias for alias in (self.flink, self.databricks, self.aws) if alias))

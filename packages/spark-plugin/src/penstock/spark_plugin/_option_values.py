@@ -6,13 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
+from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
 from penstock.spark_plugin._option_spec import OptionSpec, OptionType
 from penstock.spark_plugin.errors import InvalidOptionError
 
 _DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$")
-_POSITION = re.compile(r"([A-Za-z_]*)[\s:]*(.*)", re.DOTALL)
 _SECONDS_PER_UNIT = {
     "ms": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
     "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
@@ -32,15 +34,23 @@ class InitialPositionType(StrEnum):
     LATEST = "LATEST"
     TRIM_HORIZON = "TRIM_HORIZON"
     AT_TIMESTAMP = "AT_TIMESTAMP"
+    SEQUENCE_NUMBERS = "SEQUENCE_NUMBERS"
+    """A position in each shard that is named."""
+    SEAM = "SEAM"
+    """The time in a file, which the first to ask for it puts there."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitialPosition:
-    """Where a new query begins, in all shards of all of its streams."""
+    """Where a query begins or ends, in all shards of all of its streams."""
 
     type: InitialPositionType
     timestamp: datetime | None = None
     """With AT_TIMESTAMP; None until `initialTimestamp` is merged in."""
+    streams: Mapping[str, Mapping[str, ShardPosition]] | None = None
+    """With SEQUENCE_NUMBERS: by stream, by shard; the stream "" is the only one."""
+    seam: Path | None = None
+    """With SEAM."""
 
 
 def parse_value(spec: OptionSpec, text: str) -> Any:
@@ -130,26 +140,56 @@ def _time(spec: OptionSpec, text: str) -> datetime:
     return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
 
 
+_POSITION_RULE = (
+    "LATEST (or now), TRIM_HORIZON, a time, `AT_TIMESTAMP <time>`, sequence numbers as JSON, or the path of a seam"
+)
+
+
 def _position(spec: OptionSpec, text: str) -> InitialPosition:
-    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, and Databricks' `{"at_timestamp": …, "format": …}`."""
+    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, sequence numbers, a path."""
     if text.startswith("{"):
-        return InitialPosition(InitialPositionType.AT_TIMESTAMP, _json_time(spec, text))
+        return _json_position(spec, text)
+    if text.startswith(("/", "file:")):
+        path = unquote(urlsplit(text).path) if text.startswith("file:") else text
+        return InitialPosition(InitialPositionType.SEAM, seam=Path(path))
     name, _, time = (
         text.replace(":", " ", 1).partition(" ") if text[:13].upper() == "AT_TIMESTAMP:" else text.partition(" ")
     )
-    name = {"EARLIEST": "TRIM_HORIZON"}.get(name.upper(), name.upper())
-    if name not in InitialPositionType.__members__ or (time and name != "AT_TIMESTAMP"):
-        raise _invalid(spec, text, "LATEST, TRIM_HORIZON or `AT_TIMESTAMP <time>`")
-    return InitialPosition(InitialPositionType(name), _time(spec, time.strip()) if time else None)
-
-
-def _json_time(spec: OptionSpec, text: str) -> datetime:
+    name = {"EARLIEST": "TRIM_HORIZON", "NOW": "LATEST"}.get(name.upper(), name.upper())
+    if name in ("LATEST", "TRIM_HORIZON") and not time:
+        return InitialPosition(InitialPositionType(name))
+    if name == "AT_TIMESTAMP":
+        return InitialPosition(InitialPositionType(name), _time(spec, time.strip()) if time else None)
     try:
-        document = json.loads(text)
-        time = next(str(value) for key, value in document.items() if key.lower() == "at_timestamp")
-    except (ValueError, AttributeError, StopIteration):
-        raise _invalid(spec, text, 'LATEST, TRIM_HORIZON or {"at_timestamp": "<time>"}') from None
-    return _time(spec, time)
+        return InitialPosition(InitialPositionType.AT_TIMESTAMP, _time(spec, text))
+    except InvalidOptionError:
+        raise _invalid(spec, text, _POSITION_RULE) from None
+
+
+def _json_position(spec: OptionSpec, text: str) -> InitialPosition:
+    """A time, an offset as it stands in a checkpoint, or `{"shardId-000000000000": "4959…"}` of the only stream."""
+    try:
+        document = {str(key): value for key, value in json.loads(text).items()}
+        for key, value in document.items():
+            if key.lower() == "at_timestamp":
+                return InitialPosition(InitialPositionType.AT_TIMESTAMP, _time(spec, str(value)))
+        if "version" in document:
+            streams = StreamPositions.from_json(document).streams
+        else:
+            streams = {"": {shard: _in_shard(value) for shard, value in document.items()}}
+    except (ValueError, AttributeError, PositionsError):
+        raise _invalid(spec, text, _POSITION_RULE) from None
+    if not any(streams.values()):
+        raise _invalid(spec, text, _POSITION_RULE)
+    return InitialPosition(InitialPositionType.SEQUENCE_NUMBERS, streams=streams)
+
+
+def _in_shard(value: object) -> ShardPosition:
+    if not isinstance(value, str):
+        raise ValueError("sequence numbers are texts: JSON's numbers are not exact")
+    if value == "SHARD_END":
+        return ShardPosition.shard_end()
+    return ShardPosition.trim_horizon() if value == "TRIM_HORIZON" else ShardPosition.after(value)
 
 
 _PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {

@@ -47,7 +47,12 @@ class KinesisOptions:
     """None: LATEST for a stream, TRIM_HORIZON for a bounded read."""
     initial_timestamp: datetime | None = None
     ending_timestamp: datetime | None = None
-    """None: now, by the time of planning."""
+    ending_position: InitialPosition | None = None
+    """None: `ending_timestamp`, or else now, by the time of planning."""
+    bounded_until: InitialPosition | None = None
+    """As it was written; `ending_position` is the same."""
+    continue_from: InitialPosition | None = None
+    """As it was written; `initial_position` is the same."""
     record_publisher: str = "polling"
     efo_registration: str = "lazy"
     efo_consumer_name: str | None = None
@@ -107,6 +112,11 @@ class KinesisOptions:
         at_timestamp = position is not None and position.type is InitialPositionType.AT_TIMESTAMP
         if at_timestamp and position is not None and position.timestamp is None:
             raise MissingOptionError("initialTimestamp", "initialPosition is AT_TIMESTAMP without a time")
+        ending = self.ending_position
+        if ending is not None and ending.type is InitialPositionType.AT_TIMESTAMP and ending.timestamp is None:
+            raise InvalidOptionError("endingPosition", "AT_TIMESTAMP", "with its time")
+        for name, one in (("initialPosition", position), ("endingPosition", ending)):
+            _check_streams(name, one, self.stream_name)
         if self.random_partition_key and self.partition_key_column != "partitionKey":
             raise ContradictoryOptionsError(
                 ("randomPartitionKey", "partitionKeyColumn"), "a key is random or comes from a column"
@@ -130,6 +140,7 @@ class KinesisOptions:
         if values.get("region") is None and "stream_arn" in values:
             values["region"] = values["stream_arn"].split(":")[3]
         _merge_initial_timestamp(values, names)
+        _merge_positions(values, names)
         values.setdefault("traceparent", environ.get("TRACEPARENT"))
         return cls(**values)
 
@@ -215,6 +226,23 @@ def _merge_initial_timestamp(values: dict[str, Any], written: Mapping[str, str])
             "the time belongs to AT_TIMESTAMP, and is given once",
         )
     values["initial_position"] = InitialPosition(InitialPositionType.AT_TIMESTAMP, time)
+
+
+def _check_streams(name: str, position: InitialPosition | None, streams: tuple[str, ...]) -> None:
+    named = set(position.streams or ()) if position is not None else set()
+    if named and named != set(streams) and not (named == {""} and len(streams) == 1):
+        raise InvalidOptionError(name, sorted(named), "sequence numbers of the streams in streamName, all of them")
+
+
+def _merge_positions(values: dict[str, Any], written: Mapping[str, str]) -> None:
+    for name, into in (("continue_from", "initial_position"), ("bounded_until", "ending_position")):
+        if name in values:
+            position = values[name]
+            if values.setdefault(into, position) != position:
+                raise ContradictoryOptionsError((written[name], written.get(into, into)), "they say the same thing")
+    ending = values.get("ending_position")
+    if ending is not None and "ending_timestamp" in values:
+        raise ContradictoryOptionsError(("endingPosition", written["ending_timestamp"]), "a read ends once")
 
 
 def _check_credentials(options: KinesisOptions) -> None:

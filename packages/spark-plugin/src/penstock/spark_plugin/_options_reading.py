@@ -8,7 +8,9 @@ READING = (
         group="reading",
         type=OptionType.POSITION,
         default="LATEST (streams), TRIM_HORIZON (bounded reads)",
-        doc="Where a new query begins: LATEST, TRIM_HORIZON, or `AT_TIMESTAMP <time>`.",
+        doc="Where a new query, or a bounded read, begins: LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, or after "
+        'sequence numbers: `{"shardId-000000000000": "4959…"}`. Also `startingPosition`.',
+        also=("startingPosition",),
         flink="flink.stream.initpos",
         databricks="initialPosition",
         aws="kinesis.startingPosition",
@@ -19,6 +21,27 @@ READING = (
         type=OptionType.TIME,
         doc="The time, where `initialPosition` is a bare AT_TIMESTAMP.",
         flink="flink.stream.initpos.timestamp",
+    ),
+    OptionSpec(
+        name="endingPosition",
+        group="reading",
+        type=OptionType.POSITION,
+        doc="Where a bounded read ends: now (or LATEST; the default), before a time, or with sequence numbers; then "
+        "nothing is read of shards that are neither named nor parents of these.",
+    ),
+    OptionSpec(
+        name="boundedUntil",
+        group="reading",
+        type=OptionType.POSITION,
+        doc="The same as `endingPosition`; or the path of a seam file on the driver's file system, which holds the "
+        "time at which it was first asked for: a bounded read ends there, and a stream that has it as `continueFrom` "
+        "begins there.",
+    ),
+    OptionSpec(
+        name="continueFrom",
+        group="reading",
+        type=OptionType.POSITION,
+        doc="The same as `initialPosition`; or the path of the seam file of a bounded read.",
     ),
     OptionSpec(
         name="endingTimestamp",

@@ -14,13 +14,17 @@ from penstock.operator_attributes import (
     OperatorAttributes,
     StagePlan,
     VertexKind,
+    caller,
     compile,
 )
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
+    from penstock.spark_plugin._data_stream import DataStream
     from penstock.spark_plugin._pipeline_run import PipelineRun
 
+_PACKAGE = str(Path(__file__).resolve().parent)
+_FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -40,10 +44,21 @@ class Declared:
     parallelism: int = 1
     trigger: Mapping[str, Any] | None = None
     fingerprint: str | None = None
+    """Of what a source reads, where the user knows it."""
+    code: str | None = None
+    """Fingerprint of the function, where it is not the function's own."""
+    order: Callable[[Any], Any] | None = None
+    """Of a sorting operator: puts its result, read back, into its order again."""
+    full_dam_when_bounded: bool = False
+    """Whether it waits for the end of its inputs where they have one."""
+    site: str | None = None
+    """`file:line` of the user's code, where it is not the function's own."""
 
     @property
     def call_site(self) -> str:
         """`file:line` of the function."""
+        if self.site is not None:
+            return self.site
         code = inspect.unwrap(self.function).__code__
         return f"{code.co_filename}:{code.co_firstlineno}"
 
@@ -57,17 +72,20 @@ class Pipeline:
     pipeline starts.
     """
 
-    def __init__(self, name: str, *, store: str | Path) -> None:
+    def __init__(self, name: str, *, store: str | Path, stages: str | Path | None = None) -> None:
         """Begin an empty pipeline.
 
         Args:
             name: For people, and for the names of queries.
             store: Folder for committed results and checkpoints, which the driver and all executors can reach.
+            stages: Folder for committed results that several pipelines share, each with a store of its own: a stage of
+                the same name and fingerprint is computed once. Default: in `store`.
         """
         if not name:
             raise PipelineDefinitionError("a pipeline needs a name")
         self.name = name
         self.store = Path(store)
+        self.stages = Path(stages) if stages is not None else None
         self._declared: dict[str, Declared] = {}
 
     @property
@@ -179,6 +197,14 @@ class Pipeline:
 
         return declare
 
+    def seam(self, name: str) -> str:
+        """Where a back-fill ends and its live stream begins: one value for both sources' options.
+
+        `boundedUntil` of the bounded read and `continueFrom` of the stream: the time at which the first of them was
+        planned. It stays the same over restarts, until a run that does not resume.
+        """
+        return str((self.store / "seams" / f"{name}.json").absolute())
+
     def graph(self) -> JobGraph:
         """The job graph, as the planner takes it."""
         graph = JobGraph(self.name)
@@ -194,7 +220,7 @@ class Pipeline:
                 graph.add_operator(
                     one.name,
                     *one.inputs,
-                    attributes=one.attributes,
+                    attributes=_FULL_DAM if one.full_dam_when_bounded and self._bounded(one.name) else one.attributes,
                     keyed=one.keyed,
                     chained=one.chained,
                     parallelism=one.parallelism,
@@ -212,25 +238,108 @@ class Pipeline:
         """
         return compile(self.graph())
 
-    def run(self, spark: SparkSession, *, resume: bool = True, max_attempts: int = 3) -> "PipelineRun":
+    def run(
+        self,
+        spark: SparkSession,
+        *,
+        resume: bool = True,
+        refresh: bool = False,
+        slots: int | None = None,
+        max_attempts: int = 3,
+        progress: bool | None = None,
+    ) -> "PipelineRun":
         """Run the bounded stages, each committed before what waits for it, then deploy the live ones.
 
-        Returns when all bounded stages have ended and all live queries run.
+        Stages that do not wait for each other run side by side. Returns when all bounded stages have ended and all live
+        queries run.
 
         Args:
             spark: The session.
-            resume: Use committed results whose fingerprint still matches, and go on from the live queries' checkpoints.
-                False: forget both, and begin anew.
+            resume: Go on where the last run was left: with its committed results, as long as their functions are the
+                same, and from the live queries' checkpoints. False: forget both, and begin anew.
+            refresh: Look at what the sources hold now: stages whose inputs have changed run again. Without it a run
+                that was killed or stopped keeps the snapshot that it began with. A run that has ended is always
+                followed by one that looks.
+            slots: Slots for stages that run at the same time, each of which takes its highest `parallelism`. Default:
+                no bound.
             max_attempts: Deployments of a stage before it counts as failed.
+            progress: Whether bars are drawn on the standard error. Default: if that is a terminal.
 
         Raises:
             StageFailedError: A stage failed for good, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
             StoreInUseError: Another driver runs on the store.
+            penstock.operator_attributes.errors.InsufficientSlotsError: The live stages need more slots than there are.
         """
-        from penstock.spark_plugin._pipeline_run import run_pipeline
+        from penstock.spark_plugin._run_loop import RunSettings, run_pipeline
 
-        return run_pipeline(self, spark, resume=resume, max_attempts=max_attempts)
+        settings = RunSettings(
+            resume=resume, refresh=refresh, slots=slots, max_attempts=max_attempts, progress=progress
+        )
+        return run_pipeline(self, spark, settings)
+
+    def clean_up(self) -> int:
+        """Remove results that no run uses; how many bytes that were. A run does it by itself when it has succeeded.
+
+        Raises:
+            StoreInUseError: A driver runs on the store.
+        """
+        from penstock.spark_plugin._stage_store import StageStore
+
+        with StageStore(self.store, stages=self.stages) as store:
+            return store.clean_up()
+
+    def read(
+        self,
+        name: str,
+        *,
+        format: str,
+        bounded: bool,
+        schema: str | None = None,
+        options: Mapping[str, str] | None = None,
+        parallelism: int = 1,
+        fingerprint: str | None = None,
+    ) -> "DataStream":
+        """Declare a source of any format that Spark knows: a batch read if it is bounded, a stream if not."""
+        given = dict(options or {})
+
+        def read(spark: SparkSession) -> Any:
+            reader: Any = spark.read if bounded else spark.readStream
+            if schema is not None:
+                reader = reader.schema(schema)
+            return reader.format(format).options(**given).load()
+
+        self.declare(
+            name,
+            VertexKind.SOURCE,
+            read,
+            bounded=bounded,
+            parallelism=parallelism,
+            fingerprint=fingerprint,
+            site=caller(also_skip=(_PACKAGE,)),
+        )
+        return self.stream(name)
+
+    def stream(self, name: str) -> "DataStream":
+        """The rows of a source or operator, to go on with: `stream("weather").key_by("origin")…`."""
+        from penstock.spark_plugin._data_stream import DataStream
+
+        return DataStream(self, name)
+
+    def declare(
+        self, name: str, kind: VertexKind, function: Callable[..., Any], *, inputs: Sequence[str] = (), **how: Any
+    ) -> None:
+        """Add a function under a name; `how` are the other fields of `Declared`. The decorators are the usual way."""
+        self._add(Declared(name=name, kind=kind, function=function, inputs=tuple(inputs), **how))
+
+    def _bounded(self, name: str, seen: frozenset[str] = frozenset()) -> bool:
+        """Whether all that a function reads ends."""
+        one = self._declared.get(name)
+        if one is None or name in seen:
+            return False  # found, and said, by the planner
+        if one.kind is VertexKind.SOURCE:
+            return one.bounded
+        return all(self._bounded(source, seen | {name}) for source in one.inputs)
 
     def _add(self, one: Declared) -> None:
         if one.name in self._declared:

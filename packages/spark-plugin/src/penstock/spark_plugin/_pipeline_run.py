@@ -1,14 +1,10 @@
-"""Runs a pipeline: bounded stages as batch jobs with committed results, live stages as streaming queries."""
+"""A pipeline that was run."""
 
-import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
-from opentelemetry.trace import Status, StatusCode
-from pyspark.errors import AnalysisException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import (
@@ -17,22 +13,10 @@ from penstock.operator_attributes import (
     StageFinished,
     StagePlan,
     StageProgress,
-    StageReused,
     StageScheduler,
-    StageStarted,
     StageState,
 )
-from penstock.spark_plugin._settings import missing_settings
-from penstock.spark_plugin._stage_builder import StageBuilder
-from penstock.spark_plugin._stage_runner import StageRunner
 from penstock.spark_plugin._stage_store import StageStore
-from penstock.spark_plugin._telemetry import tracer
-from penstock.spark_plugin.errors import PipelineError, StageFailedError
-
-if TYPE_CHECKING:
-    from penstock.spark_plugin._pipeline import Pipeline
-
-_log = logging.getLogger(__name__)
 
 
 class PipelineRun:
@@ -115,87 +99,14 @@ class PipelineRun:
             failed = next((error for query in queries if (error := query.exception()) is not None), None)
             if failed is not None:
                 # The checkpoint is where it goes on: a new run does that, from the beginning of the failed micro-batch.
-                words = _words(failed)
-                self._scheduler.apply(StageFailed(stage_id=stage_id, at=self._clock(), error=words, retryable=False))
+                self._scheduler.apply(
+                    StageFailed(stage_id=stage_id, at=self._clock(), error=words(failed), retryable=False)
+                )
             elif not any(query.isActive for query in queries):
                 self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
 
 
-def run_pipeline(
-    pipeline: "Pipeline",
-    spark: SparkSession,
-    *,
-    resume: bool,
-    max_attempts: int,
-    clock: Callable[[], float] = time.monotonic,
-) -> PipelineRun:
-    """See `Pipeline.run`."""
-    missing_settings(spark)
-    plan = pipeline.compile()
-    scheduler = StageScheduler(plan, max_attempts=max_attempts)
-    store = StageStore(pipeline.store)
-    store.__enter__()
-    run = PipelineRun(plan, scheduler, store, clock=clock)
-    try:
-        if not resume:
-            store.forget()
-        runner = StageRunner(pipeline.name, StageBuilder(pipeline.declared, plan, spark, store), spark, store)
-        while stages := scheduler.ready(clock()):
-            for stage in stages:
-                _deploy(runner, stage, run, scheduler, clock)
-    except BaseException:
-        run.stop()
-        raise
-    if not run.queries:
-        store.release()
-    _raise_if_failed(run, scheduler)
-    return run
-
-
-def _deploy(
-    runner: StageRunner,
-    stage: Stage,
-    run: PipelineRun,
-    scheduler: StageScheduler,
-    clock: Callable[[], float],
-) -> None:
-    with tracer().start_as_current_span(
-        "spark_plugin.stage",
-        attributes={"penstock.stage.name": stage.name, "penstock.stage.bounded": stage.bounded},
-    ) as span:
-        committed = runner.committed(stage)
-        if committed is not None:
-            _log.info("stage %s is used again: %d rows", stage.name, committed.rows)
-            span.set_attribute("penstock.stage.state", StageState.REUSED.value)
-            scheduler.apply(
-                StageReused(stage_id=stage.id, at=clock(), rows=committed.rows, size_bytes=committed.size_bytes)
-            )
-            return
-        scheduler.apply(StageStarted(stage_id=stage.id, at=clock()))
-        try:
-            if stage.bounded:
-                result = runner.run_bounded(stage)
-                scheduler.apply(
-                    StageFinished(stage_id=stage.id, at=clock(), rows=result.rows, size_bytes=result.size_bytes)
-                )
-            else:
-                run.deploy(stage, *runner.deploy_live(stage))
-        except Exception as error:
-            _log.warning("stage %s failed", stage.name, exc_info=True)
-            span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            # The same plan is refused again; anything else may have been the machine.
-            retryable = not isinstance(error, AnalysisException | PipelineError)
-            scheduler.apply(StageFailed(stage_id=stage.id, at=clock(), error=_words(error), retryable=retryable))
-        span.set_attribute("penstock.stage.state", scheduler.state(stage.id).value)
-
-
-def _raise_if_failed(run: PipelineRun, scheduler: StageScheduler) -> None:
-    for stage in run.plan.stages:
-        if scheduler.state(stage.id) is StageState.FAILED:
-            raise StageFailedError(stage.name, run.progress[stage.id].error, run)
-
-
-def _words(error: Exception) -> str:
+def words(error: BaseException) -> str:
+    """The first line of an error."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:500]

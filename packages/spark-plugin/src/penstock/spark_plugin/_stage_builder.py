@@ -1,5 +1,6 @@
 """Builds the DataFrames of a stage from the pipeline's functions."""
 
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,24 +10,47 @@ from penstock.operator_attributes import Stage, StagePlan, VertexKind
 from penstock.spark_plugin._code_fingerprint import digest, function_fingerprint
 from penstock.spark_plugin._fingerprint import session_fingerprint, source_fingerprint
 from penstock.spark_plugin._pipeline import Declared
+from penstock.spark_plugin._run_pins import Pin
 from penstock.spark_plugin._stage_store import StageFolder, StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 
 class StageBuilder:
-    """Builds DataFrames, and says which results they stand for. One per run: a source is built once in it."""
+    """Builds DataFrames, and says which results they stand for. One per run: a source is built once in it.
+
+    Stages that run side by side share it: the pipeline's functions are called one at a time.
+    """
 
     def __init__(
-        self, declared: Mapping[str, Declared], plan: StagePlan, spark: SparkSession, store: StageStore
+        self,
+        declared: Mapping[str, Declared],
+        plan: StagePlan,
+        spark: SparkSession,
+        store: StageStore,
+        pins: Mapping[str, Pin] | None = None,
     ) -> None:
         self._declared = declared
         self._plan = plan
         self._spark = spark
         self._store = store
+        self._pins = pins or {}
+        self._lock = threading.RLock()
         self._sources: dict[str, DataFrame] = {}
-        self._fingerprints: dict[str, str] = {}
+        self._used: dict[str, Pin] = {}
         self.kept: dict[str, list[DataFrame]] = {}
         """Committed results that are kept in memory, by id of the live stage that reads them."""
+
+    @property
+    def used(self) -> dict[str, Pin]:
+        """The results that the run uses so far, by name of their stage."""
+        with self._lock:
+            return {self.name(self._plan.stage(stage_id)): pin for stage_id, pin in self._used.items()}
+
+    def name(self, stage: Stage) -> str:
+        """A stage's name, or more of it where the plan has another of the same name."""
+        if sum(one.name == stage.name for one in self._plan.stages) == 1:
+            return stage.name
+        return f"{stage.name}~{digest(*stage.vertices)[:8]}"
 
     def declared(self, name: str) -> Declared:
         """What was declared by that name."""
@@ -34,20 +58,41 @@ class StageBuilder:
 
     def folder(self, stage: Stage) -> StageFolder:
         """Where a bounded stage's result is, or goes to."""
-        return self._store.stage(stage.name, self.fingerprint(stage))
+        return self._store.stage(self.name(stage), self.fingerprint(stage))
 
     def fingerprint(self, stage: Stage) -> str:
-        """Of a bounded stage: its functions, what its sources read, and the stages that it reads."""
-        if stage.id not in self._fingerprints:
-            parts = [session_fingerprint(self._spark)]
-            parts += [self.fingerprint(self._plan.stage(name)) for name in stage.blocking_inputs]
-            for name in stage.vertices:
-                one = self._declared[name]
-                parts += [name, ",".join(one.inputs), function_fingerprint(one.function)]
-                if one.kind is VertexKind.SOURCE:
-                    parts.append(one.fingerprint or source_fingerprint(self._source(name)))
-            self._fingerprints[stage.id] = digest(*parts)
-        return self._fingerprints[stage.id]
+        """Of a bounded stage: its functions, what its sources read, and the stages that it reads.
+
+        In a run that goes on, a committed result is kept as long as the functions are the same.
+        """
+        with self._lock:
+            if stage.id not in self._used:
+                self._used[stage.id] = self._pin(stage)
+            return self._used[stage.id].fingerprint
+
+    def _pin(self, stage: Stage) -> Pin:
+        inputs = {
+            self.name(before): self.fingerprint(before) for before in map(self._plan.stage, stage.blocking_inputs)
+        }
+        code = self._code(stage)
+        pin = self._pins.get(self.name(stage))
+        kept = pin is not None and (pin.code, dict(pin.inputs)) == (code, inputs)
+        if pin is not None and kept and self._store.stage(self.name(stage), pin.fingerprint).committed() is not None:
+            return pin
+        parts = [code, *(f"{name}={fingerprint}" for name, fingerprint in sorted(inputs.items()))]
+        for name in stage.vertices:
+            one = self._declared[name]
+            if one.kind is VertexKind.SOURCE:
+                parts.append(one.fingerprint or source_fingerprint(self._source(name)))
+        return Pin(fingerprint=digest(*parts), code=code, inputs=inputs)
+
+    def _code(self, stage: Stage) -> str:
+        parts = [session_fingerprint(self._spark)]
+        for name in stage.vertices:
+            one = self._declared[name]
+            inputs = (f"{index}:{source}" for index, source in enumerate(one.inputs))
+            parts += [name, one.kind.value, *inputs, one.code or function_fingerprint(one.function)]
+        return digest(*parts)
 
     def build(self, stage: Stage, name: str) -> DataFrame:
         """The DataFrame of a source or operator in a stage.
@@ -55,12 +100,13 @@ class StageBuilder:
         Raises:
             PipelineDefinitionError: The function gave something else.
         """
-        return self._build(stage, name, {})
+        with self._lock:
+            return self._build(stage, name, {})
 
     def writer(self, stage: Stage, name: str) -> Any:
         """What a sink's function gives for its inputs."""
-        built: dict[str, DataFrame] = {}
-        return self._declared[name].function(*self._inputs(stage, name, built))
+        with self._lock:
+            return self._declared[name].function(*self._inputs(stage, name, {}))
 
     def _build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
         if name not in built:
@@ -82,6 +128,10 @@ class StageBuilder:
 
     def _committed(self, stage: Stage, vertex: str, reader: Stage) -> DataFrame:
         frame = self._spark.read.parquet(str(self.folder(stage).output(vertex)))
+        order = self._declared[vertex].order
+        if reader.bounded and order is not None:
+            # Files are read side by side, in no order.
+            frame = order(frame)
         if not reader.bounded:
             # Every micro-batch reads it: from memory that takes less than half of the time.
             frame = frame.persist()

@@ -35,9 +35,20 @@ class StageRunner:
         return self._builder.folder(stage).committed() if stage.bounded else None
 
     def run_bounded(self, stage: Stage) -> CommittedStage:
-        """Run a bounded stage's outputs and sinks as batch jobs, then commit."""
-        began = time.monotonic()
+        """Run a bounded stage's outputs and sinks as batch jobs, then commit.
+
+        Where another driver, on a store that shares its results, computes the same one, it is waited for and used.
+        """
         folder = self._builder.folder(stage)
+        with self._store.computing(self._builder.name(stage), self._builder.fingerprint(stage)):
+            return folder.committed() or self._run_bounded(stage, folder)
+
+    def cancel(self, stage: Stage) -> None:
+        """End the jobs of a stage."""
+        self._spark.sparkContext.cancelJobGroup(self._builder.name(stage))
+
+    def _run_bounded(self, stage: Stage, folder: StageFolder) -> CommittedStage:
+        began = time.monotonic()
         folder.wipe()
         folder.path.mkdir(parents=True)
         with self._job_group(stage):
@@ -103,7 +114,7 @@ class StageRunner:
         """Name the jobs after the stage, and let their tasks know the trace."""
         context = self._spark.sparkContext
         before = context.getLocalProperty(TRACEPARENT_PROPERTY)
-        context.setJobGroup(stage.name, f"{self._pipeline}: stage {stage.name}", interruptOnCancel=False)
+        context.setJobGroup(self._builder.name(stage), f"{self._pipeline}: stage {stage.name}", interruptOnCancel=False)
         context.setLocalProperty(TRACEPARENT_PROPERTY, current_traceparent() or before)  # type: ignore[arg-type]  # None unsets
         try:
             yield

@@ -5,27 +5,30 @@
 <store>/stages/<stage>/<fingerprint>/         result of a bounded stage
     <vertex>/*.parquet
     _COMMITTED.json                           renamed into place when all data is written
+<store>/stages/.pins/<store>.json             what the last run on a store uses
+<store>/stages/.locks/<stage>.<fingerprint>   held while that is computed
 <store>/live/<sink>/checkpoint                of a live stage's query
+<store>/seams/<name>.json                     where a back-fill ends and its stream goes on
 ```
+
+`stages` may lie elsewhere, and be shared by the stores of several pipelines.
 """
 
+import contextlib
+import hashlib
 import json
 import os
 import re
 import shutil
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Self
+from typing import Self
 
+from penstock.spark_plugin._file_lock import FileLock
+from penstock.spark_plugin._run_pins import RunPins
 from penstock.spark_plugin.errors import StoreInUseError
-
-try:
-    import fcntl
-except ImportError:  # pragma: no cover - no file locks here
-    fcntl = None  # type: ignore[assignment]  # a platform without it
 
 _MARKER = "_COMMITTED.json"
 _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
@@ -63,7 +66,8 @@ class StageFolder:
             return None
 
     def wipe(self) -> None:
-        """Remove what an interrupted run left."""
+        """Remove what an interrupted run left. The marker goes first: half a result is none."""
+        (self.path / _MARKER).unlink(missing_ok=True)
         shutil.rmtree(self.path, ignore_errors=True)
 
     def commit(self, stage: CommittedStage) -> None:
@@ -79,26 +83,16 @@ class StageFolder:
 class StageStore:
     """The store of one pipeline, locked while this is entered. The lock ends with the process, however that ends."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, *, stages: str | Path | None = None) -> None:
         self.path = Path(path).absolute()
-        self._lock: IO[str] | None = None
+        self.stages = Path(stages).absolute() if stages is not None else self.path / "stages"
+        self._lock = FileLock(self.path / "lock")
+        name = hashlib.sha256(str(self.path).encode()).hexdigest()[:16]
+        self._pins = self.stages / ".pins" / f"{name}.json"
 
     def __enter__(self) -> Self:
-        self.path.mkdir(parents=True, exist_ok=True)
-        file = (self.path / "lock").open("a+")
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                holder = file.read().strip() or "another driver"
-                file.close()
-                raise StoreInUseError(str(self.path), holder) from None
-        file.seek(0)
-        file.truncate()
-        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}")
-        file.flush()
-        self._lock = file
+        if not self._lock.acquire():
+            raise StoreInUseError(str(self.path), self._lock.holder())
         return self
 
     def __exit__(
@@ -108,22 +102,66 @@ class StageStore:
 
     def release(self) -> None:
         """Let another driver have the store."""
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            lock.close()
+        self._lock.release()
 
     def stage(self, name: str, fingerprint: str) -> StageFolder:
         """The folder of a stage's result with a fingerprint."""
-        return StageFolder(self.path / "stages" / _safe(name) / fingerprint)
+        return StageFolder(self.stages / _safe(name) / fingerprint)
+
+    @contextlib.contextmanager
+    def computing(self, name: str, fingerprint: str) -> Iterator[None]:
+        """Hold the right to compute a stage's result; waits for another driver that computes the same one."""
+        lock = FileLock(self._computing(name, fingerprint))
+        lock.acquire(wait=True)
+        try:
+            yield
+        finally:
+            lock.path.unlink(missing_ok=True)
+            lock.release()
+
+    def pins(self) -> RunPins | None:
+        """What the last run on this store uses."""
+        return RunPins.read(self._pins)
+
+    def pin(self, pins: RunPins) -> None:
+        """Declare what the present run uses."""
+        pins.write(self._pins)
 
     def checkpoint(self, sink: str) -> Path:
         """The checkpoint of a live stage's query."""
         return self.path / "live" / _safe(sink) / "checkpoint"
 
     def forget(self) -> None:
-        """Remove all results and checkpoints."""
-        for folder in ("stages", "live"):
+        """Remove the checkpoints, seams, and all results but those that another store pins."""
+        for folder in ("live", "seams"):
             shutil.rmtree(self.path / folder, ignore_errors=True)
+        self._pins.unlink(missing_ok=True)
+        self.clean_up()
+
+    def clean_up(self) -> int:
+        """Remove the results that no run pins and nobody computes; how many bytes that were.
+
+        What the present run uses must be pinned before.
+        """
+        pinned = {
+            (_safe(name), pin.fingerprint)
+            for file in self._pins.parent.glob("*.json")
+            if (pins := RunPins.read(file)) is not None
+            for name, pin in pins.stages.items()
+        }
+        freed = 0
+        for folder in self.stages.glob("[!.]*/*"):
+            if (folder.parent.name, folder.name) not in pinned:
+                lock = FileLock(self._computing(folder.parent.name, folder.name))
+                if lock.acquire():
+                    freed += sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+                    StageFolder(folder).wipe()
+                    lock.path.unlink(missing_ok=True)
+                    lock.release()
+        return freed
+
+    def _computing(self, name: str, fingerprint: str) -> Path:
+        return self.stages / ".locks" / f"{_safe(name)}.{fingerprint}"
 
 
 def _safe(name: str) -> str:

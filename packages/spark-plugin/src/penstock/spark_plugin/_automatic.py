@@ -1,0 +1,140 @@
+"""The automatic mode: an ordinary DataFrame, cut into stages where its plan has to wait."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
+from penstock.spark_plugin._fingerprint import plan_fingerprint
+from penstock.spark_plugin._pipeline import Pipeline
+from penstock.spark_plugin._plan_cut import find_cuts, part, rebuild, stage_plan
+from penstock.spark_plugin._plan_tree import PlanNode, read_plan
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+if TYPE_CHECKING:
+    from penstock.spark_plugin._pipeline_run import PipelineRun
+
+_PACKAGE = str(Path(__file__).resolve().parent)
+_FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+STREAM = "stream"
+OUTPUT = "output"
+
+
+def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
+    """The stages of an ordinary DataFrame, as `run_staged` would run them; nothing is run.
+
+    Args:
+        frame: Of a classic session.
+        output_mode: Of the query that it is meant for.
+
+    Raises:
+        penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
+        PipelineDefinitionError: A Spark Connect frame.
+    """
+    root, site = read_plan(frame), caller(also_skip=(_PACKAGE,))
+    return stage_plan(root, find_cuts(root, output_mode=output_mode, site=site), site=site)
+
+
+def run_staged(
+    writer: DataStreamWriter,
+    *,
+    store: str | Path,
+    name: str = "staged",
+    resume: bool = True,
+    refresh: bool = False,
+    slots: int | None = None,
+    max_attempts: int = 3,
+    progress: bool | None = None,
+) -> "PipelineRun":
+    """Start the query of a writer that is not started, its bounded parts that block finished and committed first.
+
+    The query gives the rows that `writer.start()` gives; but what its micro-batches would compute anew each time is
+    computed once, kept in the store, and used again after a restart.
+
+    Args:
+        writer: `df.writeStream…`, without a checkpoint: that lies in the store.
+        store: As of a `Pipeline`.
+        name: Of the query.
+        resume: See `Pipeline.run`, as for all that follow.
+        refresh: See there.
+        slots: See there.
+        max_attempts: See there.
+        progress: See there.
+
+    Raises:
+        penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
+        PipelineDefinitionError: A Spark Connect frame, or one that is no stream.
+        StageFailedError: See `Pipeline.run`.
+        StoreInUseError: See there.
+    """
+    site = caller(also_skip=(_PACKAGE,))
+    pipeline = _pipeline(writer, store, name, site)
+    return pipeline.run(
+        writer._df.sparkSession,
+        resume=resume,
+        refresh=refresh,
+        slots=slots,
+        max_attempts=max_attempts,
+        progress=progress,
+    )
+
+
+def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str) -> Pipeline:
+    frame: DataFrame = writer._df
+    spark = frame.sparkSession
+    root = read_plan(frame)
+    if not root.streaming:
+        raise PipelineDefinitionError(f"{site}: only a stream is staged by itself; a batch job is one stage already")
+    cuts = find_cuts(root, output_mode=_output_mode(writer), site=site)
+    pipeline = Pipeline(name, store=store)
+
+    def declare(one: str, kind: VertexKind, function: Any, **how: Any) -> None:
+        pipeline.declare(one, kind, function, **{"code": "automatic", "site": site, **how})
+
+    declare(STREAM, VertexKind.SOURCE, lambda _: frame)
+    for cut in cuts:
+        _declare_cut(declare, spark, cut, site)
+    names = [cut.name for cut in cuts]
+
+    def live(_: DataFrame, *committed: DataFrame) -> DataFrame:
+        return rebuild(spark, root, dict(zip(names, committed, strict=True)))
+
+    declare("staged", VertexKind.OPERATOR, live, inputs=(STREAM, *names))
+    declare(OUTPUT, VertexKind.SINK, lambda staged: _over(writer, staged), inputs=("staged",))
+    return pipeline
+
+
+def _declare_cut(declare: Any, spark: SparkSession, cut: PlanNode, site: str) -> None:
+    rows = part(spark, cut)
+    dam = cut.dam()
+    place = dam.call_site if dam is not None and dam.call_site else site
+    # The plan is the code of a stage; the files below it are what it reads.
+    code = plan_fingerprint(rows)
+    declare(f"{cut.name}-input", VertexKind.SOURCE, lambda _: rows, bounded=True, site=place, code=code)
+    declare(
+        cut.name,
+        VertexKind.OPERATOR,
+        lambda frame: frame,
+        inputs=(f"{cut.name}-input",),
+        attributes=_FULL_DAM,
+        site=place,
+    )
+
+
+def _output_mode(writer: DataStreamWriter) -> str:
+    return str(_field(writer, "outputMode").get(writer._jwrite)).lower()
+
+
+def _over(writer: DataStreamWriter, frame: DataFrame) -> DataStreamWriter:
+    """The writer with another DataFrame below it: Spark has no public way to copy one."""
+    _field(writer, "ds").set(writer._jwrite, frame._jdf)
+    writer._df = frame
+    return writer
+
+
+def _field(writer: DataStreamWriter, name: str) -> Any:
+    field = writer._jwrite.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field

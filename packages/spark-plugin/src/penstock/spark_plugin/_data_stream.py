@@ -1,0 +1,246 @@
+"""What a pipeline's functions give, as something to build on: keys, windows, sorting, sinks."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+
+from penstock.operator_attributes import OperatorAttributes, VertexKind, WindowAssigner, caller
+from penstock.spark_plugin._windowing import Expression, KeyedWindow, columns
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from penstock.spark_plugin._pipeline import Pipeline
+
+_PACKAGE = str(Path(__file__).resolve().parent)
+_FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+
+
+class DataStream:
+    """The rows of a source or operator of a pipeline, by its name."""
+
+    def __init__(self, pipeline: "Pipeline", name: str) -> None:
+        self.pipeline = pipeline
+        self.name = name
+
+    def key_by(self, *keys: str) -> "KeyedStream":
+        """Partition the rows by columns."""
+        return KeyedStream(self, keys)
+
+    def transform(
+        self,
+        function: Callable[..., DataFrame],
+        *others: "DataStream",
+        name: str | None = None,
+        attributes: OperatorAttributes | None = None,
+        keyed: bool = False,
+        chained: bool = False,
+    ) -> "DataStream":
+        """Add an operator of one's own: a function of this and others' DataFrames, with its attributes."""
+        return self._add(
+            function,
+            *others,
+            name=name or function.__name__,
+            attributes=attributes,
+            keyed=keyed,
+            chained=chained,
+        )
+
+    def sort(self, *expressions: Expression, name: str) -> "DataStream":
+        """Sort all rows; `"time desc"` is SQL for the other way. Full-dam: over an unbounded input it is refused."""
+        terms = tuple(_term(one) if isinstance(one, str) else one for one in expressions)
+
+        def sort(frame: DataFrame) -> DataFrame:
+            return frame.sort(*(_sorting(one) for one in terms))
+
+        return self._add(sort, name=name, attributes=_FULL_DAM, order=sort)
+
+    def write_to(
+        self,
+        name: str,
+        *,
+        format: str,
+        mode: str = "append",
+        trigger: Mapping[str, Any] | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """Add a sink of any format that Spark knows: a batch write, or a query with the trigger.
+
+        Args:
+            name: Of the sink, its query and checkpoint.
+            format: `parquet`, `kinesis`, `noop`, …
+            mode: Save mode of a batch write, output mode of a query.
+            trigger: Arguments of `DataStreamWriter.trigger`.
+            options: Of the format.
+        """
+        given = dict(options or {})
+
+        def write(frame: DataFrame) -> Any:
+            if frame.isStreaming:
+                return frame.writeStream.format(format).outputMode(mode).options(**given)
+            return frame.write.format(format).mode(mode).options(**given)
+
+        self.pipeline.declare(
+            name, VertexKind.SINK, write, inputs=(self.name,), trigger=trigger, site=caller(also_skip=(_PACKAGE,))
+        )
+
+    def _add(self, function: Callable[..., DataFrame], *others: "DataStream", name: str, **how: Any) -> "DataStream":
+        inputs = (self.name, *(one.name for one in others))
+        how.setdefault("site", caller(also_skip=(_PACKAGE,)))
+        self.pipeline.declare(name, VertexKind.OPERATOR, function, inputs=inputs, **how)
+        return DataStream(self.pipeline, name)
+
+
+class KeyedStream:
+    """Rows partitioned by key."""
+
+    def __init__(self, stream: DataStream, keys: Sequence[str]) -> None:
+        self.stream = stream
+        self.keys = tuple(keys)
+
+    def window(
+        self, assigner: WindowAssigner, *, time: str | None = None, watermark: str | None = None
+    ) -> "WindowedStream":
+        """Put each key's rows into windows.
+
+        Args:
+            assigner: `GlobalWindows.create_with_end_of_stream_trigger()`, one window per key that fires at the end; or
+                windows of time.
+            time: The column that windows of time go by.
+            watermark: How late rows may be, where the input is a stream. A bounded input needs none: all of its windows
+                are complete at its end, the last one too.
+        """
+        return WindowedStream(
+            self.stream, KeyedWindow(keys=self.keys, assigner=assigner, time=time, watermark=watermark)
+        )
+
+
+class WindowedStream:
+    """Keyed rows in windows. Its results have the keys, and for windows of time the column `window`.
+
+    With windows at the end of the input these are full-dam operators; and so are all over bounded inputs, since Spark
+    computes those at once.
+    """
+
+    def __init__(self, stream: DataStream, window: KeyedWindow) -> None:
+        self._stream = stream
+        self._window = window
+
+    def aggregate(self, *expressions: Expression, name: str) -> DataStream:
+        """Aggregate each window: `aggregate("avg(temp) as temp", name="daily")`."""
+        window = self._window
+
+        def aggregate(frame: DataFrame) -> DataFrame:
+            return window.prepare(frame).groupBy(*window.grouping()).agg(*columns(expressions))
+
+        return self._add(aggregate, name=name, sessions=True)
+
+    def reduce(self, function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]], *, name: str) -> DataStream:
+        """Combine the rows of each window two by two, until one is left; rows are dictionaries by column."""
+        window = self._window
+
+        def reduce(frame: DataFrame) -> DataFrame:
+            def one(rows: "pd.DataFrame") -> "pd.DataFrame":
+                records: list[dict[Any, Any]] = rows.to_dict("records")
+                return type(rows)([functools.reduce(function, records)], columns=rows.columns)
+
+            grouped = window.prepare(frame).groupBy(*window.grouping())
+            return grouped.applyInPandas(one, frame.schema)
+
+        return self._add(reduce, name=name)
+
+    def apply(self, function: Callable[..., "pd.DataFrame"], schema: str, *, name: str) -> DataStream:
+        """Call a function with each window's rows, or with its key and rows, as pandas; it gives rows of the schema."""
+        window = self._window
+
+        def apply(frame: DataFrame) -> DataFrame:
+            return window.prepare(frame).groupBy(*window.grouping()).applyInPandas(function, schema)
+
+        return self._add(apply, name=name)
+
+    def co_group(
+        self, other: "WindowedStream", function: Callable[..., "pd.DataFrame"], schema: str, *, name: str
+    ) -> DataStream:
+        """Call a function with both inputs' rows of each window, either of which may be empty."""
+        left, right = self._window, other._window
+
+        def co_group(first: DataFrame, second: DataFrame) -> DataFrame:
+            ours = left.prepare(first).groupBy(*left.grouping())
+            theirs = right.prepare(second).groupBy(*right.grouping())
+            return ours.cogroup(theirs).applyInPandas(function, schema)
+
+        return self._add(co_group, other, name=name)
+
+    def co_group_aggregate(
+        self, other: "WindowedStream", ours: Sequence[Expression], theirs: Sequence[Expression], *, name: str
+    ) -> DataStream:
+        """Aggregate both inputs' rows of each window, without Python on the way. Null where an input has none of them.
+
+        Args:
+            other: The second input, by the same names of keys.
+            ours: Aggregates of this input, `"count(*) as left_rows"`.
+            theirs: Aggregates of the other.
+            name: Of the operator.
+        """
+        left, right = self._window, other._window
+
+        def co_group(first: DataFrame, second: DataFrame) -> DataFrame:
+            one = left.prepare(first).groupBy(*left.grouping()).agg(*columns(ours))
+            two = right.prepare(second).groupBy(*right.grouping()).agg(*columns(theirs))
+            return one.join(two, [*left.keys, *(["window"] if left.time is not None else [])], "full")
+
+        return self._add(co_group, other, name=name)
+
+    def join(self, other: "WindowedStream", *, name: str, how: str = "inner") -> DataStream:
+        """Join the rows of both inputs that are in the same window of the same key.
+
+        Keys have the same names on both sides; other columns of the same name do not go together.
+        """
+        left, right = self._window, other._window
+
+        def join(first: DataFrame, second: DataFrame) -> DataFrame:
+            names = [*left.keys, *(["window"] if left.time is not None else [])]
+            return _in_windows(left, first).join(_in_windows(right, second), names, how)
+
+        return self._add(join, other, name=name)
+
+    def _add(
+        self, function: Callable[..., DataFrame], *others: "WindowedStream", name: str, sessions: bool = False
+    ) -> DataStream:
+        windows = (self._window, *(one._window for one in others))
+        if any(hasattr(one.assigner, "gap") for one in windows) and not sessions:
+            # Outside of an aggregate it leaves each row in a session of its own.
+            raise PipelineDefinitionError(f"{name!r}: Spark merges session windows in aggregates alone")
+        return self._stream._add(
+            function,
+            *(one._stream for one in others),
+            name=name,
+            keyed=True,
+            attributes=_FULL_DAM if any(one.full_dam for one in windows) else None,
+            full_dam_when_bounded=True,
+        )
+
+
+def _in_windows(window: KeyedWindow, frame: DataFrame) -> DataFrame:
+    frame = window.prepare(frame)
+    grouping = window.grouping()
+    return frame if window.time is None else frame.select("*", grouping[-1])
+
+
+def _term(text: str) -> tuple[str, bool]:
+    words = text.rsplit(None, 1)
+    if len(words) == 2 and words[1].lower() in ("asc", "desc"):
+        return words[0], words[1].lower() == "asc"
+    return text, True
+
+
+def _sorting(term: Any) -> Any:
+    if isinstance(term, tuple):
+        (column,) = columns([term[0]])
+        return column.asc() if term[1] else column.desc()
+    (column,) = columns([term])
+    return column

@@ -1,0 +1,60 @@
+"""Locks between drivers on one machine or file system. The lock of a process ends with it, however that ends."""
+
+import os
+import time
+from pathlib import Path
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - no file locks here
+    fcntl = None  # type: ignore[assignment]  # a platform without it
+
+
+class FileLock:
+    """A lock on a file, held by one process at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: IO[str] | None = None
+
+    def acquire(self, *, wait: bool = False) -> bool:
+        """Take the lock; False if another holds it, unless told to wait."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            file = self.path.open("a+")
+            if fcntl is None:
+                break
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except OSError:
+                file.close()
+                return False
+            if self._is(file):
+                break
+            file.close()  # its holder removed it: whoever comes next makes another
+        file.seek(0)
+        file.truncate()
+        file.write(f"process {os.getpid()} since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}")
+        file.flush()
+        self._file = file
+        return True
+
+    def holder(self) -> str:
+        """Who wrote its name there last."""
+        try:
+            return self.path.read_text().strip() or "another driver"
+        except OSError:
+            return "another driver"
+
+    def _is(self, file: IO[str]) -> bool:
+        try:
+            return os.path.samestat(os.fstat(file.fileno()), self.path.stat())
+        except OSError:
+            return False
+
+    def release(self) -> None:
+        """Let another have it. Can be repeated."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()

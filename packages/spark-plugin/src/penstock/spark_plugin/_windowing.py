@@ -1,0 +1,81 @@
+"""Windows as Spark's columns, and the grouping that a keyed window stands for."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.operator_attributes import GlobalWindows, WindowAssigner
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+Expression = str | Column | Callable[[], Column]
+"""A column as SQL (`"avg(temp) as temp"`), as Spark's own, or as a function that gives one.
+
+Of SQL and functions a pipeline sees whether they have changed; stages with a column that was made before run again."""
+
+
+def columns(expressions: Sequence[Expression]) -> list[Column]:
+    """Spark's columns."""
+    return [F.expr(one) if isinstance(one, str) else one if isinstance(one, Column) else one() for one in expressions]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedWindow:
+    """Keys of an input, and the windows of each key."""
+
+    keys: tuple[str, ...]
+    assigner: WindowAssigner
+    time: str | None = None
+    """The column with a record's time, for windows of time."""
+    watermark: str | None = None
+    """How late records may be, on a stream."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.assigner, GlobalWindows):
+            if not self.assigner.end_of_stream_trigger:
+                raise PipelineDefinitionError("GlobalWindows.create() never fires: it would give no rows")
+        elif self.time is None:
+            raise PipelineDefinitionError("windows of time need `time`, the column that they go by")
+        if not self.keys:
+            raise PipelineDefinitionError("name at least one key")
+
+    @property
+    def full_dam(self) -> bool:
+        """Whether nothing is given before the end of the input."""
+        return self.assigner.fires_only_at_end_of_stream
+
+    def grouping(self) -> list[Column]:
+        """What rows are grouped by; the window's own column is named `window`."""
+        window = self._window()
+        return [F.col(key) for key in self.keys] + ([window.alias("window")] if window is not None else [])
+
+    def prepare(self, frame: DataFrame) -> DataFrame:
+        """The input, with the watermark that a stream needs.
+
+        Raises:
+            PipelineDefinitionError: A stream without one: its windows would never close.
+        """
+        if self.time is None or not frame.isStreaming:
+            return frame
+        if self.watermark is None:
+            raise PipelineDefinitionError("windows of time over a stream need a `watermark`, by which they close")
+        return frame.withWatermark(self.time, self.watermark)
+
+    def _window(self) -> Column | None:
+        if self.time is None or isinstance(self.assigner, GlobalWindows):
+            return None
+        gap = getattr(self.assigner, "gap", None)
+        if gap is not None:
+            return F.session_window(self.time, _text(gap))
+        size = getattr(self.assigner, "size", None)
+        if size is None:
+            raise PipelineDefinitionError(f"{self.assigner!r} is no window that Spark knows")
+        slide, offset = getattr(self.assigner, "slide", size), getattr(self.assigner, "offset", timedelta(0))
+        # Spark takes no negative start.
+        return F.window(self.time, _text(size), _text(slide), _text(offset % slide))
+
+
+def _text(value: timedelta) -> str:
+    return f"{value // timedelta(microseconds=1)} microseconds"

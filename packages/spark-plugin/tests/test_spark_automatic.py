@@ -1,0 +1,191 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.operator_attributes import StageState
+from penstock.operator_attributes.errors import FullDamOverUnboundedError
+from penstock.spark_plugin import plan, run_staged
+from penstock.spark_plugin._fingerprint import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+
+class Table:
+    """An idempotent table for `foreachBatch`."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[str]] = {}
+
+    def __call__(self, frame: DataFrame, batch_id: int) -> None:
+        self.batches[batch_id] = [str(row) for row in frame.collect()]
+
+    @property
+    def rows(self) -> list[str]:
+        return sorted(row for rows in self.batches.values() for row in rows)
+
+
+def numbers(spark: SparkSession, folder: Path, values: list[int]) -> DataFrame:
+    (folder / "numbers").mkdir()
+    for index, value in enumerate(values):
+        (folder / "numbers" / f"{index}.csv").write_text(f"{value}\n")
+    reader = spark.readStream.schema("n int").option("maxFilesPerTrigger", 2)
+    return reader.csv(str(folder / "numbers"))
+
+
+def job(spark: SparkSession, stream: DataFrame, rates: Path) -> DataFrame:
+    """A stream joined with totals of a file, and with a list that is short enough to stay where it is."""
+    rates_of = spark.read.csv(str(rates), schema="k int, v int", header=True)
+    totals = rates_of.groupBy("k").agg(F.sum("v").alias("v"), F.max("v").alias("most"))
+    names = spark.createDataFrame([(0, "zero"), (1, "one")], "k int, name string")
+    both = totals.alias("a").join(rates_of.groupBy("k").count().alias("b"), F.col("a.k") == F.col("b.k"))
+    return stream.join(both, stream["n"] % 3 == F.col("a.k")).join(names, F.col("a.k") == names["k"], "left")
+
+
+@settings(max_examples=2, deadline=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@given(
+    rates=st.lists(st.tuples(st.integers(0, 3), st.integers(-9, 9)), max_size=8),
+    values=st.lists(st.integers(0, 20), min_size=1, max_size=4),
+)
+def test_a_staged_query_gives_the_rows_of_the_query(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rates: list[tuple[int, int]], values: list[int]
+) -> None:
+    """The same DataFrame, started as it is and staged, fills the same table; equal column names are no matter."""
+    folder = tmp_path_factory.mktemp("automatic")
+    (folder / "rates.csv").write_text("k,v\n" + "".join(f"{k},{v}\n" for k, v in rates))
+    stream = numbers(spark, folder, values)
+    frame = job(spark, stream, folder / "rates.csv")
+    naive, staged = Table(), Table()
+    query = frame.writeStream.foreachBatch(naive).trigger(availableNow=True)
+    started = query.option("checkpointLocation", str(folder / "checkpoint")).start()
+    assert started.awaitTermination(60)
+    run = run_staged(frame.writeStream.foreachBatch(staged).trigger(availableNow=True), store=folder / "store")
+    assert run.await_termination(60)
+    run.stop()
+    assert len(run.plan.stages) == 2
+    assert staged.rows == naive.rows
+
+
+def test_a_staged_query_is_resumed(spark: SparkSession, tmp_path: Path) -> None:
+    """The second start computes nothing again, and goes on in the stream; other Python code is another stage."""
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n1,2\n2,3\n")
+    stream = numbers(spark, tmp_path, [1, 2])
+
+    def start(step: int, table: Table) -> StageState:
+        add = F.udf(lambda value: value + step, "int")
+        rates = spark.read.csv(str(tmp_path / "rates.csv"), schema="k int, v int", header=True)
+        totals = rates.groupBy("k").agg(F.sum("v").alias("v")).select("k", add("v").alias("v"))
+        frame = stream.join(totals, stream["n"] == totals["k"])
+        writer = frame.writeStream.foreachBatch(table).trigger(availableNow=True)
+        run = run_staged(writer, store=tmp_path / "store")
+        run.await_termination(60)
+        run.stop()
+        return next(state for name, state in run.states.items() if name != "output")
+
+    first, second, third = Table(), Table(), Table()
+    assert start(1, first) is StageState.FINISHED
+    assert len(first.rows) == 2
+    (tmp_path / "numbers" / "more.csv").write_text("0\n")
+    assert start(1, second) is StageState.REUSED
+    assert second.rows == ["Row(n=0, k=0, v=2)"]
+    assert start(2, third) is StageState.FINISHED
+
+
+def test_the_plan_names_what_blocks_and_where(spark: SparkSession, tmp_path: Path) -> None:
+    """A stage is the largest bounded part with a full-dam operator in it; a bounded part without one is no stage."""
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
+    stream = numbers(spark, tmp_path, [1])
+    text = plan(job(spark, stream, tmp_path / "rates.csv")).explain()
+    assert "2 stages, 1 blocking edge" in text
+    assert "test_spark_automatic.py:" in text
+    names = spark.range(3)
+    assert len(plan(stream.join(names, stream["n"] == names["id"])).stages) == 1
+
+
+def test_a_full_dam_over_a_stream_is_an_error_with_its_line(spark: SparkSession, tmp_path: Path) -> None:
+    """What Spark can do on a stream is let through: it asks for an end as little as Spark does."""
+    stream = numbers(spark, tmp_path, [1])
+    counts = stream.groupBy("n").agg(F.count("*").alias("c"))
+    with pytest.raises(FullDamOverUnboundedError, match=r"Aggregate.*test_spark_automatic\.py:\d+"):
+        plan(counts)
+    with pytest.raises(FullDamOverUnboundedError, match="Sort"):
+        run_staged(stream.sort("n").writeStream.format("noop"), store=tmp_path / "store")
+    assert len(plan(counts, output_mode="complete").stages) == 1
+    assert len(plan(stream.dropDuplicates(["n"])).stages) == 1
+    with pytest.raises(PipelineDefinitionError, match="batch job"):
+        run_staged(Batch(spark.range(3)), store=tmp_path / "store")  # type: ignore[arg-type]  # what is refused
+
+
+class Batch:
+    def __init__(self, frame: DataFrame) -> None:
+        self._df = frame
+
+
+@pytest.mark.parametrize("field", [0, 25, 29])
+def test_wide_plans_differ_in_every_column(spark: SparkSession, field: int) -> None:
+    """Spark's text of a plan leaves out what comes after the 25th; the fingerprint does not."""
+
+    def wide(changed: int | None) -> DataFrame:
+        columns = [(F.col("id") + index + (100 if index == changed else 0)).alias(f"c{index}") for index in range(30)]
+        return spark.range(3).select(*columns)
+
+    assert plan_fingerprint(wide(None)) == plan_fingerprint(wide(None))
+    assert plan_fingerprint(wide(None)) != plan_fingerprint(wide(field))
+
+
+def test_equal_files_of_other_paths_differ(spark: SparkSession, tmp_path: Path) -> None:
+    """A plan's text leaves paths out; the fingerprint of what is read does not."""
+    frames = []
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("1\n")
+        frames.append(spark.read.csv(str(tmp_path / name), schema="k int"))
+    assert source_fingerprint(frames[0]) == source_fingerprint(frames[0])
+    assert source_fingerprint(frames[0]) != source_fingerprint(frames[1])
+
+
+def lambdas(frame: DataFrame, step: int) -> list[DataFrame]:
+    def rows(batches: Any) -> Any:
+        for batch in batches:
+            batch["id"] += step
+            yield batch
+
+    def group(batch: Any) -> Any:
+        return batch + step
+
+    return [
+        frame.select(F.udf(lambda value: value + step, "long")("id").alias("x")),
+        frame.mapInPandas(rows, "id long"),
+        frame.groupBy("id").applyInPandas(group, "id long"),
+        frame.groupBy("id").cogroup(frame.groupBy("id")).applyInPandas(lambda one, other: one + step, "id long"),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_two_lambdas_differ(spark: SparkSession, kind: int) -> None:
+    """Both have the same text in a plan; what they do, and close over, counts."""
+    frame = spark.range(3)
+    assert plan_fingerprint(lambdas(frame, 1)[kind]) == plan_fingerprint(lambdas(frame, 1)[kind])
+    assert plan_fingerprint(lambdas(frame, 1)[kind]) != plan_fingerprint(lambdas(frame, 2)[kind])
+
+
+def test_fingerprints_are_those_of_another_jvm(spark: SparkSession, tmp_path: Path) -> None:
+    """Unlike Spark's own semantic hash: what one driver has committed, the next one finds."""
+
+    text = (
+        "import json, sys\nfrom pyspark.sql import SparkSession, functions as F\n"
+        "from penstock.spark_plugin import ensure_java\n"
+        "from penstock.spark_plugin._fingerprint import plan_fingerprint\n"
+        "ensure_java()\n"
+        "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
+        "frame = spark.range(9).groupBy((F.col('id') % 2).alias('k')).agg(F.sum('id').alias('s'))\n"
+        "print(json.dumps(plan_fingerprint(frame)))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True, timeout=120)
+    frame = spark.range(9).groupBy((F.col("id") % 2).alias("k")).agg(F.sum("id").alias("s"))
+    assert json.loads(found.stdout.splitlines()[-1]) == plan_fingerprint(frame)

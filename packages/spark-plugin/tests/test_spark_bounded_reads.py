@@ -1,0 +1,129 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.efo_consumer import StreamPositions
+from penstock.spark_plugin import KinesisOptions, Pipeline
+from penstock.spark_plugin._initial_positions import initial_positions
+from penstock.spark_plugin._seam import SETTLE_SECONDS, seam_millis, wait_for_seam
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OffsetError
+
+
+def keys(spark: SparkSession, options: dict[str, str]) -> list[tuple[str, str]]:
+    rows = spark.read.format("kinesis").options(**options).load().select("shardId", "sequenceNumber").collect()
+    return sorted((row["shardId"], row["sequenceNumber"]) for row in rows)
+
+
+def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """Sequence numbers bound a read at both ends, over a split: nothing is read twice or left out."""
+    source = make_stream(1)
+    source.put(40)
+    first = list(source.put_keys)[14]
+    bound = json.dumps({first[0]: first[1]})
+    source.split(first[0])
+    source.put(20)
+    before = keys(spark, source.options(endingPosition=bound))
+    after = keys(spark, source.options(startingPosition=bound))
+    assert len(before) == 15
+    assert sorted(before + after) == sorted(source.put_keys)
+
+
+def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """Up to a record's arrival it is left out, and from its arrival on it is read."""
+    source = make_stream(1)
+    source.put(3)
+    frame = spark.read.format("kinesis").options(**source.options()).load()
+    times = [row["t"] for row in frame.selectExpr("unix_micros(approximateArrivalTimestamp) t").sort("t").collect()]
+    last = f"{times[-1] / 1e6:.6f}"
+    before = keys(spark, source.options(endingPosition=last))
+    assert len(before) == sum(time < times[-1] for time in times)
+    since = keys(spark, source.options(startingPosition=last, endingPosition="now"))
+    assert len(since) == sum(time // 1000 >= times[-1] // 1000 for time in times)
+    assert keys(spark, source.options(endingPosition="TRIM_HORIZON")) == []
+    assert keys(spark, source.options(startingPosition="LATEST")) == []
+
+
+def test_no_row_is_lost_or_doubled_at_the_seam(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """Back-fill to now, then live from exactly there, with records and a split on both sides of the seam."""
+    source = make_stream(2)
+    pipeline = Pipeline("backfill", store=tmp_path / "store")
+    seam = pipeline.seam("flights")
+    past = source.options(boundedUntil=seam)
+    live = source.options(continueFrom=seam)
+    target = str(tmp_path / "history")
+
+    @pipeline.source(bounded=True)
+    def history(spark: SparkSession) -> DataFrame:
+        return spark.read.format("kinesis").options(**past).load()
+
+    @pipeline.source(bounded=False)
+    def flights(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("kinesis").options(**live).load()
+
+    @pipeline.sink()
+    def old(history: DataFrame) -> Any:
+        return history.write.format("parquet").option("path", target)
+
+    @pipeline.sink()
+    def new(flights: DataFrame) -> Any:
+        return flights.writeStream.foreachBatch(collected)
+
+    source.put(100)
+    source.split("shardId-000000000000")
+    source.put(100)
+    # The seam is here: as when the driver planned its back-fill, and records go on arriving.
+    initial_positions(KinesisOptions.parse(live))
+    source.put(100)
+    source.split("shardId-000000000001")
+    source.put(100)
+    run = pipeline.run(spark)
+    source.put(50)
+    rows = spark.read.parquet(target).select("shardId", "sequenceNumber").collect()
+    before = [(row["shardId"], row["sequenceNumber"]) for row in rows]
+    assert 200 <= len(before) < 300
+    until(lambda: len(before) + len(collected.keys) >= 450, "rows are missing", query=run.queries["new"])
+    run.stop()
+    assert sorted(before + collected.keys) == sorted(source.put_keys)
+
+
+def test_a_seam_is_made_once(tmp_path: Path) -> None:
+    """Who asks first makes it; a young one is waited for, since records may still arrive before it."""
+    path = tmp_path / "seams" / "a.json"
+
+    def at(millis: int) -> Callable[[], StreamPositions]:
+        shards = {"shardId-0": {"type": "AT_TIMESTAMP", "value": millis}}
+        return lambda: StreamPositions.from_json({"version": 1, "streams": {"s": shards}})
+
+    assert seam_millis(path, at(5000), clock=lambda: 5.0) == 5000
+    assert seam_millis(path, at(9000), clock=lambda: 9.0) == 5000
+    waits: list[float] = []
+    wait_for_seam(path, clock=lambda: 5.5, sleep=waits.append)
+    wait_for_seam(path, clock=lambda: 60.0, sleep=waits.append)
+    assert waits == [SETTLE_SECONDS - 0.5]
+    path.write_text("{}")
+    with pytest.raises(OffsetError):
+        seam_millis(path, at(1))
+
+
+def test_contradictions_are_named() -> None:
+    """A read has one beginning and one end, of its own streams."""
+
+    def parse(**options: str) -> KinesisOptions:
+        return KinesisOptions.parse({"streamName": "s", "region": "eu-west-1", **options})
+
+    with pytest.raises(ContradictoryOptionsError):
+        parse(continueFrom="/seam", initialPosition="LATEST")
+    with pytest.raises(ContradictoryOptionsError):
+        parse(endingPosition="now", endingTimestamp="12")
+    with pytest.raises(InvalidOptionError):
+        parse(endingPosition='{"version": 1, "streams": {"other": {"shardId-0": {"type": "SHARD_END"}}}}')
+    with pytest.raises(InvalidOptionError):
+        parse(endingPosition="AT_TIMESTAMP")
+    with pytest.raises(InvalidOptionError):
+        parse(endingPosition='{"shardId-0": "x"}')

@@ -1,0 +1,203 @@
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.operator_attributes import OperatorAttributes, StageProgress, StageState
+from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._run_bars import bar_line
+from penstock.spark_plugin.errors import StoreInUseError
+
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+
+
+def meeting(folder: Path, me: str, other: str, *, seconds: float) -> Callable[..., Iterator[pd.DataFrame]]:
+    """A task that leaves a file, and looks for the other's file for so long."""
+    text = str(folder)
+
+    def meet(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            (Path(text) / me).touch()
+            deadline = time.monotonic() + seconds
+            while not (Path(text) / other).exists() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            frame["met"] = (Path(text) / other).exists()
+            time.sleep(0.3)  # the other one looks, too
+            (Path(text) / me).unlink()
+            yield frame
+
+    return meet
+
+
+def two_branches(folder: Path, *, seconds: float) -> Pipeline:
+    pipeline = Pipeline("branches", store=folder / "store")
+    text = str(folder)
+
+    @pipeline.source(bounded=True)
+    def left(spark: SparkSession) -> DataFrame:
+        return spark.range(1, numPartitions=1)
+
+    @pipeline.source(bounded=True)
+    def right(spark: SparkSession) -> DataFrame:
+        return spark.range(1, numPartitions=1)
+
+    @pipeline.op(attributes=FULL_DAM)
+    def one(left: DataFrame) -> DataFrame:
+        return left.mapInPandas(meeting(Path(text), "one", "two", seconds=seconds), "id long, met boolean")
+
+    @pipeline.op(attributes=FULL_DAM)
+    def two(right: DataFrame) -> DataFrame:
+        return right.mapInPandas(meeting(Path(text), "two", "one", seconds=seconds), "id long, met boolean")
+
+    @pipeline.sink()
+    def out(one: DataFrame, two: DataFrame) -> Any:
+        return one.union(two).write.format("parquet").option("path", f"{text}/out").mode("overwrite")
+
+    return pipeline
+
+
+def test_independent_stages_run_side_by_side(spark: SparkSession, tmp_path: Path) -> None:
+    """Each sees the other at work; their jobs are found by the stages' names."""
+    two_branches(tmp_path, seconds=30).run(spark)
+    assert any(row["met"] for row in spark.read.parquet(str(tmp_path / "out")).collect())
+    for group in ("one", "two", "out"):
+        assert spark.sparkContext.statusTracker().getJobIdsForGroup(group)
+
+
+def test_the_slot_budget_holds_stages_back(spark: SparkSession, tmp_path: Path) -> None:
+    """With one slot neither ever sees the other."""
+    two_branches(tmp_path, seconds=0.5).run(spark, slots=1)
+    assert not any(row["met"] for row in spark.read.parquet(str(tmp_path / "out")).collect())
+
+
+def test_a_failure_runs_only_its_own_stage_again(spark: SparkSession, tmp_path: Path) -> None:
+    """The stage that fails once is tried again; what it reads is not."""
+    pipeline = Pipeline("flaky", store=tmp_path / "store")
+    text = str(tmp_path)
+
+    def fail_once(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        if not (Path(text) / "failed").exists():
+            (Path(text) / "failed").touch()
+            raise OSError("the machine")
+        yield from frames
+
+    @pipeline.source(bounded=True)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return spark.range(3)
+
+    @pipeline.op(attributes=FULL_DAM)
+    def sound(numbers: DataFrame) -> DataFrame:
+        return numbers.groupBy("id").count()
+
+    @pipeline.op(attributes=FULL_DAM)
+    def flaky(sound: DataFrame) -> DataFrame:
+        return sound.coalesce(1).mapInPandas(fail_once, sound.schema)
+
+    @pipeline.sink()
+    def out(flaky: DataFrame) -> Any:
+        return flaky.write.format("noop").mode("overwrite")
+
+    run = pipeline.run(spark, max_attempts=2)
+    attempts = {stage.name: run.progress[stage.id].attempts for stage in run.plan.stages}
+    assert attempts == {"sound": 1, "flaky": 2, "out": 1}
+
+
+def live(folder: Path, *, store: str = "store", shared: str | None = None, more: int = 0) -> Pipeline:
+    """Totals of a file, and a stream joined with them."""
+    text = str(folder)
+    pipeline = Pipeline(f"live-{store}", store=folder / store, stages=folder / shared if shared else None)
+
+    @pipeline.source(bounded=True)
+    def rates(spark: SparkSession) -> DataFrame:
+        return spark.read.csv(f"{text}/rates.csv", schema="k int, v int", header=True)
+
+    @pipeline.op(attributes=FULL_DAM)
+    def totals(rates: DataFrame) -> DataFrame:
+        return rates.groupBy("k").agg((F.sum("v") + more).alias("total"))
+
+    @pipeline.source(bounded=False)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return spark.readStream.format("rate").load()
+
+    @pipeline.op()
+    def joined(numbers: DataFrame, totals: DataFrame) -> DataFrame:
+        return numbers.join(totals, numbers["value"] == totals["k"])
+
+    @pipeline.sink()
+    def out(joined: DataFrame) -> Any:
+        return joined.writeStream.format("noop")
+
+    return pipeline
+
+
+def test_a_resumed_stream_keeps_its_snapshot_until_refreshed(spark: SparkSession, tmp_path: Path) -> None:
+    """New inputs are looked at by `refresh` alone, new code always; results that no run pins are removed."""
+
+    def states(pipeline: Pipeline, **arguments: Any) -> StageState:
+        run = pipeline.run(spark, **arguments)
+        run.stop()
+        return run.states["totals"]
+
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
+    assert states(live(tmp_path)) is StageState.FINISHED
+    (kept,) = (tmp_path / "store/stages/totals").iterdir()
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n1,1\n")
+    assert states(live(tmp_path)) is StageState.REUSED
+    assert states(live(tmp_path), refresh=True) is StageState.FINISHED
+    (fresh,) = (tmp_path / "store/stages/totals").iterdir()
+    assert fresh != kept
+    assert states(live(tmp_path), refresh=True) is StageState.REUSED
+    assert states(live(tmp_path, more=1)) is StageState.FINISHED
+
+
+def test_stores_share_the_results_of_equal_stages(spark: SparkSession, tmp_path: Path) -> None:
+    """The second driver's stage is the first one's; neither cleans up what the other pins."""
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
+    first = live(tmp_path, store="a", shared="shared").run(spark)
+    second = live(tmp_path, store="b", shared="shared").run(spark)
+    assert (first.states["totals"], second.states["totals"]) == (StageState.FINISHED, StageState.REUSED)
+    second.stop()
+    other = live(tmp_path, store="b", shared="shared", more=1).run(spark)
+    other.stop()
+    first.stop()
+    assert len(list((tmp_path / "shared/totals").iterdir())) == 2
+    (tmp_path / "shared/.pins").rename(tmp_path / "forgotten")
+    assert live(tmp_path, store="a", shared="shared").clean_up() > 0
+    assert not list((tmp_path / "shared/totals").iterdir())
+
+
+def test_the_lease_on_a_store_ends_with_its_driver(tmp_path: Path, until: Callable[..., None]) -> None:
+    """Another process is refused while the driver lives, and let in as soon as it is killed."""
+    text = (
+        "import sys, time\nfrom penstock.spark_plugin._stage_store import StageStore\n"
+        "store = StageStore(sys.argv[1]).__enter__()\nopen(sys.argv[1] + '/held', 'w').close()\ntime.sleep(600)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)])
+    pipeline = Pipeline("second", store=tmp_path)
+    try:
+        until((tmp_path / "held").exists, "the store was not taken")
+        with pytest.raises(StoreInUseError, match=f"process {process.pid}"):
+            pipeline.clean_up()
+    finally:
+        process.kill()
+        process.wait()
+    assert pipeline.clean_up() == 0
+    assert os.path.exists(tmp_path / "lock")
+
+
+def test_a_bar_says_how_far_a_stage_has_come() -> None:
+    """Tasks while it runs, rows when it is committed."""
+    half = bar_line("daily", StageProgress(state=StageState.RUNNING, seconds=1.5), 5, 10)
+    assert "#" * 15 + "." * 15 in half
+    assert "5/10 tasks" in half
+    done = bar_line("daily", StageProgress(state=StageState.REUSED, rows=1095), 0, 0)
+    assert "#" * 30 in done
+    assert "1,095 rows" in done
