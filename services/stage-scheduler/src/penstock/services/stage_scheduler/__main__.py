@@ -1,14 +1,24 @@
-"""`penstock-stages`: serve the stage scheduler, or explain a job without a server."""
+"""`penstock-stages`: serve the stage scheduler, ask one that runs, or explain a job without a server."""
 
 import argparse
+import asyncio
 import logging
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 
-from penstock.operator_attributes.errors import CompileError, InvalidDocumentError, InvalidOptionError
+from penstock.operator_attributes.errors import (
+    CompileError,
+    InvalidDocumentError,
+    InvalidOptionError,
+    JobStoreError,
+    SchedulingError,
+)
 from penstock.rpc import RpcOptionError, ServerSettings, run_service
 from penstock.rpc.telemetry import set_up_tracing
+from penstock.services.stage_scheduler._ask import add_commands, ask
 from penstock.services.stage_scheduler._explain import FORMATS, explain_file
 from penstock.services.stage_scheduler._serve import stage_scheduler_server
 
@@ -17,11 +27,17 @@ _PREFIX = "PENSTOCK_STAGES"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 1 if a job cannot be compiled, 2 for wrong usage or settings."""
+    """Run a command. Returns the exit code.
+
+    1 if a job cannot be compiled, or a service cannot be asked; 2 for wrong usage or settings; 3 if a job that was
+    watched has failed.
+    """
     arguments = _parser().parse_args(argv)
     if arguments.command == "explain":
         return _explain(arguments)
-    return _serve(arguments)
+    if arguments.command == "serve":
+        return _serve(arguments)
+    return _ask(arguments)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -35,6 +51,13 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get(f"{_PREFIX}_MAX_JOBS", "1000"),
         help=f"jobs that are remembered; ended ones are forgotten first [{_PREFIX}_MAX_JOBS]",
     )
+    serve.add_argument(
+        "--store",
+        default=os.environ.get(f"{_PREFIX}_STORE"),
+        metavar="FILE",
+        help=f"SQLite file that keeps jobs and claims; without it they end with the process [{_PREFIX}_STORE]",
+    )
+    add_commands(commands)
     explain = commands.add_parser("explain", help="print the stages of a job graph")
     explain.add_argument("job", help="file that holds the graph as JSON; - for standard input")
     explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
@@ -49,8 +72,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     except RpcOptionError as error:
         return _refuse(error, 2)
     try:
-        return run_service(lambda: stage_scheduler_server(settings, max_jobs=arguments.max_jobs), name=NAME)
-    except InvalidOptionError as error:
+        store = Path(arguments.store) if arguments.store else None
+        make = partial(stage_scheduler_server, settings, max_jobs=arguments.max_jobs, store=store)
+        return run_service(make, name=NAME)
+    except (InvalidOptionError, JobStoreError) as error:
         return _refuse(error, 2)
     finally:
         if tracing is not None:
@@ -65,6 +90,18 @@ def _explain(arguments: argparse.Namespace) -> int:
     except (CompileError, InvalidOptionError) as error:
         return _refuse(error, 1)
     return 0
+
+
+def _ask(arguments: argparse.Namespace) -> int:
+    try:
+        return asyncio.run(ask(arguments, sys.stdout))
+    except RpcOptionError as error:
+        return _refuse(error, 2)
+    except SchedulingError as error:
+        return _refuse(error, 1)
+    except KeyboardInterrupt:
+        # As a shell tells the end by a signal.
+        return 130
 
 
 def _refuse(error: Exception, code: int) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from penstock.operator_attributes import JobGraph, StagePlan, compile
 
-FORMATS = ("text", "mermaid", "dot", "json")
+FORMATS = ("text", "mermaid", "dot", "svg", "html", "json")
 
 
 def explain_file(path: str, form: str) -> str:
@@ -27,6 +27,10 @@ def render(plan: StagePlan, form: str) -> str:
             return plan.mermaid()
         case "dot":
             return plan.graphviz()
+        case "svg":
+            return plan.svg()
+        case "html":
+            return plan.html()
         case "json":
             return plan.to_json()
         case _:
