@@ -33,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         return run_service(lambda: gateway_server(settings), name=NAME)
+    except (SinkError, OSError) as error:
+        # The journal's folder: damaged, in use, or not writable.
+        sys.stderr.write(f"{NAME}: {error}\n")
+        return 2
     finally:
         if tracing is not None:
             tracing.shutdown()

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, Self
 
 from penstock.async_sink import AsyncSinkConfig
@@ -35,6 +36,15 @@ _SINK: Final = {
     "linger_milliseconds": "longest that entries wait for a request to fill up; 50 if not given",
     "max_attempts": "submissions of an entry before its client is told that it failed; no bound if not given",
 }
+_ENDPOINTS: Final = {
+    "firehose_endpoint_url": "endpoint of Firehose; the region's if not given",
+    "dynamodb_endpoint_url": "endpoint of DynamoDB; the region's if not given",
+    "sqs_endpoint_url": "endpoint of SQS; the region's if not given",
+}
+_DURABLE: Final = {
+    "durable": "folder in which accepted batches are kept until they are written; in memory only if not given",
+}
+_FAIR: Final = {"max_client_weight": "the most that a client's share of the turns may count; 16 if not given"}
 _CREDIT: Final = {
     "credit_entries": "entries that a client may have without an acknowledgement",
     "credit_bytes": "bytes that a client may have without an acknowledgement",
@@ -53,12 +63,20 @@ class GatewaySettings:
     """Limits of each destination's writer."""
     window: CreditWindow = field(default_factory=CreditWindow)
     """What each client may have without an acknowledgement."""
+    other_limits: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the writers of other kinds, whose requests have sizes of their own."""
+    other_endpoints: Mapping[str, str | None] = field(default_factory=dict)
+    """Endpoint of each other kind; None for the region's."""
+    durable: Path | None = None
+    """Folder of the journal; None: accepted batches are kept in memory only."""
+    max_client_weight: int = 16
+    """The most that a client's share of the turns may count."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_SINK_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
-        for name, text in {**_AWS, **_SINK, **_CREDIT}.items():
+        for name, text in {**_AWS, **_ENDPOINTS, **_SINK, **_CREDIT, **_FAIR, **_DURABLE}.items():
             variable = f"{PREFIX}_{name.upper()}"
             parser.add_argument(
                 "--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]"
@@ -75,6 +93,10 @@ class GatewaySettings:
         # Clients send batches: waiting for more of them, as a writer of single records does, would only cost time.
         linger = timedelta(milliseconds=limits.pop("linger_milliseconds", 50))
         sink = AsyncSinkConfig(max_time_in_buffer=linger, **limits)
+        shared = {name: value for name, value in limits.items() if name != "max_batch_size"}
+        max_client_weight = _numbers(arguments, _FAIR).get("max_client_weight", 16)
+        if max_client_weight < 1:
+            raise SinkOptionError("max_client_weight", f"{max_client_weight} must be at least 1")
         credit = {name.removeprefix("credit_"): value for name, value in _numbers(arguments, _CREDIT).items()}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
@@ -85,6 +107,12 @@ class GatewaySettings:
                 largest_batch_bytes=sink.max_batch_size_in_bytes,
                 **credit,
             ),
+            other_limits={"max_time_in_buffer": linger, **shared},
+            other_endpoints={
+                name.removesuffix("_endpoint_url"): getattr(arguments, name) or None for name in _ENDPOINTS
+            },
+            durable=Path(arguments.durable) if arguments.durable else None,
+            max_client_weight=max_client_weight,
         )
 
 

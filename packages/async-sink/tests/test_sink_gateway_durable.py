@@ -1,0 +1,250 @@
+"""A gateway with a journal, other kinds of destinations, and fair turns, over real sockets."""
+
+import asyncio
+import errno
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.async_sink import (
+    AsyncSinkBase,
+    AsyncSinkConfig,
+    DynamoDbRequestEntry,
+    EntryFailure,
+    FirehoseRequestEntry,
+    KinesisRequestEntry,
+    RemoteSink,
+    SqsRequestEntry,
+)
+from penstock.async_sink.errors import DestinationError, GatewayStorageError, InvalidRecordError
+from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, Journal, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
+from penstock.rpc import GrpcServer, ServerSettings
+
+
+class AnyWriter(FakeWriter):
+    def get_size_in_bytes(self, entry: Any) -> int:
+        return 10
+
+
+class AnySink(AsyncSinkBase[Any, Any]):
+    def __init__(self, fake: FakeDestination, config: AsyncSinkConfig) -> None:
+        self.fake = fake
+        self.config = config
+
+    def create_writer(self) -> Any:
+        return AnyWriter(self.fake, self.config)
+
+    def restore_writer(self, states: Any) -> Any:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def running_gateway(
+    fake: FakeDestination, folder: Path | None = None, *, write: Any = None, close_seconds: float = 1.0, **config: Any
+) -> AsyncIterator[tuple[str, SharedDestinations]]:
+    given = {"max_time_in_buffer": timedelta(milliseconds=5), "retry_backoff_base": timedelta(0), **config}
+    options: Any = {} if write is None else {"write": write}
+    journal = None if folder is None else Journal(folder, **options)
+
+    def make(name: str) -> AnySink:
+        return AnySink(fake, AsyncSinkConfig(**given))
+
+    others = dict.fromkeys(("firehose", "dynamodb", "sqs"), make)
+    destinations = SharedDestinations(make, others, journal=journal)
+    batch = given.get("max_batch_size", 500)
+    servicer = SinkGatewayServicer(destinations, CreditWindow(largest_batch_entries=batch))
+    server = GrpcServer(ServerSettings(drain_seconds=0.2), register=[servicer.add_to], service_names=[SERVICE_NAME])
+    async with server:
+        destinations.resume()
+        yield server.address, destinations
+    await destinations.close(close_seconds)
+
+
+def remote(address: str, **options: Any) -> RemoteSink:
+    options.setdefault("destination", "flights")
+    options.setdefault("config", AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5)))
+    return RemoteSink(address, **options)
+
+
+def entries(count: int, key: str = "k") -> list[KinesisRequestEntry]:
+    return [KinesisRequestEntry(b"%d" % number, key) for number in range(count)]
+
+
+async def test_a_durable_gateway_acknowledges_what_is_on_disk(tmp_path: Path) -> None:
+    """The client is done though the destination has answered nothing; a successor writes it, without any client."""
+    stuck = FakeDestination()
+    stuck.script = [stuck.hold() for _ in range(100)]
+    async with (
+        running_gateway(stuck, tmp_path, close_seconds=0.05) as (address, _),
+        remote(address).create_writer() as writer,
+    ):
+        await writer.write_many(entries(1_200))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.records_out == 1_200
+    assert stuck.accepted == []
+    fake = FakeDestination()
+    async with running_gateway(fake, tmp_path) as (_, destinations):
+        await wait_until(lambda: len(fake.accepted) == 1_200)
+        assert fake.accepted == entries(1_200)
+        assert destinations.journal is not None
+        await wait_until(lambda: destinations.journal is not None and destinations.journal.pending_batches == 0)
+    idle = FakeDestination()
+    async with running_gateway(idle, tmp_path) as (_, destinations):
+        assert destinations.journal is not None
+        assert destinations.journal.destinations() == []
+
+
+async def test_a_client_may_wait_until_its_batches_are_written(tmp_path: Path) -> None:
+    """With wait_until_written the acknowledgement is the destination's, and failures come back."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    async with (
+        running_gateway(fake, tmp_path) as (address, _),
+        remote(address, wait_until_written=True).create_writer() as writer,
+    ):
+        await writer.write_many(entries(3))
+        flushing = asyncio.create_task(writer.flush(end_of_input=True))
+        await wait_until(lambda: bool(fake.requests))
+        assert not flushing.done()
+        fake.requests[0].answer.set()
+        await flushing
+
+
+async def test_a_full_disk_reaches_the_client_which_keeps_its_entries(tmp_path: Path) -> None:
+    """The error is typed, nothing of the batch is written, and the client's snapshot has it."""
+
+    def write(file: int, content: memoryview) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    fake = FakeDestination()
+    room = [8]
+
+    def header_only(file: int, content: memoryview) -> int:
+        if room[0]:
+            room[0] = 0
+            return os.write(file, content)
+        return write(file, content)
+
+    async with running_gateway(fake, tmp_path, write=header_only) as (address, _):
+        writer = remote(address).create_writer()
+        async with writer:
+            await writer.write_many(entries(5))
+            with pytest.raises(GatewayStorageError, match="No space left"):
+                await writer.flush(end_of_input=True)
+            assert [entry for entry, _ in writer.snapshot_state()[0].entries] == entries(5)
+    assert fake.accepted == []
+
+
+async def test_a_destination_that_fails_keeps_its_batches_in_the_journal(tmp_path: Path) -> None:
+    """They are written when it is opened again, before what its next client sends."""
+    fake = FakeDestination()
+    fake.script = [fake.explode(DestinationError("flights", "AccessDeniedException", "no"))]
+    async with running_gateway(fake, tmp_path) as (address, _):
+        writer = remote(address).create_writer()
+        await writer.__aenter__()
+        await writer.write_many(entries(3))
+        await writer.flush(end_of_input=True)
+        await wait_until(lambda: isinstance(writer.failure, DestinationError))
+        await writer.close()
+        assert fake.accepted == []
+        async with remote(address).create_writer() as writer:
+            await writer.write(KinesisRequestEntry(b"next", "k"))
+        await wait_until(lambda: len(fake.accepted) == 4)
+    assert fake.accepted == [*entries(3), KinesisRequestEntry(b"next", "k")]
+
+
+async def test_what_is_refused_after_its_acknowledgement_is_kept_beside(tmp_path: Path) -> None:
+    """Nobody waits for it any more: a file in the folder has it, with the destination's words."""
+    fake = FakeDestination()
+
+    def refuse(request: Any) -> None:
+        request.handler.retry_failures([EntryFailure(1, "Poison", "bad", throttled=False, final=True)])
+
+    fake.script = [refuse]
+    async with running_gateway(fake, tmp_path) as (address, _), remote(address).create_writer() as writer:
+        await writer.write_many(entries(3))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.records_out == 3
+    (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
+    assert "Poison" in line
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        ("firehose", FirehoseRequestEntry(b"\x00\xff")),
+        ("sqs", SqsRequestEntry("рейс", "g", "d", 0)),
+        ("sqs", SqsRequestEntry("рейс")),
+        ("dynamodb", DynamoDbRequestEntry({"id": {"S": "ключ"}, "legs": {"L": [{"N": "1"}]}})),
+        ("dynamodb", DynamoDbRequestEntry({"id": {"S": "a"}}, delete=True)),
+    ],
+)
+async def test_entries_of_every_kind_cross_unchanged(kind: str, entry: Any, tmp_path: Path) -> None:
+    """Through the contract, and through the journal."""
+    fake = FakeDestination()
+    async with running_gateway(fake, tmp_path) as (address, _):
+        async with RemoteSink(address, destination="flights", kind=kind).create_writer() as writer:
+            await writer.write(entry)
+        await wait_until(lambda: bool(fake.accepted))
+    assert fake.accepted == [entry]
+
+
+async def test_attributes_of_messages_are_refused_where_they_would_get_lost() -> None:
+    """The contract has no place for them."""
+    async with (
+        running_gateway(FakeDestination()) as (address, _),
+        RemoteSink(address, destination="q", kind="sqs").create_writer() as writer,
+    ):
+        with pytest.raises(InvalidRecordError, match="attributes"):
+            await writer.write(SqsRequestEntry("x", attributes={"a": "b"}))
+
+
+async def test_a_greedy_client_does_not_delay_the_others() -> None:
+    """Two clients that offer as much as they may get their weights' share of what is written, from the start."""
+    fake = FakeDestination()
+    fake.script = [fake.hold() for _ in range(3_000)]
+    config: Any = {"max_batch_size": 20, "max_buffered_requests": 100, "max_in_flight_requests": 1}
+    async with (
+        running_gateway(fake, **config) as (address, destinations),
+        remote(address, client_id="greedy").create_writer() as greedy,
+        remote(address, client_id="modest", weight=3).create_writer() as modest,
+    ):
+        await greedy.write_many(entries(3_000, "greedy"))
+        await wait_until(lambda: greedy.in_flight_messages >= 2_900)
+        await modest.write_many(entries(1_200, "modest"))
+        shared = await destinations.get("kinesis", "flights")
+        await wait_until(lambda: shared.feeder.queued_entries >= 3_900)
+        seen = len(fake.requests)
+        while len(fake.accepted) < 900:
+            request = fake.requests[seen - 1]
+            await wait_until(lambda: len(fake.requests) >= seen)  # noqa: B023
+            request.answer.set()
+            seen += 1
+            await wait_until(lambda: len(fake.requests) >= seen or not shared.writer.in_flight_requests)  # noqa: B023
+        keys = [entry.partition_key for entry in fake.accepted[100:900]]
+        share = keys.count("modest") / len(keys)
+        fake.script.clear()
+        for request in fake.requests:
+            request.answer.set()
+    assert 0.68 <= share <= 0.82
+    assert len(fake.accepted) == 4_200
+
+
+async def test_nothing_of_a_stream_is_left_running_when_the_gateway_ends_it() -> None:
+    """No task waits for requests that cannot come any more: a loop that closes would complain of it."""
+    fake = FakeDestination()
+    async with running_gateway(fake) as (address, _):
+        before = asyncio.all_tasks()
+        writer = remote(address, reconnect_timeout=timedelta(milliseconds=300)).create_writer()
+        await writer.__aenter__()
+        await writer.write(KinesisRequestEntry(b"1", "k"))
+        await writer.flush(end_of_input=True)
+    await wait_until(lambda: writer.failure is not None)
+    await writer.close()
+    await wait_until(lambda: not asyncio.all_tasks() - before)

@@ -1,0 +1,181 @@
+"""The journal of a durable gateway: what is in it survives, whatever happened to the process or the disk."""
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.async_sink._entries import EntryFailure
+from penstock.async_sink._gateway._journal_format import HEADER, AcceptedBatch, SettledBatch, encode, scan
+from penstock.async_sink.errors import GatewayStorageError, JournalError
+from penstock.async_sink.gateway import Journal
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+
+
+def journal(folder: Path, **options: Any) -> Journal:
+    return Journal(folder, **{"fsync": False, **options})
+
+
+async def append(kept: Journal, content: bytes, destination: str = "flights") -> int:
+    return await kept.append("kinesis", destination, "client", 1, content)
+
+
+def files(folder: Path) -> list[Path]:
+    return list(folder.glob("journal-*.log"))
+
+
+def contents(kept: Journal, destination: str = "flights") -> list[bytes]:
+    return [record.batch for record in kept.pending("kinesis", destination)]
+
+
+async def test_what_was_accepted_and_not_settled_is_there_after_reopening(tmp_path: Path) -> None:
+    """In order, by destination, with what is needed to write it."""
+    first = journal(tmp_path, fsync=True)
+    sequences = [await append(first, b"%d" % number) for number in range(4)]
+    await append(first, b"other", "delays")
+    first.settle(sequences[1])
+    await first.close()
+    second = journal(tmp_path)
+    assert second.destinations() == [("kinesis", "delays"), ("kinesis", "flights")]
+    assert contents(second) == [b"0", b"2", b"3"]
+    assert second.destinations() == [("kinesis", "delays")]
+    assert contents(second) == []
+    (other,) = second.pending("kinesis", "delays")
+    assert (other.client_id, other.weight, other.batch) == ("client", 1, b"other")
+    assert await append(second, b"new") > other.sequence
+    await second.close()
+
+
+async def test_a_torn_tail_loses_nothing_but_itself(tmp_path: Path) -> None:
+    """Cut at every byte of the last record, or ended by zeros: the records before are read."""
+    kept = journal(tmp_path / "whole")
+    for number in range(3):
+        await append(kept, b"batch %d" % number)
+    await kept.close()
+    (path,) = (tmp_path / "whole").glob("journal-*.log")
+    content = path.read_bytes()
+    offsets = [offset for offset, _, _ in scan(content, "x")]
+    for end in range(offsets[2], len(content)):
+        for tail in (b"", b"\0" * 50):
+            if tail and end > offsets[2]:
+                continue
+            assert [record.sequence for _, _, record in scan(content[:end] + tail, "x")] == [1, 2]
+    torn = tmp_path / "torn"
+    torn.mkdir()
+    (torn / path.name).write_bytes(content[:-3])
+    reopened = journal(torn)
+    assert contents(reopened) == [b"batch 0", b"batch 1"]
+    await append(reopened, b"after")
+    await reopened.close()
+    again = journal(torn)
+    assert contents(again) == [b"batch 0", b"batch 1", b"after"]
+    await again.close()
+
+
+async def test_damage_before_the_end_is_an_error_that_names_the_byte(tmp_path: Path) -> None:
+    """Nothing is left out without a word; a version of the future is refused."""
+    frames = [encode(AcceptedBatch(number, "kinesis", "flights", "c", 1, b"x" * 40)) for number in (1, 2)]
+    damaged = bytearray(HEADER + b"".join(frames))
+    damaged[len(HEADER) + 20] ^= 1
+    path = tmp_path / "journal-00000001.log"
+    path.write_bytes(damaged)
+    with pytest.raises(JournalError, match="checksum") as caught:
+        journal(tmp_path)
+    assert (caught.value.name, caught.value.offset) == (str(path), len(HEADER))
+    for header, words in ((b"PSGJ\x02\0\0\0", "version 2"), (b"GIF89a\0\0", "no journal")):
+        with pytest.raises(JournalError, match=words):
+            list(scan(header + frames[0], "x"))
+
+
+async def test_one_process_has_the_folder(tmp_path: Path) -> None:
+    """A second gateway is refused, until the first one is gone."""
+    first = journal(tmp_path)
+    with pytest.raises(JournalError, match="in use"):
+        journal(tmp_path)
+    await first.close()
+    await journal(tmp_path).close()
+
+
+class FullDisk:
+    """Takes so many more bytes, and then none: a record may be half written."""
+
+    def __init__(self, room: int) -> None:
+        self.room = room
+
+    def write(self, file: int, content: memoryview) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = os.write(file, content[: self.room])
+        self.room -= written
+        return written
+
+
+async def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None:
+    """What could not be kept is refused, what was kept before and after is there, and settled batches are forgotten."""
+    disk = FullDisk(10_000)
+    kept = journal(tmp_path, write=disk.write)
+    first = await append(kept, b"a" * 100)
+    await append(kept, b"b" * 100)
+    disk.room = 60
+    with pytest.raises(GatewayStorageError, match="No space left"):
+        await append(kept, b"c" * 100)
+    kept.settle(first)
+    await asyncio.sleep(0)
+    disk.room = 10_000
+    await append(kept, b"d" * 100)
+    await kept.close()
+    again = journal(tmp_path)
+    assert contents(again) == [b"b" * 100, b"d" * 100]
+    await again.close()
+
+
+async def test_files_are_removed_once_nobody_needs_them(tmp_path: Path) -> None:
+    """One destination that stands still does not keep the files of the others."""
+    kept = journal(tmp_path, segment_bytes=1_000)
+    stuck = await append(kept, b"stuck", "delays")
+    for number in range(400):
+        kept.settle(await append(kept, b"%03d" % number + b"x" * 100))
+    stuck_again = await append(kept, b"last")
+    assert len(files(tmp_path)) <= 10
+    await kept.close()
+    again = journal(tmp_path)
+    assert contents(again, "delays") == [b"stuck"]
+    assert contents(again) == [b"last"]
+    again.settle(stuck)
+    again.settle(stuck_again)
+    await append(again, b"x" * 1_000)
+    await append(again, b"y")
+    await again.close()
+    assert len(files(tmp_path)) == 1
+
+
+async def test_batches_that_are_given_back_are_given_out_again(tmp_path: Path) -> None:
+    """As when a destination fails and is opened anew."""
+    kept = journal(tmp_path)
+    sequence = await append(kept, b"1")
+    assert contents(kept) == []
+    kept.release(sequence)
+    assert contents(kept) == [b"1"]
+    kept.settle(sequence)
+    kept.release(sequence + 1)
+    assert contents(kept) == []
+    await kept.close()
+
+
+async def test_entries_that_were_refused_after_their_acknowledgement_are_kept(tmp_path: Path) -> None:
+    """In a file of lines, with the destination's words."""
+    kept = journal(tmp_path)
+    kept.reject("kinesis", "flights", "c", pb.Entry(data=b"bad"), EntryFailure(0, "Poison", "no\ngood"))
+    await kept.close()
+    (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
+    assert '"Poison"' in line
+
+
+def test_records_survive_the_format() -> None:
+    """Both kinds, non-ASCII names and any bytes."""
+    records = [AcceptedBatch(7, "sqs", "рейсы", "ключ", 3, bytes(range(256))), SettledBatch(7)]
+    content = HEADER + b"".join(map(encode, records))
+    assert [record for _, _, record in scan(content, "x")] == records
