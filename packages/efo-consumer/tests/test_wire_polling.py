@@ -321,18 +321,17 @@ async def test_an_interval_of_its_own_binds_only_its_reader() -> None:
 
 
 async def test_reads_ask_for_what_the_shard_allows() -> None:
-    """After 10 kB records a read asks for as many as 2 MiB/s allow in 200 ms; after small ones, for the most."""
+    """Once throttled, a read after 10 kB records asks for as many as 2 MiB/s allow; after small ones, for the most."""
     clock = Clock()
-    large, small = answer(1, 2), answer(3)
-    for record in large["Records"]:
+    large, again, small = answer(1, 2), answer(3, 4), answer(5)
+    for record in large["Records"] + again["Records"]:
         record["Data"] = base64.b64encode(bytes(10_000)).decode()
-    client = ScriptedClient(clock, large, small, answer(end=True))
+    throttled = failure("ProvisionedThroughputExceededException")
+    client = ScriptedClient(clock, large, throttled, again, small, answer(end=True))
     await publish(client, tools(clock))
-    assert [body["Limit"] for body in client.named("GetRecords")] == [
-        10_000,
-        int(2 * 1024 * 1024 * 0.2 / 10_001),
-        10_000,
-    ]
+    limits = [body["Limit"] for body in client.named("GetRecords")]
+    in_200_ms, in_700_ms = (int(2 * 1024 * 1024 * seconds / 10_001) for seconds in (0.2, 0.7))
+    assert limits == [10_000, 10_000, in_700_ms, in_200_ms, 10_000]
 
 
 async def test_asking_for_less_can_be_switched_off() -> None:
@@ -340,9 +339,9 @@ async def test_asking_for_less_can_be_switched_off() -> None:
     clock = Clock()
     large = answer(1)
     large["Records"][0]["Data"] = base64.b64encode(bytes(1_000_000)).decode()
-    client = ScriptedClient(clock, large, answer(end=True))
+    client = ScriptedClient(clock, large, failure("ProvisionedThroughputExceededException"), answer(end=True))
     await publish(client, tools(clock, get_records_adaptive=False, get_records_max_records=700))
-    assert [body["Limit"] for body in client.named("GetRecords")] == [700, 700]
+    assert [body["Limit"] for body in client.named("GetRecords")] == [700, 700, 700]
 
 
 @given(
@@ -352,6 +351,7 @@ def test_the_next_read_is_within_the_bytes_of_the_time_since_the_last(reads: lis
     """If records stay as they were, no read brings more than 2 MiB a second, 10 MiB or one record."""
     pace, now = ReadPace(), 0.0
     size = None
+    pace.postpone("orders", SHARD, 200.0)
     for seconds, records, record_bytes in reads:
         now += seconds
         most = pace.max_records("orders", SHARD, now, 10_000)

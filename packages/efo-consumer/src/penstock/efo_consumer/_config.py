@@ -84,8 +84,8 @@ class RecordPublisherConfig:
     get_records_max_records: int = 10_000
     """Records that one GetRecords asks for. Default: Flink's and the API's most, 10,000."""
     get_records_adaptive: bool = True
-    """Whether GetRecords asks for no more records than the shard's 2 MiB/s allow, by the size of those before. Default:
-    yes. Flink's is no: then an answer of up to 10 MiB is followed by up to 5 s of refusals, for all readers."""
+    """Whether GetRecords, once the shard was throttled, asks for no more records than its 2 MiB/s allow, by the size of
+    those before. Default: yes. Flink's is no: then answers of up to 10 MiB and up to 5 s of refusals take turns."""
     get_records_interval: timedelta = timedelta(milliseconds=200)
     """Time between two GetRecords on one shard. Default: Flink's 200 ms, which is all of the shard's 5 reads/s: set it
     longer where others poll the stream too."""

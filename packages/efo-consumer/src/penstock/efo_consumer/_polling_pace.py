@@ -14,12 +14,16 @@ SHARD_READ_INTERVAL_SECONDS = 0.2
 _SHARD_BYTES_PER_SECOND = 2 * 1024 * 1024
 _MAX_READ_BYTES = 10 * 1024 * 1024
 
+# How long a refusal is remembered: one answer of 10 MiB is refused for 5 s, a reader that catches up takes minutes.
+_ADAPT_SECONDS = 300.0
+
 
 @dataclass(slots=True)
 class _Shard:
     next_at: float
     read_at: float | None = None
     record_bytes: float = 0.0
+    refused_at: float | None = None
 
 
 class ReadPace:
@@ -47,19 +51,22 @@ class ReadPace:
         with self._lock:
             shard = self._shard(stream, shard_id, until)
             shard.next_at = max(until, shard.next_at)
+            shard.refused_at = until
 
     def max_records(self, stream: str, shard_id: str, now: float, most: int) -> int:
-        """Records that a read at this time may ask for, so that the shard's 2 MiB/s are not exceeded.
+        """Records that a read at this time may ask for, so that the shard's 2 MiB/s are not exceeded again.
 
         An answer may hold 10 MiB, and is then paid for by five seconds of refusals, which other readers and alarms see.
-        As many records are asked for as the time since the last read is good for, by the average size of its records,
-        as Flink's adaptive reads do.
+        Once that happened, as many records are asked for as the time since the last read is good for, by the average
+        size of its records, as Flink's adaptive reads do.
 
         Args:
-            most: the answer while nothing is known of the shard's records, and the largest.
+            most: the answer while the shard refuses nothing, and the largest.
         """
         with self._lock:
             shard = self._shard(stream, shard_id, now)
+            if shard.refused_at is None or now - shard.refused_at > _ADAPT_SECONDS:
+                return most
             if shard.read_at is None or not shard.record_bytes:
                 return most
             seconds = max(self._interval_seconds, now - shard.read_at)
