@@ -81,6 +81,17 @@ async def test_an_old_position_is_no_loss_while_the_record_at_it_is_there() -> N
         assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 1
 
 
+async def test_a_shard_that_was_idle_for_longer_than_the_retention_opens() -> None:
+    """Nothing is there to be read, and nothing tells that there was: a polled position stays at the last record."""
+    kinesis, shard = kinesis_with()
+    start = at(shard, NOW - 25 * 3600)
+    async with reader_of(kinesis) as reader:
+        await reader.open(OpenRequest(session_id="q", positions=start))
+        promised = ShardRange("s", shard, start.streams["s"][shard], ShardPosition.after(str(number_of(NOW))))
+        with pytest.raises(DataLossError):
+            await anext(reader.read_range("q", [promised]))
+
+
 @pytest.mark.parametrize("fail", [True, False])
 async def test_a_position_that_kinesis_refuses_is_told_or_passed_over(fail: bool) -> None:
     """Positions names the loss; told to go on, the shard is read from its oldest record."""

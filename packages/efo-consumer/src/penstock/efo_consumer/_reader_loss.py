@@ -4,7 +4,8 @@ Kinesis refuses a position or a shard that it no longer knows; that is certain. 
 record when a position is older than the retention, without a word. Then the second inside the sequence number tells
 that this may have happened, and the shard's oldest record tells whether it did: when that is not beyond the position,
 nothing is missing. What remains is a shard that nothing was written to between the position and its oldest record:
-nobody can tell that from a loss, so it counts as one.
+nobody can tell that from a loss, so it counts as one; but when a session is opened on a shard that holds nothing at
+all, as polled shards that are idle for longer than the retention do, it is logged only.
 """
 
 from __future__ import annotations
@@ -68,9 +69,13 @@ def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: objec
 
 
 async def passed_over(
-    backend: ReaderBackend, stream: str, shard_id: str, after: ShardPosition, now: float
+    backend: ReaderBackend, stream: str, shard_id: str, after: ShardPosition, now: float, *, promised: bool = True
 ) -> Loss | None:
-    """Tell whether Kinesis would read on from its oldest record instead of from this position, without a word."""
+    """Tell whether Kinesis would read on from its oldest record instead of from this position, without a word.
+
+    Args:
+        promised: whether records are known to have followed. If not, a shard that holds none is taken for idle.
+    """
     if after.sequence_number is None:
         return None
     began = arrival_seconds(after.sequence_number)
@@ -84,6 +89,9 @@ async def passed_over(
     except (EfoConsumerError, AwsError) as error:
         # What is wrong is told by whoever reads the shard; that it was not checked must not stop them.
         _log.warning("cannot tell whether %s/%s %s is older than the retention: %s", stream, shard_id, after, error)
+        return None
+    if oldest is None and not promised:
+        _log.warning("%s/%s holds nothing, and nothing tells what it held since %s", stream, shard_id, after)
         return None
     if oldest is not None and oldest <= int(after.sequence_number):
         return None
@@ -100,7 +108,7 @@ async def check_positions(
     """
     shards = [(stream, shard_id, after) for stream, ids in positions.streams.items() for shard_id, after in ids.items()]
     # Only positions that are older than the shortest retention ask Kinesis anything.
-    found = await asyncio.gather(*(passed_over(backend, *shard, now) for shard in shards))
+    found = await asyncio.gather(*(passed_over(backend, *shard, now, promised=False) for shard in shards))
     lost = []
     for (stream, shard_id, after), loss in zip(shards, found, strict=True):
         if loss is not None:
@@ -115,6 +123,8 @@ async def _oldest(backend: ReaderBackend, stream: str, shard_id: str) -> int | N
         async for event in events:
             if event.records.num_rows:
                 return int(event.records.column("sequenceNumber")[0].as_py())
+            if event.millis_behind_latest == 0:
+                break
         return None
     finally:
         await events.aclose()
