@@ -1,0 +1,65 @@
+"""What the writer itself costs: a destination that does nothing, seconds of one core's time."""
+
+import asyncio
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from benchmarks._harness import Case
+from penstock.async_sink import AsyncSinkWriter, ResultHandler
+from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+
+_RECORDS = 100_000
+
+
+class NoOpWriter(AsyncSinkWriter[bytes, bytes]):
+    """Accepts everything at once."""
+
+    async def submit_request_entries(self, entries: Sequence[bytes], result_handler: ResultHandler[bytes]) -> None:
+        """Say yes."""
+        result_handler.complete()
+
+    def get_size_in_bytes(self, entry: bytes) -> int:
+        """Its length."""
+        return len(entry)
+
+
+class NoOpKinesisWriter(KinesisEntryWriter):
+    """Accepts everything at once, from record batches too."""
+
+    async def submit_request_entries(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
+        """Say yes."""
+        result_handler.complete()
+
+
+async def _one_by_one() -> float:
+    entry = b"x" * 100
+    async with NoOpWriter() as writer:
+        start = time.process_time()
+        for _ in range(_RECORDS):
+            await writer.write(entry)
+        await writer.flush(end_of_input=True)
+        seconds = time.process_time() - start
+    return _RECORDS / seconds
+
+
+async def _arrow() -> float:
+    batch = pa.record_batch(
+        {"data": [b"x" * 100] * _RECORDS, "partitionKey": [f"key-{number}" for number in range(_RECORDS)]}
+    )
+    async with NoOpKinesisWriter() as writer:
+        start = time.process_time()
+        await writer.write_many(batch)
+        await writer.flush(end_of_input=True)
+        seconds = time.process_time() - start
+    return _RECORDS / seconds
+
+
+def run(rounds: int) -> Iterator[Case]:
+    """Records a second, one by one and from Arrow."""
+    for name, measure in (("records-per-second-write", _one_by_one), ("records-per-second-write-many", _arrow)):
+        asyncio.run(measure())
+        rates = [asyncio.run(measure()) for _ in range(rounds)]
+        yield Case(name=name, peer_name="nobody", unit="records/s", ours=rates, peers=[1.0] * rounds)
