@@ -14,7 +14,19 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks import compile as compile_bench
-from benchmarks import consume, decode_cases, emulator, fetch, latency, registry, shards
+from benchmarks import (
+    consume,
+    decode_cases,
+    emulator,
+    fetch,
+    hot_shard,
+    latency,
+    recover,
+    registry,
+    shards,
+    sink_overhead,
+    throttle,
+)
 from benchmarks._harness import ROUNDS, Benchmark, Case
 
 BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
@@ -26,6 +38,10 @@ BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "latency": (latency.run, "put to rows at an idle stream and on busy shards, against polling"),
     "registry": (registry.run, "leases and heartbeats on SQLite, against one transaction each"),
     "shards": (shards.run, "one reader process over 1 to 1,000 shards"),
+    "hot-shard": (hot_shard.run, "the rate of the other shards when one gets half of the records"),
+    "recover": (recover.run, "seconds until a writer is back after a stream's outage"),
+    "sink-overhead": (sink_overhead.run, "what a writer costs a record, to a destination that does nothing"),
+    "throttle": (throttle.run, "goodput and throttles over a stream's limit, against AIMD x0.5 and async-kinesis"),
 }
 
 
