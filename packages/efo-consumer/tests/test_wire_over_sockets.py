@@ -3,6 +3,7 @@
 import asyncio
 import random
 import ssl
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
@@ -15,6 +16,7 @@ import pytest
 from penstock.aws import AwsSession, BackoffPolicy, JsonClient
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer._config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._http2 import Http2Subscription
 from penstock.efo_consumer._list_shards import Shard, list_shards
 from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._publisher import RecordPublisher, RecordPublisherType, ShardEvent, StreamIdentity
@@ -527,6 +529,25 @@ async def test_two_readers_with_one_consumer_do_not_fight_for_ever() -> None:
         rows = await kinesis.put(1, 100)
         (winner,) = rest
         assert data(await winner) == rows
+
+
+async def test_the_thread_of_a_connection_keeps_its_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of an event meet the Python state of the chunks before: making one anew costs more than a chunk."""
+    state = threading.local()
+    seen: list[int] = []
+    on_body = Http2Subscription.on_body
+
+    def counting(self: Http2Subscription, **chunk: Any) -> None:
+        state.chunks = getattr(state, "chunks", 0) + 1
+        seen.append(state.chunks)
+        on_body(self, **chunk)
+
+    monkeypatch.setattr(Http2Subscription, "on_body", counting)
+    async with world() as kinesis:
+        rows = await kinesis.put(20, 20_000)
+        await read(kinesis.publisher(SubscribeTransportType.HTTP2), rows=len(rows))
+        assert seen == list(range(1, len(seen) + 1))
+        assert len(seen) > 10
 
 
 async def test_auto_falls_back_where_tls_has_no_http2() -> None:
