@@ -9,6 +9,8 @@ import pytest
 
 from penstock.operator_attributes import (
     Boundedness,
+    ClaimDecision,
+    CyclicRegions,
     GlobalWindows,
     Input,
     JobGraph,
@@ -18,6 +20,8 @@ from penstock.operator_attributes import (
     RemoteStageScheduler,
     StageFailed,
     StageFinished,
+    StageInterrupted,
+    StageLost,
     StageReused,
     StageSchedulerApi,
     StageStarted,
@@ -25,6 +29,7 @@ from penstock.operator_attributes import (
     compile,
 )
 from penstock.operator_attributes.errors import (
+    ClaimLostError,
     CycleError,
     FullDamOverUnboundedError,
     IllegalEventError,
@@ -329,3 +334,57 @@ async def test_messages_that_are_no_graph_are_invalid_arguments() -> None:
             await stub.Report(pb.ReportRequest(job_id="job", stage_id="stage-1"))
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         await channel.close(None)
+
+
+async def test_lost_and_interrupted_stages_are_told_alike_in_both_homes(api: StageSchedulerApi) -> None:
+    """What the state machine says of them crosses the wire."""
+    await api.submit("job", flights_job())
+    await api.report("job", StageStarted(stage_id="stage-1"))
+    interrupted = await api.report("job", StageInterrupted(stage_id="stage-1"))
+    assert interrupted.stage("stage-1").progress.state is StageState.INTERRUPTED
+    assert interrupted.deployable == ("stage-1",)
+    await api.report("job", StageReused(stage_id="stage-1", rows=3))
+    lost = await api.report("job", StageLost(stage_id="stage-1", error="no such folder"))
+    assert [stage.progress.state for stage in lost.stages] == [StageState.READY, StageState.WAITING]
+    assert lost.stage("stage-1").progress.error == "no such folder"
+
+
+async def test_the_rule_for_circles_is_part_of_the_job(api: StageSchedulerApi) -> None:
+    """Each gives its own stages; the same graph under another rule is another job."""
+    graph = JobGraph("shared")
+    graph.add_source("airports", boundedness=Boundedness.BOUNDED)
+    graph.add_operator("count", "airports", attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+    graph.add_sink("joined", "airports", "count")
+    handed = await api.submit("job", graph, cyclic_regions=CyclicRegions.HAND_OVER)
+    assert [stage.vertices for stage in handed.stages] == [("airports", "count"), ("joined",)]
+    merged = await api.submit("other", graph, cyclic_regions=CyclicRegions.MERGE)
+    assert len(merged.stages) == 1
+    with pytest.raises(JobExistsError):
+        await api.submit("job", graph)
+
+
+async def test_claims_are_decided_alike_in_both_homes(api: StageSchedulerApi, clock: FakeClock) -> None:
+    """Grant, wait, expiry, loss, release, commit, reuse and forgetting, by the scheduler's clock."""
+    mine = await api.claim("store", "abc", owner="one", lease_seconds=10)
+    assert (mine.decision, mine.expires_seconds) == (ClaimDecision.COMPUTE, 10)
+    clock.advance(9)
+    assert (await api.renew_claim(mine)).expires_seconds == 10
+    waiting = await api.claim("store", "abc", owner="two")
+    assert (waiting.decision, waiting.owner, waiting.token) == (ClaimDecision.WAIT, "one", mine.token)
+    clock.advance(10)
+    theirs = await api.claim("store", "abc", owner="two", lease_seconds=10)
+    assert theirs.decision is ClaimDecision.COMPUTE
+    with pytest.raises(ClaimLostError) as caught:
+        await api.renew_claim(mine)
+    assert (caught.value.store, caught.value.fingerprint, caught.value.token) == ("store", "abc", mine.token)
+    await api.release_claim(mine)
+    await api.commit_claim(theirs, location="there", rows=0, size_bytes=90)
+    reused = await api.claim("store", "abc", owner="one")
+    assert (reused.decision, reused.location, reused.rows, reused.size_bytes) == (ClaimDecision.REUSE, "there", 0, 90)
+    await api.release_claim(reused)
+    assert (await api.claim("store", "abc", owner="one")).decision is ClaimDecision.REUSE
+    await api.forget_claim(reused)
+    assert (await api.claim("store", "abc", owner="one")).decision is ClaimDecision.COMPUTE
+    for wrong in ({"lease_seconds": -1.0}, {"wait_seconds": -1.0}):
+        with pytest.raises(InvalidOptionError):
+            await api.claim("store", "abc", owner="one", **wrong)

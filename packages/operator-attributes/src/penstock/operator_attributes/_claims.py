@@ -160,7 +160,8 @@ def _answer(record: ClaimRecord, decision: ClaimDecision, now: float) -> Claim:
         decision=decision,
         owner=record.owner,
         token=record.token,
-        expires_seconds=0.0 if record.committed else max(0.0, record.expires_at - now),
+        # A clock that was put back must not make a lease longer than it is.
+        expires_seconds=0.0 if record.committed else min(record.lease_seconds, max(0.0, record.expires_at - now)),
         location=record.location,
         rows=record.rows,
         size_bytes=record.size_bytes,

@@ -1,0 +1,143 @@
+"""The file of jobs and claims."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from penstock.operator_attributes import (
+    Boundedness,
+    JobGraph,
+    LocalStageScheduler,
+    OperatorAttributes,
+    SqliteJobStore,
+    StageEvent,
+    StageFailed,
+    StageFinished,
+    StageInterrupted,
+    StageLost,
+    StageReused,
+    StageStarted,
+    StoredJob,
+    compile,
+)
+from penstock.operator_attributes.errors import JobStoreError, SlotBudgetExceededError, TooManyJobsError
+
+EVENTS: list[StageEvent] = [
+    StageStarted(stage_id="stage-1", at=1.5),
+    StageFailed(stage_id="stage-1", at=2.5, error="no “space”", retryable=False),
+    StageFinished(stage_id="stage-1", at=3.5, rows=2**60),
+    StageReused(stage_id="stage-1", at=4.5, size_bytes=0),
+    StageLost(stage_id="stage-1", at=5.5, error="gone"),
+    StageInterrupted(stage_id="stage-1", at=6.5),
+]
+
+
+def job() -> JobGraph:
+    graph = JobGraph("join")
+    for name in ("one", "two"):
+        graph.add_source(f"{name}_source", boundedness=Boundedness.BOUNDED)
+        full_dam = OperatorAttributes(output_only_after_end_of_stream=True)
+        graph.add_operator(name, f"{name}_source", attributes=full_dam)
+    graph.add_sink("sink", "one", "two")
+    return graph
+
+
+def stored(job_id: str) -> StoredJob:
+    return StoredJob(job_id=job_id, plan=compile(job()), slots=3, max_attempts=2)
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    """Jobs in the order of submission, every kind of event in the order of arrival, to the last field."""
+    path = tmp_path / "folder" / "stages.db"
+    store = SqliteJobStore(path)
+    for job_id in ("b", "a"):
+        store.add_job(stored(job_id))
+    for event in EVENTS:
+        store.add_event("a", event)
+    store.close()
+    again = SqliteJobStore(path)
+    first, second = again.load().jobs
+    again.close()
+    assert first == stored("b")
+    assert (second.job_id, second.events) == ("a", tuple(EVENTS))
+
+
+def test_a_job_that_is_removed_is_gone_with_its_events(tmp_path: Path) -> None:
+    """A new one of the same id begins anew."""
+    store = SqliteJobStore(tmp_path / "stages.db")
+    store.add_job(stored("a"))
+    store.add_event("a", EVENTS[0])
+    store.remove_job("a")
+    store.add_job(stored("a"))
+    assert store.load().jobs == (stored("a"),)
+    store.close()
+
+
+@pytest.mark.parametrize("content", [b"this is no database, not at all", None], ids=["other content", "a folder"])
+def test_a_file_that_is_no_store_is_refused_and_left_alone(content: bytes | None, tmp_path: Path) -> None:
+    """The error names the file."""
+    path = tmp_path / "stages.db"
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_bytes(content * 100)
+    with pytest.raises(JobStoreError, match=r"stages\.db"):
+        SqliteJobStore(path)
+    assert content is None or path.read_bytes() == content * 100
+
+
+def test_a_file_of_a_later_release_is_refused(tmp_path: Path) -> None:
+    """It may hold what this one would lose."""
+    path = tmp_path / "stages.db"
+    SqliteJobStore(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(JobStoreError, match="schema 99"):
+        SqliteJobStore(path)
+
+
+def test_a_closed_store_says_so(tmp_path: Path) -> None:
+    """And closing may be repeated."""
+    store = SqliteJobStore(tmp_path / "stages.db")
+    store.close()
+    store.close()
+    with pytest.raises(JobStoreError, match="closed"):
+        store.load()
+
+
+async def test_a_scheduler_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+    """With its slot budget, and with the room that ended jobs leave."""
+    path = tmp_path / "stages.db"
+    async with LocalStageScheduler(store=SqliteJobStore(path), max_jobs=2) as scheduler:
+        await scheduler.submit("a", job(), slots=1)
+        await scheduler.report("a", StageStarted(stage_id="stage-1"))
+        await scheduler.submit("b", job())
+        for number in (1, 2, 3):
+            await scheduler.report("b", StageReused(stage_id=f"stage-{number}"))
+    async with LocalStageScheduler(store=SqliteJobStore(path), max_jobs=2) as scheduler:
+        with pytest.raises(SlotBudgetExceededError):
+            await scheduler.report("a", StageStarted(stage_id="stage-2"))
+        await scheduler.submit("c", job())
+        with pytest.raises(TooManyJobsError):
+            await scheduler.submit("d", job())
+    async with LocalStageScheduler(store=SqliteJobStore(path)) as scheduler:
+        assert [one.job_id for one in await scheduler.list_jobs()] == ["a", "c"]
+        assert (await scheduler.get_job("a")).stage("stage-1").progress.attempts == 1
+
+
+class FailingStore(SqliteJobStore):
+    """A disk that is full."""
+
+    def add_event(self, job_id: str, event: StageEvent) -> None:
+        raise JobStoreError(store=job_id, reason="disk full")
+
+
+async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
+    """The caller is told, and the job stands where it stood."""
+    async with LocalStageScheduler(store=FailingStore(tmp_path / "stages.db")) as scheduler:
+        before = await scheduler.submit("a", job())
+        with pytest.raises(JobStoreError, match="disk full"):
+            await scheduler.report("a", StageStarted(stage_id="stage-1"))
+        assert await scheduler.get_job("a") == before
