@@ -15,8 +15,10 @@ from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     CheckpointError,
     Consumer,
+    DynamoDbCheckpointStore,
     EfoConsumerConfigError,
     ReaderConfig,
+    ShardPosition,
     SqliteCheckpointStore,
     StreamPositions,
 )
@@ -138,6 +140,30 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_with_its_name(tmp_path: 
     with pytest.raises(EfoConsumerConfigError, match="streams"):
         Consumer([])
     assert Consumer("s", config=ReaderConfig()).name == "default"
+
+
+async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last() -> None:
+    """One item per name; a table that is not there is told."""
+    with running_emulator(companions=("dynamodb",)) as running:
+        client = running.client("dynamodb")
+        client.create_table(
+            TableName="checkpoints",
+            KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        store = DynamoDbCheckpointStore(running, "checkpoints")
+        assert await store.load("billing") is None
+        for number in ("1", "2"):
+            positions = StreamPositions({"orders": {"shard": ShardPosition.after(number)}})
+            await store.save("billing", positions)
+            assert await store.load("billing") == positions
+        assert await store.load("other") is None
+        client.put_item(TableName="checkpoints", Item={"name": {"S": "odd"}, "positions": {"S": "{}"}})
+        for name, table in (("odd", "checkpoints"), ("billing", "nothing")):
+            with pytest.raises(CheckpointError) as raised:
+                await DynamoDbCheckpointStore(running, table).load(name)
+            assert raised.value.name == name
 
 
 async def test_the_consumer_of_the_readme_runs(

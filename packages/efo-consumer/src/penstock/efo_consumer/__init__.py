@@ -2,6 +2,7 @@
 
 from penstock.efo_consumer._blocking import BlockingSession, connect_reader
 from penstock.efo_consumer._checkpoint import CheckpointStore, SqliteCheckpointStore
+from penstock.efo_consumer._checkpoint_dynamodb import DynamoDbCheckpointStore
 from penstock.efo_consumer._client import RemoteShardReader
 from penstock.efo_consumer._config import RecordPublisherConfig, SubscribeTransportType
 from penstock.efo_consumer._consumer import Consumer, ConsumerBatch
@@ -79,6 +80,7 @@ __all__ = [
     "ConsumerBatch",
     "DataLossError",
     "DeaggregationCounts",
+    "DynamoDbCheckpointStore",
     "EfoConsumerConfigError",
     "EfoConsumerError",
     "FanOutRecordPublisher",
