@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -122,7 +122,8 @@ class BlockingStageScheduler:
                 async with aclosing(states):
                     pass
 
-            if not self._closed:
+            # Closed meanwhile, or forked: then it has ended, or is not ours to end.
+            with suppress(SchedulerClosedError, WrongProcessError):
                 self._call(end)
 
     def claim(

@@ -72,9 +72,7 @@ def layered(
         left.append(x)
         x += width + column_gap
     return Layout(
-        boxes=tuple(
-            (left[column[box]] + (widths[column[box]] - sizes[box][0]) / 2, top[box]) for box in range(len(sizes))
-        ),
+        boxes=tuple((left[column[box]], top[box]) for box in range(len(sizes))),
         widths=tuple(width for width, _ in sizes),
         routes=tuple(
             tuple(
