@@ -260,6 +260,27 @@ async def test_what_does_not_pass_is_given_up(way: SubscribeTransportType | None
         assert caught.value.attempts == opened.hits == QUICK.max_attempts
 
 
+@pytest.mark.parametrize("way", [HTTP2, HTTP1])
+async def test_throttling_uses_no_attempts(way: SubscribeTransportType) -> None:
+    """More refusals in a row than there are attempts are waited out, if they are throttling."""
+    async with kinesis() as opened:
+        rows = await opened.put(5)
+        hits = QUICK.max_attempts + 3
+        opened.server.faults.add("throttle", operation="SubscribeToShard", count=hits)
+        assert await read(opened.publisher(way), 5) == rows
+        assert opened.hits == hits
+
+
+async def test_throttling_that_stays_is_given_up() -> None:
+    """When patience with throttling is over, each refusal is a failed attempt."""
+    async with kinesis() as opened:
+        opened.server.faults.add("throttle", operation="SubscribeToShard")
+        with pytest.raises(RecordPublisherRetriesError) as caught:
+            await read(opened.publisher(HTTP1, resource_in_use_patience=timedelta(seconds=0.1)), 5)
+        assert caught.value.code == "LimitExceededException"
+        assert opened.hits > QUICK.max_attempts
+
+
 async def _delete_stream(opened: Kinesis) -> None:
     await opened.client.call("DeleteStream", {"StreamName": "orders", "EnforceConsumerDeletion": True})
 

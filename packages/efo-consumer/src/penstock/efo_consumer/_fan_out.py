@@ -94,7 +94,7 @@ class FanOutRecordPublisher:
             shard_id=shard_id,
             consumer_arn=request.consumer_arn,
             policy=self._config.subscribe_to_shard,
-            in_use_patience_seconds=self._config.resource_in_use_patience.total_seconds(),
+            patience_seconds=self._config.resource_in_use_patience.total_seconds(),
             takeover_delay_seconds=self._config.resubscribe_interval.total_seconds(),
             reader=self._reader,
             random=self._random,

@@ -78,7 +78,7 @@ class SubscribeRetries:
         shard_id: str,
         consumer_arn: str,
         policy: BackoffPolicy,
-        in_use_patience_seconds: float,
+        patience_seconds: float,
         takeover_delay_seconds: float,
         reader: str,
         random: Callable[[], float],
@@ -87,11 +87,13 @@ class SubscribeRetries:
         self._shard_id = shard_id
         self._consumer_arn = consumer_arn
         self._policy = policy
-        self._in_use_patience_seconds = in_use_patience_seconds
+        self._patience_seconds = patience_seconds
         self._takeover_delay_seconds = takeover_delay_seconds
         self._reader = reader
         self._random = random
         self._in_use_since: float | None = None
+        self._throttled_since: float | None = None
+        self._throttles = 0
         self._takeovers = 0
         self.attempt = 0
         """Failures since the last event."""
@@ -99,7 +101,8 @@ class SubscribeRetries:
     def event_arrived(self) -> None:
         """The subscription brought an event."""
         self.attempt = 0
-        self._in_use_since = None
+        self._in_use_since = self._throttled_since = None
+        self._throttles = 0
 
     def ended(self) -> Resubscribe:
         """The service ended the subscription in order: its five minutes are over."""
@@ -135,6 +138,9 @@ class SubscribeRetries:
             return self._in_use(error, now, consumer_status, other_reader)
         if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
             raise self._fatal(error) from error
+        if _outcome(error) == "throttled" and self._waits_out_throttle(now):
+            self._throttles += 1
+            return Resubscribe(self._policy.delay_seconds(self._throttles - 1, self._random), "throttled")
         return self._next_attempt(error, _outcome(error))
 
     def _taken_over(self, error: Exception, other_reader: str | None) -> Resubscribe:
@@ -159,7 +165,7 @@ class SubscribeRetries:
         if self._in_use_since is None:
             self._in_use_since = now
         outcome = {"CREATING": "consumer_not_active", "ACTIVE": "held_by_another"}.get(consumer_status or "", "in_use")
-        if now - self._in_use_since < self._in_use_patience_seconds:
+        if now - self._in_use_since < self._patience_seconds:
             delay = self._policy.delay_seconds(self.attempt, self._random)
             return Resubscribe(delay, outcome)
         try:
@@ -179,6 +185,12 @@ class SubscribeRetries:
             reader=self._reader,
             other_reader=other_reader,
         )
+
+    def _waits_out_throttle(self, now: float) -> bool:
+        # All shards of a consumer are throttled together, by KMS for one: that passes, and is nobody's failure.
+        if self._throttled_since is None:
+            self._throttled_since = now
+        return now - self._throttled_since < self._patience_seconds
 
     def _next_attempt(self, error: Exception, outcome: str) -> Resubscribe:
         delay = self._policy.delay_seconds(self.attempt, self._random)
