@@ -13,8 +13,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import compile as compile_bench
 from benchmarks import (
+    cogroup,
     consume,
     decode_cases,
     emulator,
@@ -23,13 +23,18 @@ from benchmarks import (
     latency,
     recover,
     registry,
+    resume,
     shards,
     sink_overhead,
+    slots,
+    stage,
     throttle,
 )
+from benchmarks import compile as compile_bench
 from benchmarks._harness import ROUNDS, Benchmark, Case
 
 BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
+    "cogroup": (cogroup.run, "two bounded inputs grouped together at their end, against as streams"),
     "consume": (consume.run, "a whole client over HTTP/2 and HTTP/1.1, against boto3"),
     "compile": (compile_bench.run, "job graphs of 10 to 10,000 operators to stages, against a tenth of the size"),
     "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
@@ -37,7 +42,10 @@ BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "fetch": (fetch.run, "ranges over gRPC, against a bare stream of the same bytes"),
     "latency": (latency.run, "put to rows at an idle stream and on busy shards, against polling"),
     "registry": (registry.run, "leases and heartbeats on SQLite, against one transaction each"),
+    "resume": (resume.run, "from a restart to the first live row, with and without committed stages"),
     "shards": (shards.run, "one reader process over 1 to 1,000 shards"),
+    "slots": (slots.run, "slot-seconds and state of a job, all deployed at once against staged"),
+    "stage": (stage.run, "a stream joined with an aggregate of 20 M rows, as it is against staged"),
     "hot-shard": (hot_shard.run, "the rate of the other shards when one gets half of the records"),
     "recover": (recover.run, "seconds until a writer is back after a stream's outage"),
     "sink-overhead": (sink_overhead.run, "what a writer costs a record, to a destination that does nothing"),

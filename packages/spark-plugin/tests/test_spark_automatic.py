@@ -69,6 +69,8 @@ def test_a_staged_query_gives_the_rows_of_the_query(
     assert run.await_termination(60)
     run.stop()
     assert len(run.plan.stages) == 2
+    assert run.estimate().slot_seconds > 0
+    assert "<html" in run.html()
     assert staged.rows == naive.rows
 
 

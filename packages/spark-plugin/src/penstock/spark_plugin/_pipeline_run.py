@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import (
+    Estimate,
     Stage,
     StageFailed,
     StageFinished,
@@ -15,6 +16,8 @@ from penstock.operator_attributes import (
     StageProgress,
     StageScheduler,
     StageState,
+    estimate,
+    measures_of,
 )
 from penstock.spark_plugin._stage_store import StageStore
 
@@ -59,6 +62,18 @@ class PipelineRun:
     def mermaid(self) -> str:
         """The plan as a Mermaid flowchart, with states."""
         return self.plan.mermaid(self.progress)
+
+    def graphviz(self) -> str:
+        """The plan in Graphviz's DOT language, with states."""
+        return self.plan.graphviz(self.progress)
+
+    def html(self) -> str:
+        """The plan as one HTML page, with how far each stage has come and what staging saves."""
+        return self.plan.html(self.progress, estimate=self.estimate())
+
+    def estimate(self) -> Estimate:
+        """What staging saves, by what this run has measured."""
+        return estimate(self.plan, measures_of(self.progress))
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until all live queries have ended, about `timeout` seconds at most; False when some still run.

@@ -1,0 +1,83 @@
+"""A Spark session for benchmarks, tables for it to read, and streams of files."""
+
+import atexit
+import functools
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.spark_plugin import configure, ensure_java
+
+FILES = 8
+
+
+@functools.cache
+def session() -> SparkSession:
+    """A local session on two cores, with the plugin's settings."""
+    ensure_java()
+    builder = configure(SparkSession.builder.master("local[2]").appName("penstock bench"))
+    settings = {
+        "spark.driver.memory": "6g",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.streaming.stateStore.providerClass": (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        ),
+    }
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+@functools.cache
+def folder() -> Path:
+    """A folder for the whole benchmark; it goes with the process."""
+    made = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made
+
+
+def fresh(name: str) -> Path:
+    """A new path in the folder."""
+    return folder() / f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+@functools.cache
+def table(rows: int, keys: int, files: int = 4) -> str:
+    """A Parquet table of `k` and `v`; every key about equally often."""
+    path = str(fresh("table"))
+    key = (F.col("id") * 7919 % keys).alias("k")
+    session().range(rows, numPartitions=files).select(key, (F.col("id") % 1000).alias("v")).write.parquet(path)
+    return path
+
+
+@functools.cache
+def stream_files(rows: int, keys: int, files: int = FILES) -> str:
+    """Files that a stream takes one by one."""
+    path = str(fresh("stream"))
+    session().range(rows * files, numPartitions=files).select((F.col("id") % keys).alias("k")).write.parquet(path)
+    return path
+
+
+def stream(path: str, schema: str = "k long") -> DataFrame:
+    """A stream of one file per micro-batch."""
+    return session().readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
+
+
+def batch_millis(query: StreamingQuery, *, first: int = 1) -> list[float]:
+    """Milliseconds of each micro-batch with rows, from number `first` on."""
+    return [
+        float(one["durationMs"]["triggerExecution"])
+        for one in query.recentProgress
+        if one["batchId"] >= first and one["numInputRows"] > 0
+    ]
