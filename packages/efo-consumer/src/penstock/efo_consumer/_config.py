@@ -59,8 +59,10 @@ class RecordPublisherConfig:
     resubscribe_interval: timedelta = timedelta(seconds=5)
     """Time from one success of SubscribeToShard to the next call. Default: 5 s, as the API reference says."""
     resource_in_use_patience: timedelta = timedelta(seconds=60)
-    """How long refusals as in use, and as throttled, are waited out before they count as failed attempts. Default: 60 s,
-    a consumer's slow creation: it may not be ACTIVE yet, and after a predecessor's subscription ours is refused for 5 s.
+    """How long refusals as in use, and as throttled, are waited out before they count as failed attempts.
+
+    Default: 60 s, a consumer's slow creation. Before it is ACTIVE, and for 5 s after a predecessor's subscription, ours
+    is refused.
     """
     subscription_silence: timedelta = timedelta(seconds=35)
     """Without a byte for this long, a subscription is dead. Default: 35 s, seven times the
