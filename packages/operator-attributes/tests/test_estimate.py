@@ -1,3 +1,4 @@
+import dataclasses
 import math
 
 import pytest
@@ -17,7 +18,7 @@ from penstock.operator_attributes import (
     measures_of,
     relative_error,
 )
-from penstock.operator_attributes.errors import InvalidOptionError, UnknownStageError
+from penstock.operator_attributes.errors import InsufficientSlotsError, InvalidOptionError, UnknownStageError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 
@@ -81,6 +82,19 @@ def test_measured_blocking_seconds_are_preferred_to_the_longest_path() -> None:
     """Under a slot budget the inputs ran one after the other."""
     measures = {**MEASURES, "stage-3": StageMeasure(blocking_seconds=25)}
     assert estimate(two_dams(), measures).slot_seconds == 50
+
+
+def test_under_a_slot_budget_stages_wait_for_slots_too() -> None:
+    """With room for one stage at a time, the live stage is held back by both of its inputs, one after the other."""
+    saved = estimate(two_dams(), MEASURES, slots=2)
+    assert saved.stage("stage-3").blocking_seconds == 20
+    graph = two_dams().graph
+    wide = JobGraph("wide")
+    for vertex in graph:
+        wide.add(dataclasses.replace(vertex, parallelism=2))
+    assert estimate(compile(wide), MEASURES, slots=2).stage("stage-3").blocking_seconds == 25
+    with pytest.raises(InsufficientSlotsError):
+        estimate(two_dams(), MEASURES, slots=1)
 
 
 def test_state_is_what_would_pile_up_and_what_a_streaming_join_would_hold() -> None:
@@ -166,6 +180,25 @@ def test_savings_are_never_negative_and_first_stages_save_nothing(
             assert (one.slot_seconds, one.arriving_bytes, one.recomputed_seconds) == (0, 0, 0)
         if stage.bounded:
             assert (one.state_bytes, one.recomputed_seconds) == (0, 0)
+
+
+@given(job=chains())
+def test_a_budget_that_all_stages_fit_changes_nothing(job: tuple[StagePlan, dict[str, StageMeasure]]) -> None:
+    """Playing the run and the longest path are one and the same."""
+    plan, measures = job
+    room = sum(stage.slots for stage in plan.stages)
+    free, played = estimate(plan, measures), estimate(plan, measures, slots=room)
+    for one, other in zip(free.stages, played.stages, strict=True):
+        assert one.blocking_seconds == pytest.approx(other.blocking_seconds)
+
+
+@given(job=chains(), slots=st.integers(1, 6))
+def test_no_budget_makes_a_stage_ready_sooner(job: tuple[StagePlan, dict[str, StageMeasure]], slots: int) -> None:
+    """No stage is held back for less time than the longest path to it takes."""
+    plan, measures = job
+    free, played = estimate(plan, measures), estimate(plan, measures, slots=slots)
+    for one, other in zip(free.stages, played.stages, strict=True):
+        assert other.blocking_seconds >= one.blocking_seconds * (1 - 1e-9)
 
 
 @given(job=chains(), factor=st.sampled_from([0.5, 2.0, 4.0]))

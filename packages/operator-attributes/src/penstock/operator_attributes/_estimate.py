@@ -3,8 +3,9 @@
 The naive way deploys all stages at once and, in Spark, computes the bounded side of a live join again in every
 micro-batch. Staging deploys a stage when its inputs are committed, and computes each once.
 
-- `blocking_seconds(s)`: from the start of the job until the last blocking input of `s` is committed. As measured, or
-  the longest path: the maximum over the inputs `i` of `blocking_seconds(i) + seconds(i)`.
+- `blocking_seconds(s)`: from the start of the job until the last blocking input of `s` is committed. As measured; or
+  the longest path, the maximum over the inputs `i` of `blocking_seconds(i) + seconds(i)`; or, under a slot budget, as
+  the scheduler would deploy the stages.
 - `slot_seconds = sum over stages s of slots(s) x blocking_seconds(s)`: what downstream slots would idle away.
 - `state_bytes = sum over live stages s of blocking_seconds(s) x arriving_bytes_per_second(s)` (what they would keep of
   their unbounded inputs while they wait) `+ sum over the blocking inputs i of s of size_bytes(i)` (what a streaming
@@ -14,12 +15,15 @@ micro-batch. Staging deploys a stage when its inputs are committed, and computes
 - `break_even_batches(s)`: the first number of micro-batches after which computing once was cheaper.
 """
 
+import heapq
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from penstock.operator_attributes._events import StageFinished, StageStarted
 from penstock.operator_attributes._plan import Stage, StagePlan
 from penstock.operator_attributes._progress import StageProgress
+from penstock.operator_attributes._scheduler import StageScheduler
 from penstock.operator_attributes.errors import InvalidOptionError, UnknownStageError
 
 
@@ -34,7 +38,7 @@ class StageMeasure:
     size_bytes: int = 0
     """Bytes that it commits."""
     blocking_seconds: float | None = None
-    """Measured: from the start of the job until its blocking inputs were committed. None: the longest path."""
+    """Measured: from the start of the job until its blocking inputs were committed. None: to be computed."""
     arriving_bytes_per_second: float = 0.0
     """Of a live stage: at what rate its unbounded inputs bring records."""
     read_seconds: float = 0.0
@@ -137,31 +141,36 @@ class Estimate:
         return "\n".join(lines) + "\n"
 
 
-def estimate(plan: StagePlan, measures: Mapping[str, StageMeasure]) -> Estimate:
+def estimate(plan: StagePlan, measures: Mapping[str, StageMeasure], *, slots: int | None = None) -> Estimate:
     """What staging saves, by the formulas of this module.
 
     Args:
         plan: The job.
         measures: By stage id; `measures_of` takes them from the progress of a run. A stage without one counts as 0.
+        slots: The slot budget, under which stages wait for each other's slots too; None for no bound.
 
     Raises:
         UnknownStageError: A measure is of no stage of the plan.
+        InvalidOptionError, InsufficientSlotsError: As of `StageScheduler`.
     """
     for stage_id in measures:
         plan.stage(stage_id)
     known = {stage.id: measures.get(stage.id, StageMeasure()) for stage in plan.stages}
-    blocked: dict[str, float] = {}
+    committed: dict[str, float] = {} if slots is None else _committed_at(plan, known, slots)
     above: dict[str, frozenset[str]] = {}
     needs_above = _above_live(plan)
     savings = []
     for stage in plan.stages:
         inputs = stage.blocking_inputs
         given = known[stage.id].blocking_seconds
-        path = max((blocked[one] + known[one].seconds for one in inputs), default=0.0)
-        blocked[stage.id] = path if given is None or not inputs else given
+        blocked = max((committed[one] for one in inputs), default=0.0)
+        if given is not None and inputs:
+            blocked = given
+        if slots is None:
+            committed[stage.id] = blocked + known[stage.id].seconds
         if stage.id in needs_above:
             above[stage.id] = frozenset(inputs).union(*(above[one] for one in inputs))
-        savings.append(_savings(stage, known, blocked[stage.id], above.get(stage.id, frozenset())))
+        savings.append(_savings(stage, known, blocked, above.get(stage.id, frozenset())))
     return Estimate(tuple(savings))
 
 
@@ -178,6 +187,24 @@ def relative_error(estimated: float, measured: float) -> float:
     if measured == 0:
         return 0.0 if estimated == 0 else math.inf
     return abs(estimated - measured) / abs(measured)
+
+
+def _committed_at(plan: StagePlan, known: Mapping[str, StageMeasure], slots: int) -> dict[str, float]:
+    """When each batch stage would be committed, by stage id: the scheduler itself plays the run."""
+    scheduler = StageScheduler(plan, slots=slots)
+    committed: dict[str, float] = {}
+    running: list[tuple[float, str]] = []
+    now = 0.0
+    while True:
+        for stage in scheduler.ready(now):
+            scheduler.apply(StageStarted(stage_id=stage.id, at=now))
+            if stage.bounded:
+                heapq.heappush(running, (now + known[stage.id].seconds, stage.id))
+        if not running:
+            return committed
+        now, stage_id = heapq.heappop(running)
+        scheduler.apply(StageFinished(stage_id=stage_id, at=now))
+        committed[stage_id] = now
 
 
 def _above_live(plan: StagePlan) -> set[str]:
