@@ -12,8 +12,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from penstock.async_sink import (
     AsyncSinkConfig,
+    CallbackHandler,
     KinesisRequestEntry,
     KinesisStreamsSink,
+    TerminalReason,
+    TerminalRecord,
     aimd_strategy,
     state_from_bytes,
     state_to_bytes,
@@ -222,3 +225,23 @@ def test_the_callers_span_is_the_parent_of_the_requests(
     assert submit.attributes["stream"] == "flights"
     assert submit.attributes["entries"] == 10
     provider.shutdown()
+
+
+async def test_a_record_that_the_service_refuses_does_not_keep_the_others_back(emulator: RunningEmulator) -> None:
+    """The request that it spoils is bisected; it goes to the handler, all the others into the stream."""
+    create_stream(emulator)
+    told: list[TerminalRecord[Any]] = []
+    sink = KinesisStreamsSink(
+        emulator_options(emulator.endpoint_url),
+        "flights",
+        config=AsyncSinkConfig(max_record_size_in_bytes=2 * 2**20, max_in_flight_requests=1),
+        terminal=lambda: CallbackHandler(told.append),
+    )
+    async with sink.create_writer() as writer:
+        for number in range(20):
+            # Larger than the stream takes, though not than the writer was told.
+            data = b"x" * (2**20 + 1) if number == 13 else b"row %d" % number
+            await writer.write(KinesisRequestEntry(data, "k"))
+    records = await asyncio.to_thread(read_all, emulator)
+    assert len({record["Data"] for record in records}) == len(records) == 19
+    assert [(each.record_number, each.reason) for each in told] == [(13, TerminalReason.POISON)]

@@ -84,7 +84,7 @@ async def test_the_gauges_show_the_writer_at_this_moment(
     writer = make_writer(max_in_flight_requests=1, meter_provider=provider, destination="flights")
     await fill(writer, ["xy"] * 13)
     await clock.advance(0.06)
-    gauges = writer.gauges
+    gauges = writer.gauges()
     assert (gauges.buffer_records, gauges.buffer_bytes, gauges.in_flight_requests) == (3, 6, 1)
     assert (gauges.in_flight_messages, gauges.limit) == (10, 10)
     assert gauges.buffer_age_seconds == pytest.approx(0.06)

@@ -44,6 +44,9 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
     """As boto3 names it."""
     TARGET_PREFIX: ClassVar[str]
     """Of the header X-Amz-Target."""
+    POISON_CODES: ClassVar[frozenset[str]] = frozenset({"InvalidArgumentException", "ValidationException"})
+    """Codes by which a whole request is refused because of one of its entries. With a terminal record handler the
+    request is bisected to find it; without one they end the writer at once."""
     JSON_10: ClassVar[bool] = False
     """Whether the service speaks AWS JSON 1.0 instead of 1.1."""
 
@@ -98,6 +101,9 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
         except Exception as error:
             kind, code = self.classify(error), error_code(error) or type(error).__name__
             message = getattr(error, "message", None) or str(error)
+            if code in self.POISON_CODES and self.gives_up_records:
+                result_handler.reject_request(code=code, message=message)
+                return
             if kind is ErrorKind.FATAL:
                 raise DestinationError(
                     self.destination,

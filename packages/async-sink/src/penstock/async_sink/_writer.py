@@ -3,8 +3,8 @@
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from random import random as default_random
-from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar
 
 from opentelemetry import context as otel_context
@@ -81,7 +81,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             tracer_provider,
             meter_provider,
             max_batch_size=self._config.max_batch_size,
-            gauges=self._gauges,
+            gauges=self.gauges,
         )
         self._dispatcher: Dispatcher[R] = Dispatcher(
             self._config,
@@ -116,7 +116,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         return key
 
     async def open_destination(self) -> None:
-        """Open what requests need, such as a connection pool. Called once, on entering the block."""
+        """Open what requests need, such as a connection pool. Called once."""
 
     async def close_destination(self) -> None:
         """Close what `open_destination` opened. Called once, after the last request."""
@@ -147,6 +147,11 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         return self._strategy
 
     @property
+    def gives_up_records(self) -> bool:
+        """Whether a terminal record handler takes records that cannot be written."""
+        return self._terminal is not None
+
+    @property
     def buffered_entries(self) -> int:
         """Entries that wait to be sent."""
         return len(self._dispatcher.buffer)
@@ -166,12 +171,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """The error that ended the writer."""
         return self._pump.failure if self._pump is not None else None
 
-    @property
     def gauges(self) -> SinkGauges:
         """The writer at this moment."""
-        return self._gauges()
-
-    def _gauges(self) -> SinkGauges:
         buffer, pump = self._dispatcher.buffer, self._pump
         oldest = next(iter(buffer), None) if pump is not None else None
         return SinkGauges(
@@ -206,15 +207,10 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             self._pump.pump()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *error_and_traceback: object) -> None:
         try:
             # A failure that the caller has seen is not raised at it a second time.
-            if error is None and not self._failure_was_raised and self._pump is not None:
+            if kind is None and not self._failure_was_raised and self._pump is not None:
                 await self.flush(end_of_input=True)
         finally:
             await self.close()
@@ -223,14 +219,11 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """End without flushing. What was not acknowledged stays in `snapshot_state`. Safe to call again."""
         pump, self._pump = self._pump, None
         if pump is not None:
-            try:
+            async with AsyncExitStack() as closing:
+                if self._terminal is not None:
+                    closing.push_async_callback(self._terminal.close)
+                closing.push_async_callback(self.close_destination)
                 await pump.close()
-            finally:
-                try:
-                    await self.close_destination()
-                finally:
-                    if self._terminal is not None:
-                        await self._terminal.close()
 
     def _open_pump(self) -> RequestPump[R]:
         pump = self._pump
@@ -256,7 +249,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         entry = self._apply(element, self)
         size = self.get_size_in_bytes(entry)
         if size > self._config.max_record_size_in_bytes:
-            self._check_size(size, self._records_written)
+            raise RecordTooLargeError(self._records_written, size, self._config.max_record_size_in_bytes)
         dispatcher = self._dispatcher
         if not dispatcher.has_room(size):
             await self._wait_for_room(pump, size)
@@ -309,11 +302,6 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             pump.arm()
             if due and pump.pump():
                 await asyncio.sleep(0)
-
-    def _check_size(self, size: int, record_number: int) -> None:
-        limit = self._config.max_record_size_in_bytes
-        if size > limit:
-            raise RecordTooLargeError(record_number, size, limit)
 
     async def _wait_for_room(self, pump: RequestPump[R], size: int) -> None:
         began = pump.now()
@@ -396,7 +384,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 number = self._records_written + len(wrappers)
                 # Measured again: the limit, or the measure, may be another one now.
                 size = self.get_size_in_bytes(entry)
-                self._check_size(size, number)
+                if size > self._config.max_record_size_in_bytes:
+                    raise RecordTooLargeError(number, size, self._config.max_record_size_in_bytes)
                 wrappers.append(
                     RequestEntryWrapper(entry, size, number, otel_context.get_current(), written_at=written_at)
                 )

@@ -14,6 +14,7 @@ from penstock.async_sink._kinesis._writer import KinesisEntryWriter, KinesisStre
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions
 
@@ -65,13 +66,15 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
         converter: ElementConverter[Any, KinesisRequestEntry] | Callable[[Any], KinesisRequestEntry] | None = None,
         partition_key: PartitionKey | None = None,
         aggregation: AggregationConfig | None = None,
+        terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
         """Describe the stream.
 
         `strategy` makes the rate limiting strategy of each writer. Without a `converter`, elements are
         `KinesisRequestEntry`s; `partition_key` is for record batches without a column `partitionKey`. With
         `aggregation` records travel in aggregates of the producer library, which readers take apart; then the default
-        limits are those of `kinesis_aggregation_config`.
+        limits are those of `kinesis_aggregation_config`. `terminal` makes the handler of each writer for records that
+        cannot be written; without it they end the writer.
         """
         if (stream_name is None) == (stream_arn is None):
             raise SinkOptionError("stream_name", "give either a stream name or a stream ARN")
@@ -83,6 +86,7 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
         self._strategy = strategy or (kinesis_strategy if aggregation is None else aggregation_strategy)
         self._converter = converter
         self._partition_key = partition_key
+        self._terminal = terminal
 
     def create_writer(self) -> KinesisEntryWriter:
         """A writer with an empty buffer, an own connection pool and an own rate limit."""
@@ -97,6 +101,7 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
             "strategy": self._strategy(self._config),
             "converter": self._converter,
             "initial_states": states,
+            "terminal": None if self._terminal is None else self._terminal(),
         }
         writer: KinesisEntryWriter
         if self._aggregation is None:
