@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.async_sink._aws_writer import AwsSinkWriter
-from penstock.async_sink._columns import first_row, read_column
+from penstock.async_sink._columns import binary_values, first_row, read_column
 from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
@@ -93,7 +93,7 @@ class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
             raise RecordTooLargeError(self.records_written + row, lengths[row].as_py(), limit)
         rows, sizes = self.config.max_batch_size, lengths.to_pylist()
         for start in range(0, len(data), rows):
-            entries = list(map(FirehoseRequestEntry, data.slice(start, rows).to_pylist()))
+            entries = list(map(FirehoseRequestEntry, binary_values(data, start, min(start + rows, len(data)))))
             await self._write_entries(entries, sizes[start : start + rows], listener=listener, first_index=start)
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.async_sink._columns import first_row, read_column
+from penstock.async_sink._columns import binary_values, first_row, read_column, string_values
 from penstock.async_sink._kinesis._entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry, check_hash_key
 from penstock.async_sink._kinesis._partition_key import PartitionKey
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
@@ -79,8 +79,9 @@ class EntryBatch:
     def slices(self, rows: int) -> Iterator[tuple[int, list[KinesisRequestEntry]]]:
         """(first row, entries) for each run of at most that many rows."""
         for start in range(0, len(self), rows):
-            data = self._data.slice(start, rows).to_pylist()
-            keys = self._keys.slice(start, rows).to_pylist()
+            end = min(start + rows, len(self))
+            data = binary_values(self._data, start, end)
+            keys = string_values(self._keys, start, end)
             if self._hash_keys is None:
                 yield start, list(map(KinesisRequestEntry, data, keys))
             else:

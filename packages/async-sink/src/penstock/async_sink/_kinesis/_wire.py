@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from operator import attrgetter
 
 import msgspec
 import pybase64
@@ -49,6 +50,7 @@ class _Results(msgspec.Struct):
     records: list[_Result] = msgspec.field(name="Records")
 
 
+_data_of = attrgetter("data")
 _encoder = msgspec.json.Encoder()
 _count_decoder = msgspec.json.Decoder(_Count)
 _results_decoder = msgspec.json.Decoder(_Results)
@@ -63,7 +65,7 @@ class PutRecordsCodec:
 
     def encode(self, entries: Sequence[KinesisRequestEntry]) -> bytes:
         """The request's body."""
-        data_bytes = sum(len(entry.data) for entry in entries)
+        data_bytes = sum(map(len, map(_data_of, entries)))
         if data_bytes <= _SIMD_WORTHWHILE_BYTES * len(entries):
             records = _encoder.encode(entries)
         else:
