@@ -79,10 +79,10 @@ def test_a_watch_is_an_iterator(scheduler: BlockingStageScheduler) -> None:
 
 
 def test_a_claim_is_renewed_in_the_background_until_it_is_committed(scheduler: BlockingStageScheduler) -> None:
-    """Another driver waits far longer than the claim's lease, and then uses the result."""
-    claim = scheduler.claim("store", "abc", owner="one", lease_seconds=0.3)
+    """Another driver waits for longer than the claim's lease, and then uses the result."""
+    claim = scheduler.claim("store", "abc", owner="one", lease_seconds=1.5)
     assert claim.decision is ClaimDecision.COMPUTE
-    assert scheduler.claim("store", "abc", owner="two", wait_seconds=1.0).decision is ClaimDecision.WAIT
+    assert scheduler.claim("store", "abc", owner="two", wait_seconds=2.0).decision is ClaimDecision.WAIT
     scheduler.commit_claim(claim, location="s3://results/abc", rows=3)
     reused = scheduler.claim("store", "abc", owner="two")
     assert (reused.decision, reused.location, reused.rows) == (ClaimDecision.REUSE, "s3://results/abc", 3)
