@@ -14,7 +14,6 @@ from opentelemetry import trace
 from penstock.efo_consumer._bell import Bell
 from penstock.efo_consumer._buffer_pool import BufferPool
 from penstock.efo_consumer._buffer_segment import Piece
-from penstock.efo_consumer._buffer_spill import SpillFolder
 from penstock.efo_consumer._reader_config import ReaderConfig
 from penstock.efo_consumer._reader_follow import follow_steps
 from penstock.efo_consumer._reader_hash_keys import Deaggregator
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.efo_consumer._buffer_spill import SpillFolder
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader_api import (
         FollowedBatch,
@@ -69,8 +69,7 @@ class LocalShardReader:
         self._config = config or ReaderConfig()
         self._clock = clock
         self._wall_clock = wall_clock
-        spills = self._config.spill_bytes > 0
-        self._spill = SpillFolder(self._config.spill_bytes, self._config.spill_folder) if spills else None
+        self._spill = _open_spill(self._config)
         self._pool = BufferPool(
             shard_bytes=self._config.buffer_bytes_per_shard,
             total_bytes=self._config.buffer_bytes,
@@ -318,3 +317,12 @@ class LocalShardReader:
             async with aclosing(records):
                 async for batch in records:
                     yield batch
+
+
+def _open_spill(config: ReaderConfig) -> SpillFolder | None:
+    if not config.spill_bytes:
+        return None
+    # Its locks need POSIX; a reader without spill does not.
+    from penstock.efo_consumer._buffer_spill import SpillFolder
+
+    return SpillFolder(config.spill_bytes, config.spill_folder)
