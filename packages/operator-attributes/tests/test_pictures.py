@@ -153,6 +153,18 @@ def test_the_page_can_be_read_aloud_and_used_with_a_keyboard() -> None:
     assert 'role="img" aria-labelledby="ps-title ps-desc"' in text
 
 
+@pytest.mark.parametrize("state", StageState)
+def test_every_state_is_shown_in_words_by_every_form(state: StageState) -> None:
+    """Whoever does not see colours knows as much."""
+    progress = {"stage-1": StageProgress(state=state, attempts=1)}
+    plan = flights()
+    for text in (plan.explain(progress), plan.mermaid(progress), plan.graphviz(progress)):
+        assert state.value.upper() in text
+    for text in (plan.svg(progress), plan.html(progress)):
+        assert STATES[state][0] in text
+        assert state.value.upper() in text
+
+
 def test_an_empty_plan_has_a_page_too() -> None:
     """Nothing to see is no error."""
     plan = compile(JobGraph("nothing yet"))

@@ -14,6 +14,7 @@ _COLOURS = {
     StageState.FAILED: "#f8c9c4",
     StageState.SKIPPED: "#e2d6d4",
     StageState.REUSED: "#c9efe6",
+    StageState.INTERRUPTED: "#e6dbf3",
 }
 _MERMAID_SHAPES = {
     VertexKind.SOURCE: ('(["', '"])'),
