@@ -12,10 +12,12 @@ from aiohttp import web
 from penstock.async_sink import (
     AsyncSinkConfig,
     CongestionControlRateLimitingStrategy,
+    DropHandler,
     DynamoDbRequestEntry,
     DynamoDbSink,
     FirehoseRequestEntry,
     FirehoseSink,
+    Ordering,
     SqsRequestEntry,
     SqsSink,
     attribute_value,
@@ -319,3 +321,40 @@ def test_each_destination_starts_with_one_batch_in_flight(make: Any) -> None:
     assert isinstance(strategy, CongestionControlRateLimitingStrategy)
     config: AsyncSinkConfig = make(service).create_writer().config
     assert strategy.limit == config.max_batch_size
+
+
+async def test_an_order_per_key_is_that_of_items_and_groups(service: ScriptedService) -> None:
+    """Writes of an item, and messages of a group, are in flight one at a time; what has no key has no order."""
+    table = dynamodb(service).create_writer()
+    first, same = (DynamoDbRequestEntry.put({"id": 1, "version": version}) for version in (1, 2))
+    assert table.get_order_key(first) == table.get_order_key(same)
+    assert table.get_order_key(first) != table.get_order_key(DynamoDbRequestEntry.put({"id": 2}))
+    queue = sqs(service).create_writer()
+    assert queue.get_order_key(SqsRequestEntry("a", group_id="g")) == "g"
+    assert queue.get_order_key(SqsRequestEntry("a")) is None
+    assert firehose(service).create_writer().get_order_key(FirehoseRequestEntry(b"x")) is None
+    service.script = [unprocessed("a")]
+    async with dynamodb(service, ordering=Ordering.PER_KEY).create_writer() as writer:
+        for version, key in enumerate("aba"):
+            await writer.write(DynamoDbRequestEntry.put({"id": key, "version": version}))
+    assert [ids_of(request).count("a") for request in service.requests] == [1, 1, 1]
+
+
+async def test_records_that_cannot_be_written_go_to_the_handler(service: ScriptedService) -> None:
+    """One that is the sender's fault, and one that spoils its request and is found by halving it."""
+
+    def refuse(body: Body) -> tuple[int, Body]:
+        if any(key == "bad" for key in ids_of(body)):
+            return 400, {"__type": "ValidationException", "message": "no"}
+        return 200, {}
+
+    service.script = [refuse] * 20
+    config = dynamodb_config(**QUICK)
+    sink: DynamoDbSink[Any] = DynamoDbSink(
+        emulator_options(service.url), "flights", key_names=["id"], config=config, terminal=DropHandler
+    )
+    async with sink.create_writer() as writer:
+        for key in ("a", "b", "bad", "c", "d"):
+            await writer.write(DynamoDbRequestEntry.put({"id": key}))
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.records_out == 4

@@ -12,6 +12,7 @@ from penstock.async_sink._dynamodb._writer import DynamoDbWriter
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions
 
@@ -59,8 +60,12 @@ class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
         converter: ElementConverter[I, DynamoDbRequestEntry] | Callable[[I], DynamoDbRequestEntry] | None = None,
         config: AsyncSinkConfig | None = None,
         strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy] = dynamodb_strategy,
+        terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
-        """Describe the table. `strategy` makes the rate limiting strategy of each writer.
+        """Describe the table.
+
+        `strategy` makes the rate limiting strategy of each writer, `terminal` its handler for records that cannot be
+        written; without it they end the writer.
 
         `key_names` are the attributes of the table's key, of which a request may hold each value once; each writer asks
         DescribeTable for them if they are not given.
@@ -73,6 +78,7 @@ class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
         self._converter = converter
         self._config = config or dynamodb_config()
         self._strategy = strategy
+        self._terminal = terminal
         check_service_limits(
             self._config, max_batch_size=_MAX_BATCH_SIZE, max_batch_size_in_bytes=_MAX_BATCH_SIZE_IN_BYTES
         )
@@ -91,4 +97,5 @@ class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
             converter=self._converter,
             strategy=self._strategy(self._config),
             initial_states=states,
+            terminal=None if self._terminal is None else self._terminal(),
         )

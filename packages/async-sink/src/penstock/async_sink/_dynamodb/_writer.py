@@ -1,6 +1,6 @@
 """The writer for a table."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -37,6 +37,10 @@ class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
             if name not in entry.item:
                 raise InvalidRecordError(self.records_written, f"its item has no {name!r}, which the table's key has")
         return size_in_bytes(entry)
+
+    def get_order_key(self, entry: DynamoDbRequestEntry) -> Hashable:
+        """The item's key: with an order per key, writes of an item happen in the order of writing."""
+        return key_of(entry.item, self._key_names)
 
     async def write_many(
         self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None

@@ -11,6 +11,7 @@ from penstock.async_sink._firehose._writer import FirehoseRequestEntry, Firehose
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions
 
@@ -57,8 +58,13 @@ class FirehoseSink(AsyncSinkBase[I, FirehoseRequestEntry], Generic[I]):
         converter: ElementConverter[I, FirehoseRequestEntry] | Callable[[I], FirehoseRequestEntry] | None = None,
         config: AsyncSinkConfig | None = None,
         strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy] = firehose_strategy,
+        terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
-        """Describe the delivery stream. `strategy` makes the rate limiting strategy of each writer."""
+        """Describe the delivery stream.
+
+        `strategy` makes the rate limiting strategy of each writer, `terminal` its handler for records that cannot be
+        written; without it they end the writer.
+        """
         if not delivery_stream_name:
             raise SinkOptionError("delivery_stream_name", "must not be empty")
         self._aws = aws
@@ -66,6 +72,7 @@ class FirehoseSink(AsyncSinkBase[I, FirehoseRequestEntry], Generic[I]):
         self._converter = converter
         self._config = config or firehose_config()
         self._strategy = strategy
+        self._terminal = terminal
         check_service_limits(
             self._config, max_batch_size=_MAX_BATCH_SIZE, max_batch_size_in_bytes=_MAX_BATCH_SIZE_IN_BYTES
         )
@@ -83,4 +90,5 @@ class FirehoseSink(AsyncSinkBase[I, FirehoseRequestEntry], Generic[I]):
             converter=self._converter,
             strategy=self._strategy(self._config),
             initial_states=states,
+            terminal=None if self._terminal is None else self._terminal(),
         )

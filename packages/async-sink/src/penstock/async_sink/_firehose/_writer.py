@@ -1,6 +1,6 @@
 """The writer for a delivery stream."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -62,6 +62,10 @@ class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
         if not entry.data:
             raise InvalidRecordError(self.records_written, "its data is empty")
         return len(entry.data)
+
+    def get_order_key(self, entry: FirehoseRequestEntry) -> Hashable:
+        """None: records of a delivery stream have no key."""
+        return None
 
     async def write_many(
         self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None

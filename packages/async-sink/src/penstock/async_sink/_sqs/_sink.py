@@ -12,6 +12,7 @@ from penstock.async_sink._sqs._entry import SqsRequestEntry
 from penstock.async_sink._sqs._writer import SqsWriter
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions
 
@@ -60,8 +61,13 @@ class SqsSink(AsyncSinkBase[I, SqsRequestEntry], Generic[I]):
         converter: ElementConverter[I, SqsRequestEntry] | Callable[[I], SqsRequestEntry] | None = None,
         config: AsyncSinkConfig | None = None,
         strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy] = sqs_strategy,
+        terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
-        """Describe the queue. `strategy` makes the rate limiting strategy of each writer."""
+        """Describe the queue.
+
+        `strategy` makes the rate limiting strategy of each writer, `terminal` its handler for records that cannot be
+        written; without it they end the writer.
+        """
         if not queue_url:
             raise SinkOptionError("queue_url", "must not be empty")
         self._aws = aws
@@ -69,6 +75,7 @@ class SqsSink(AsyncSinkBase[I, SqsRequestEntry], Generic[I]):
         self._converter = converter
         self._config = config or sqs_config()
         self._strategy = strategy
+        self._terminal = terminal
         check_service_limits(
             self._config, max_batch_size=_MAX_BATCH_SIZE, max_batch_size_in_bytes=_MAX_BATCH_SIZE_IN_BYTES
         )
@@ -87,4 +94,5 @@ class SqsSink(AsyncSinkBase[I, SqsRequestEntry], Generic[I]):
             converter=self._converter,
             strategy=self._strategy(self._config),
             initial_states=states,
+            terminal=None if self._terminal is None else self._terminal(),
         )

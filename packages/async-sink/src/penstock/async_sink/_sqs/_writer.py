@@ -1,6 +1,6 @@
 """The writer for a queue."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -77,6 +77,10 @@ class SqsEntryWriter(AsyncSinkWriter[I, SqsRequestEntry]):
         """
         check_entry(entry, self.records_written)
         return size_in_bytes(entry)
+
+    def get_order_key(self, entry: SqsRequestEntry) -> Hashable:
+        """The message group; messages without one have no order."""
+        return entry.group_id
 
     async def write_many(
         self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
