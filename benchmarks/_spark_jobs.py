@@ -56,8 +56,9 @@ def fresh(name: str) -> Path:
 def table(rows: int, keys: int, files: int = 4) -> str:
     """A Parquet table of `k` and `v`; every key about equally often."""
     path = str(fresh("table"))
+    spark = session()
     key = (F.col("id") * 7919 % keys).alias("k")
-    session().range(rows, numPartitions=files).select(key, (F.col("id") % 1000).alias("v")).write.parquet(path)
+    spark.range(rows, numPartitions=files).select(key, (F.col("id") % 1000).alias("v")).write.parquet(path)
     return path
 
 
@@ -65,7 +66,8 @@ def table(rows: int, keys: int, files: int = 4) -> str:
 def stream_files(rows: int, keys: int, files: int = FILES) -> str:
     """Files that a stream takes one by one."""
     path = str(fresh("stream"))
-    session().range(rows * files, numPartitions=files).select((F.col("id") % keys).alias("k")).write.parquet(path)
+    spark = session()
+    spark.range(rows * files, numPartitions=files).select((F.col("id") % keys).alias("k")).write.parquet(path)
     return path
 
 

@@ -99,6 +99,29 @@ def test_a_staged_query_is_resumed(spark: SparkSession, tmp_path: Path) -> None:
     assert start(2, third) is StageState.FINISHED
 
 
+def test_a_large_result_is_kept_by_the_key_of_its_join(spark: SparkSession, tmp_path: Path) -> None:
+    """It is shuffled once, when it is read back, and not in every micro-batch."""
+    before = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        totals = spark.range(100).groupBy((F.col("id") % 50).alias("k")).agg(F.sum("id").alias("s"))
+        stream = numbers(spark, tmp_path, [1, 2])
+        table = Table()
+        frame = stream.join(totals, stream["n"].cast("long") == totals["k"])
+        writer = frame.writeStream.foreachBatch(table).trigger(availableNow=True)
+        run = run_staged(writer, store=tmp_path / "store")
+        run.await_termination(60)
+        (query,) = run.queries.values()
+        executed = str(query._jsq.streamingQuery().lastExecution().executedPlan().toString())
+        run.stop()
+        assert table.rows == ["Row(n=1, k=1, s=52)", "Row(n=2, k=2, s=54)"]
+        # One exchange, of the stream; the other one lies below the cached rows.
+        above = executed[: executed.index("InMemoryRelation")]
+        assert above.count("Exchange hashpartitioning") == 1
+    finally:
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", before or "10485760b")
+
+
 def test_the_plan_names_what_blocks_and_where(spark: SparkSession, tmp_path: Path) -> None:
     """A stage is the largest bounded part with a full-dam operator in it; a bounded part without one is no stage."""
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n")

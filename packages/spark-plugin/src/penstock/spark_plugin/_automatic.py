@@ -9,7 +9,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
 from penstock.spark_plugin._fingerprint import plan_fingerprint
 from penstock.spark_plugin._pipeline import Pipeline
-from penstock.spark_plugin._plan_cut import find_cuts, part, rebuild, stage_plan
+from penstock.spark_plugin._plan_cut import find_cuts, join_keys, part, rebuild, stage_plan
 from penstock.spark_plugin._plan_tree import PlanNode, read_plan
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -95,7 +95,7 @@ def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str)
 
     declare(STREAM, VertexKind.SOURCE, lambda _: frame)
     for cut in cuts:
-        _declare_cut(declare, spark, cut, site)
+        _declare_cut(declare, spark, root, cut, site)
     names = [cut.name for cut in cuts]
 
     def live(_: DataFrame, *committed: DataFrame) -> DataFrame:
@@ -106,7 +106,7 @@ def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str)
     return pipeline
 
 
-def _declare_cut(declare: Any, spark: SparkSession, cut: PlanNode, site: str) -> None:
+def _declare_cut(declare: Any, spark: SparkSession, root: PlanNode, cut: PlanNode, site: str) -> None:
     rows = part(spark, cut)
     dam = cut.dam()
     place = dam.call_site if dam is not None and dam.call_site else site
@@ -120,6 +120,7 @@ def _declare_cut(declare: Any, spark: SparkSession, cut: PlanNode, site: str) ->
         inputs=(f"{cut.name}-input",),
         attributes=_FULL_DAM,
         site=place,
+        keys=join_keys(root, cut),
     )
 
 

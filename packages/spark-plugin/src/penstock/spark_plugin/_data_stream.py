@@ -137,7 +137,7 @@ class WindowedStream:
         def aggregate(frame: DataFrame) -> DataFrame:
             return window.prepare(frame).groupBy(*window.grouping()).agg(*columns(expressions))
 
-        return self._add(aggregate, name=name, sessions=True)
+        return self._add(aggregate, name=name, sessions=True, looked_up=True)
 
     def reduce(self, function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]], *, name: str) -> DataStream:
         """Combine the rows of each window two by two, until one is left; rows are dictionaries by column."""
@@ -151,7 +151,7 @@ class WindowedStream:
             grouped = window.prepare(frame).groupBy(*window.grouping())
             return grouped.applyInPandas(one, frame.schema)
 
-        return self._add(reduce, name=name)
+        return self._add(reduce, name=name, looked_up=True)
 
     def apply(self, function: Callable[..., "pd.DataFrame"], schema: str, *, name: str) -> DataStream:
         """Call a function with each window's rows, or with its key and rows, as pandas; it gives rows of the schema."""
@@ -209,7 +209,12 @@ class WindowedStream:
         return self._add(join, other, name=name)
 
     def _add(
-        self, function: Callable[..., DataFrame], *others: "WindowedStream", name: str, sessions: bool = False
+        self,
+        function: Callable[..., DataFrame],
+        *others: "WindowedStream",
+        name: str,
+        sessions: bool = False,
+        looked_up: bool = False,
     ) -> DataStream:
         windows = (self._window, *(one._window for one in others))
         if any(hasattr(one.assigner, "gap") for one in windows) and not sessions:
@@ -222,6 +227,7 @@ class WindowedStream:
             keyed=True,
             attributes=_FULL_DAM if any(one.full_dam for one in windows) else None,
             full_dam_when_bounded=True,
+            keys=self._window.keys if looked_up else (),
         )
 
 

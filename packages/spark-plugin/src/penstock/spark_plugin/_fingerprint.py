@@ -62,8 +62,7 @@ def _functions(plan: Any) -> Iterator[str]:
 
 
 def _functions_of(expression: Any) -> Iterator[str]:
-    # Of the plan's own classes and of others' that hold Python functions.
-    if hasattr(expression, "func") and expression.getClass().getSimpleName().startswith("Python"):
+    if expression.getClass().getSimpleName().startswith("Python"):
         try:
             command = cloudpickle.loads(bytes(expression.func().command().unsafeArray()))
             yield function_fingerprint(command[0])

@@ -49,6 +49,8 @@ class Declared:
     """Fingerprint of the function, where it is not the function's own."""
     order: Callable[[Any], Any] | None = None
     """Of a sorting operator: puts its result, read back, into its order again."""
+    keys: tuple[str, ...] = ()
+    """Columns that its result is looked up by, where that is known."""
     full_dam_when_bounded: bool = False
     """Whether it waits for the end of its inputs where they have one."""
     site: str | None = None

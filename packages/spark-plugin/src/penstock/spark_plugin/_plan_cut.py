@@ -95,6 +95,26 @@ def part(spark: SparkSession, cut: PlanNode) -> DataFrame:
     return frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
 
 
+def join_keys(root: PlanNode, cut: PlanNode) -> tuple[str, ...]:
+    """The columns of `part` that a streaming join goes by; none where it is no join, or not by equal columns."""
+    join = next((node for node in root.nodes() if node.kind == "Join" and cut in node.children), None)
+    if join is None or not join.plan.condition().isDefined():
+        return ()
+    numbers = {column.exprId().id(): f"c{index}" for index, column in enumerate(items(cut.plan.output()))}
+    keys: dict[str, None] = {}
+    pending = [join.plan.condition().get()]
+    while pending:
+        expression = pending.pop(0)
+        sides = list(items(expression.children()))
+        if expression.getClass().getSimpleName() == "And":
+            pending += sides
+        elif expression.getClass().getSimpleName() == "EqualTo":
+            columns = (one for one in sides if one.getClass().getSimpleName() == "AttributeReference")
+            names = [numbers.get(one.exprId().id()) for one in columns]
+            keys |= dict.fromkeys(name for name in names if name is not None)
+    return tuple(keys)
+
+
 def rebuild(spark: SparkSession, root: PlanNode, committed: Mapping[str, DataFrame]) -> DataFrame:
     """The plan with committed results, by name of their cut, in the place of what they were computed by."""
     return frame_of(spark, _rebuild(spark, root, committed))

@@ -134,9 +134,17 @@ class StageBuilder:
             frame = order(frame)
         if not reader.bounded:
             # Every micro-batch reads it: from memory that takes less than half of the time.
-            frame = frame.persist()
+            frame = self._keyed(frame, self._declared[vertex].keys, self.folder(stage)).persist()
             self.kept.setdefault(reader.id, []).append(frame)
         return frame
+
+    def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageFolder) -> DataFrame:
+        """The rows as a join by these keys wants them: what is not sent to all tasks is else shuffled in each batch."""
+        conf = self._spark._jsparkSession.sessionState().conf()  # the public one gives texts such as 10MB
+        committed = folder.committed()
+        if not keys or committed is None or committed.size_bytes <= conf.autoBroadcastJoinThreshold():
+            return frame
+        return frame.repartition(conf.numShufflePartitions(), *keys).sortWithinPartitions(*keys)
 
     def _source(self, name: str) -> DataFrame:
         if name not in self._sources:
