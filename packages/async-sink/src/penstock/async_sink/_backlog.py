@@ -59,6 +59,20 @@ class Backlog(Generic[R]):
         """Bytes of all entries."""
         return self.fresh.total_size_in_bytes + self._aside_bytes
 
+    def oldest_written_at(self) -> float | None:
+        """When the oldest of the entries that stand first, in their queues, was written; None if none waits.
+
+        Cheap, and safe from another thread: metrics are read there while the loop goes on.
+        """
+        heaps = [*list(self._parked.values()), *list(self._behind.values())]
+        try:
+            heads = [heap[0][1] for heap in heaps if heap]
+            heads += [resting[0][2] for resting in (self._resting,) if resting]
+            heads += [fresh.head for fresh in (self.fresh,) if len(fresh)]
+        except IndexError:
+            return None
+        return min((wrapper.written_at for wrapper in heads), default=None)
+
     @property
     def is_plain(self) -> bool:
         """Whether a batch is simply the head of `fresh`: neither lanes nor keys matter."""

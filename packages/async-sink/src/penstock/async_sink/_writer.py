@@ -174,11 +174,11 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
     def gauges(self) -> SinkGauges:
         """The writer at this moment."""
         buffer, pump = self._dispatcher.buffer, self._pump
-        oldest = next(iter(buffer), None) if pump is not None else None
+        oldest = buffer.oldest_written_at()
         return SinkGauges(
             buffer_records=len(buffer),
             buffer_bytes=buffer.total_size_in_bytes,
-            buffer_age_seconds=0.0 if oldest is None or pump is None else pump.now() - oldest.written_at,
+            buffer_age_seconds=0.0 if oldest is None or pump is None else pump.now() - oldest,
             in_flight_requests=self.in_flight_requests,
             in_flight_messages=self.in_flight_messages,
             limit=getattr(self._strategy, "limit", None),
