@@ -132,6 +132,21 @@ async def test_a_full_disk_is_an_error_and_loses_nothing(tmp_path: Path) -> None
     await again.close()
 
 
+async def test_a_disk_that_fills_up_between_two_files_loses_nothing(tmp_path: Path) -> None:
+    """The next file cannot be begun: the one before goes on."""
+    disk = FullDisk(10_000)
+    kept = journal(tmp_path, segment_bytes=300, write=disk.write)
+    await append(kept, b"a" * 100)
+    disk.room = len(encode(AcceptedBatch(2, "kinesis", "flights", "client", 1, b"b" * 200))) + 4
+    await append(kept, b"b" * 200)
+    disk.room = 10_000
+    await append(kept, b"c" * 100)
+    await kept.close()
+    again = journal(tmp_path)
+    assert contents(again) == [b"a" * 100, b"b" * 200, b"c" * 100]
+    await again.close()
+
+
 async def test_files_are_removed_once_nobody_needs_them(tmp_path: Path) -> None:
     """One destination that stands still does not keep the files of the others."""
     kept = journal(tmp_path, segment_bytes=1_000)

@@ -1,6 +1,7 @@
 """A durable gateway's journal: what it has accepted and not yet written, on disk."""
 
 import asyncio
+import errno
 import fcntl
 import json
 import logging
@@ -116,10 +117,18 @@ class Journal:
     def _start_segment(self) -> None:
         number = 1 + max((int(segment.path.stem.rpartition("-")[2]) for segment in self._segments), default=0)
         path = self._folder / f"journal-{number:08d}.log"
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        self._size = 0
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            if self._os_write(file, memoryview(HEADER)) < len(HEADER):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            # The file before it stays in use.
+            os.close(file)
+            path.unlink()
+            raise
+        self._file = file
+        self._size = len(HEADER)
         self._segments.append(_Segment(path, set()))
-        self._append_bytes(HEADER)
         if self._fsync:
             folder = os.open(self._folder, os.O_RDONLY)
             try:
