@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.emulator.testing import running_emulator
+
 ROWS = 3_000
 
 
@@ -151,6 +153,19 @@ def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twic
     assert report["driver_starts"] == 2
     assert "killed by signal 9" in output
     assert (folder / "run" / "counts.sqlite").exists()
+
+
+def test_another_kinesis_is_used_and_left_as_it_was(tmp_path, monkeypatch):
+    """With --endpoint-url the streams get names of their own there, and are gone at the end."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    folder = tmp_path / "results"
+    with running_emulator(tls=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        report, _ = finish(start_demo(folder, "--endpoint-url", emulator.endpoint_url), folder)
+        assert_exact(report)
+        assert client.list_streams()["StreamNames"] == ["flights"]
 
 
 def children_of(pid: int) -> list[int]:
