@@ -51,6 +51,9 @@ RETRYABLE_CODES = frozenset(
         "RequestExpired",
     }
 )
+CREDENTIALS_REFUSED_CODES = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "UnrecognizedClientException", "InvalidClientTokenId"}
+)
 
 
 def error_code(error: BaseException) -> str | None:
@@ -63,6 +66,11 @@ def error_code(error: BaseException) -> str | None:
         # Inside an event stream a code begins with a small letter.
         return code[:1].upper() + code[1:]
     return None
+
+
+def are_credentials_refused(error: BaseException) -> bool:
+    """Whether the credentials have expired or are known no more: `AwsSession.renew_credentials` may help."""
+    return error_code(error) in CREDENTIALS_REFUSED_CODES
 
 
 def _status(error: BaseException) -> int:

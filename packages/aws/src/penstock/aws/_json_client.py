@@ -9,6 +9,7 @@ from typing import Any, Self
 import aiohttp
 import msgspec
 
+from penstock.aws._classify import are_credentials_refused
 from penstock.aws._session import AwsSession
 from penstock.aws.errors import AwsConnectionError, AwsServiceError
 
@@ -43,7 +44,8 @@ def service_error(operation: str, status: int, headers: Mapping[str, str], body:
 class JsonClient:
     """Signed calls of one service over kept-alive connections; an async context manager.
 
-    Does not retry: callers see every throttle. Cancelling a call closes its connection; whether the service did it is
+    Does not retry, so that callers see every throttle; but for credentials that are refused, which are renewed once
+    where they can be. Cancelling a call closes its connection; whether the service did it is
     then unknown, as after a time-out.
     """
 
@@ -64,8 +66,7 @@ class JsonClient:
         self._url = session.endpoint_url(service) + "/"
         self._timeout = aiohttp.ClientTimeout(total=total_timeout_seconds, sock_connect=connect_timeout_seconds)
         self._http: aiohttp.ClientSession | None = None
-        self._first_credentials = asyncio.Lock()
-        self._has_credentials = False
+        self._fetching_credentials = asyncio.Lock()
 
     @property
     def session(self) -> AwsSession:
@@ -106,11 +107,11 @@ class JsonClient:
             "Content-Type": "application/x-amz-json-1.1",
             "X-Amz-Target": f"{self._target_prefix}.{operation}",
         }
-        if not self._has_credentials:
-            # The first look for credentials may ask files, metadata services or STS: not on the loop.
-            async with self._first_credentials:
-                await asyncio.to_thread(self._session.frozen_credentials)
-                self._has_credentials = True
+        if self._session.refresh_is_due:
+            # Fetching credentials may ask files, metadata services or STS: not on the loop, and once for all calls.
+            async with self._fetching_credentials:
+                if self._session.refresh_is_due:
+                    await asyncio.to_thread(self._session.frozen_credentials)
         return self._session.sign("POST", self._url, headers, body, self._service)
 
     async def call_raw(self, operation: str, body: bytes) -> bytes:
@@ -120,6 +121,15 @@ class JsonClient:
             AwsServiceError: the service answered with an error.
             AwsConnectionError: no answer came.
         """
+        try:
+            return await self._call_once(operation, body)
+        except AwsServiceError as error:
+            # Refused before anything was done: to send it again cannot do it twice.
+            if not are_credentials_refused(error) or not await asyncio.to_thread(self._session.renew_credentials):
+                raise
+        return await self._call_once(operation, body)
+
+    async def _call_once(self, operation: str, body: bytes) -> bytes:
         headers = await self._headers(operation, body)
         try:
             async with self._open().post(self._url, data=body, headers=headers) as response:

@@ -3,8 +3,8 @@
 import os
 import ssl
 import threading
-from collections.abc import Mapping
-from functools import cached_property
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +23,8 @@ from botocore.exceptions import ProfileNotFound
 from botocore.session import Session as BotocoreSession
 from botocore.utils import FileWebIdentityTokenLoader
 
+from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
+from penstock.aws._credentials import RenewableCredentials
 from penstock.aws._options import AwsOptions
 from penstock.aws.errors import AwsOptionError
 
@@ -41,13 +43,20 @@ _CONFIG = Config(
 class AwsSession:
     """Clients and signatures for one set of options. Safe to share between threads.
 
+    Args:
+        options: region, endpoint and credentials.
+        clock: monotonic seconds.
+
     Raises:
         AwsOptionError: the profile does not exist, or no region is to be found.
     """
 
-    def __init__(self, options: AwsOptions | None = None) -> None:
+    def __init__(self, options: AwsOptions | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._options = options or AwsOptions()
+        self._clock = clock
         self._lock = threading.Lock()
+        self._credentials_lock = threading.Lock()
+        self._found_credentials: RenewableCredentials | None = None
         self._clients: dict[str, Any] = {}
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
@@ -66,8 +75,17 @@ class AwsSession:
         """As given."""
         return self._options
 
-    @cached_property
-    def _credentials(self) -> Credentials | DeferredRefreshableCredentials:
+    @property
+    def _credentials(self) -> RenewableCredentials:
+        # One for all clients: what one of them renews, all have.
+        with self._credentials_lock:
+            if self._found_credentials is None:
+                is_fixed = self._options.access_key_id is not None and self._options.role_arn is None
+                found = RenewableCredentials(self._find_credentials, is_fixed=is_fixed, clock=self._clock)
+                self._found_credentials = found
+            return self._found_credentials
+
+    def _find_credentials(self) -> Credentials:
         options = self._options
         source: Credentials | None
         if options.access_key_id is not None:
@@ -75,7 +93,8 @@ class AwsSession:
         elif options.web_identity_token_file is not None:
             source = None
         else:
-            source = self._botocore.get_credentials()
+            # A session of its own: one that was used remembers what it read from files.
+            source = BotocoreSession(profile=options.profile).get_credentials()
         if options.role_arn is not None:
             return self._role_credentials(source)
         if source is None:
@@ -119,6 +138,19 @@ class AwsSession:
         """
         return self._credentials.get_frozen_credentials()
 
+    @property
+    def refresh_is_due(self) -> bool:
+        """Whether the next signature may block, because credentials have to be fetched first."""
+        return self._found_credentials is None or self._found_credentials.refresh_is_due
+
+    def renew_credentials(self) -> bool:
+        """Look for credentials anew, because a service refused these: is a call worth another try? Blocks.
+
+        Files are read again, roles assumed again, at most once in 5 seconds however many callers ask. The answer is
+        False when nothing else is found, as with keys that were given as options.
+        """
+        return self._credentials.renew()
+
     def client(self, service_name: str) -> Any:
         """A boto3 client without retries of its own, shared by all callers. Its calls block."""
         with self._lock:
@@ -130,13 +162,23 @@ class AwsSession:
         # boto3 has no parameter for credentials that refresh: they are put where its session looks for them.
         session = BotocoreSession()
         session._credentials = self._credentials  # type: ignore[attr-defined]  # no public way
-        return boto3.Session(botocore_session=session).client(
+        client = boto3.Session(botocore_session=session).client(
             service_name,  # type: ignore[call-overload]  # any service
             region_name=self.region,
             endpoint_url=self.endpoint_url(service_name) if service_name == "kinesis" else None,
             verify=self._options.ca_bundle,
             config=_CONFIG,
         )
+        # Before botocore's own handlers, one of which ends the matter.
+        client.meta.events.register_first("needs-retry", self._retry_renewed)
+        return client
+
+    def _retry_renewed(self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: Any) -> float | None:
+        """Seconds after which botocore is to sign and send a refused call again; None to leave it at that."""
+        if response is None or attempts > 1:
+            return None
+        code = response[1].get("Error", {}).get("Code")
+        return 0.0 if code in CREDENTIALS_REFUSED_CODES and self.renew_credentials() else None
 
     def endpoint_url(self, service_name: str = "kinesis") -> str:
         """Where the service is, without a trailing slash."""

@@ -1,0 +1,212 @@
+"""Credentials that a service refuses before their time: looked up again, once."""
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from aiohttp import web
+from botocore.exceptions import ClientError
+from moto.server import ThreadedMotoServer
+
+from penstock.aws import AwsOptions, AwsServiceError, AwsSession, JsonClient
+
+
+@pytest.fixture(scope="module")
+def moto_url() -> Iterator[str]:
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+class Keys:
+    """A shared credentials file with one profile, which can be rewritten."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.write("AKIAOLD")
+
+    def write(self, access_key: str) -> None:
+        self.path.write_text(f"[job]\naws_access_key_id = {access_key}\naws_secret_access_key = hush\n")
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Keys:
+    for name in ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    return Keys(tmp_path / "credentials")
+
+
+class Service:
+    """Answers those who sign with the keys that it knows."""
+
+    def __init__(self, known: Callable[[str], bool], code: str) -> None:
+        self.url = ""
+        self.signers: list[str] = []
+        self._known = known
+        self._code = code
+
+    async def answer(self, request: web.Request) -> web.Response:
+        signer = request.headers["Authorization"].partition("Credential=")[2].partition("/")[0]
+        self.signers.append(signer)
+        content_type = "application/x-amz-json-1.1"
+        if self._known(signer):
+            return web.Response(body=json.dumps({"StreamNames": []}), content_type=content_type)
+        body = json.dumps({"__type": self._code, "message": "The security token included in the request is expired"})
+        return web.Response(status=400, body=body, content_type=content_type)
+
+
+@asynccontextmanager
+async def service(
+    known: Callable[[str], bool] = lambda signer: signer != "AKIAOLD", code: str = "ExpiredTokenException"
+) -> AsyncIterator[Service]:
+    served = Service(known, code)
+    application = web.Application()
+    application.router.add_post("/", served.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    served.url = f"http://{host}:{port}"
+    try:
+        yield served
+    finally:
+        await runner.cleanup()
+
+
+def profile(url: str) -> AwsOptions:
+    return AwsOptions(region="us-east-1", endpoint_url=url, profile="job")
+
+
+@pytest.mark.parametrize("code", ["ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException"])
+async def test_a_file_that_was_rewritten_is_read_again(keys: Keys, code: str) -> None:
+    """A refused call is signed with the new keys and made once more, and those after it have them at once."""
+    async with service(code=code) as served, JsonClient(AwsSession(profile(served.url))) as client:
+        with pytest.raises(AwsServiceError):
+            await client.call("ListStreams", {})
+        assert served.signers == ["AKIAOLD"]
+    async with service(code=code) as served, JsonClient(AwsSession(profile(served.url))) as client:
+        assert client.session.frozen_credentials().access_key == "AKIAOLD"
+        keys.write("AKIANEW")
+        assert await client.call("ListStreams", {}) == {"StreamNames": []}
+        await client.call("ListStreams", {})
+        assert served.signers == ["AKIAOLD", "AKIANEW", "AKIANEW"]
+
+
+async def test_a_blocking_client_renews_like_the_other(keys: Keys) -> None:
+    """Control calls by boto3 share the session's credentials, whoever renewed them."""
+    async with service() as served:
+        session = AwsSession(profile(served.url))
+        client = session.client("kinesis")
+        with pytest.raises(ClientError, match="expired"):
+            await asyncio.to_thread(client.list_streams)
+        assert served.signers == ["AKIAOLD"]
+    async with service() as served:
+        session = AwsSession(profile(served.url))
+        client = session.client("kinesis")
+        session.frozen_credentials()
+        keys.write("AKIANEW")
+        assert (await asyncio.to_thread(client.list_streams))["StreamNames"] == []
+        assert session.frozen_credentials().access_key == "AKIANEW"
+        assert served.signers == ["AKIAOLD", "AKIANEW"]
+
+
+async def test_other_keys_that_are_refused_too_are_told(keys: Keys) -> None:
+    """One renewal and one more try, no more."""
+    async with service(known=lambda signer: False) as served, JsonClient(AwsSession(profile(served.url))) as client:
+        client.session.frozen_credentials()
+        keys.write("AKIANEW")
+        with pytest.raises(AwsServiceError, match="expired"):
+            await client.call("ListStreams", {})
+        assert served.signers == ["AKIAOLD", "AKIANEW"]
+
+
+async def test_keys_that_were_given_are_not_looked_for(keys: Keys) -> None:
+    """Nobody can renew them: the refusal is told at once."""
+    options = AwsOptions(
+        region="us-east-1", endpoint_url="http://127.0.0.1:1", access_key_id="AKIAOLD", secret_access_key="x"
+    )
+    assert not AwsSession(options).renew_credentials()
+
+
+def test_a_role_is_assumed_again(moto_url: str) -> None:
+    """Temporary credentials that are refused are replaced by others of the same role."""
+    options = AwsOptions(
+        region="us-east-1",
+        access_key_id="test",
+        secret_access_key="test",
+        role_arn="arn:aws:iam::123456789012:role/reader",
+        sts_endpoint_url=moto_url,
+    )
+    session = AwsSession(options)
+    before = session.frozen_credentials()
+    assert session.renew_credentials()
+    after = session.frozen_credentials()
+    assert after.access_key.startswith("ASIA")
+    assert (before.access_key, before.token) != (after.access_key, after.token)
+    assert session.sign("POST", "https://x/", {}, b"")["X-Amz-Security-Token"] == after.token
+
+
+def test_a_web_identity_that_was_renewed_on_disk_is_used(moto_url: str, tmp_path: Path) -> None:
+    """The token file is read at each renewal."""
+    token = tmp_path / "token"
+    token.write_text("first")
+    options = AwsOptions(
+        region="us-east-1",
+        role_arn="arn:aws:iam::123456789012:role/reader",
+        web_identity_token_file=str(token),
+        sts_endpoint_url=moto_url,
+    )
+    session = AwsSession(options)
+    before = session.frozen_credentials()
+    token.write_text("second")
+    assert session.renew_credentials()
+    assert session.frozen_credentials().token != before.token
+    token.unlink()
+    held = session.frozen_credentials()
+    assert session.renew_credentials(), "others were found a moment ago"
+    assert session.frozen_credentials() == held
+
+
+def test_a_renewal_that_fails_keeps_what_there_is(keys: Keys) -> None:
+    """Without anything in their place the refused credentials stay, and the caller hears no."""
+    session = AwsSession(AwsOptions(region="us-east-1", profile="job"))
+    before = session.frozen_credentials()
+    keys.path.write_text("")
+    assert not session.renew_credentials()
+    assert session.frozen_credentials() == before
+
+
+def test_many_who_are_refused_at_once_renew_once(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within seconds everybody gets the first one's answer; later credentials are looked for again."""
+    now = [0.0]
+    session = AwsSession(AwsOptions(region="us-east-1", profile="job"), clock=lambda: now[0])
+    session.frozen_credentials()
+    found: list[bool] = []
+    looked: list[None] = []
+    find = session._credentials._find
+
+    def counted() -> object:
+        looked.append(None)
+        return find()
+
+    monkeypatch.setattr(session._credentials, "_find", counted)
+    keys.write("AKIANEW")
+    threads = [threading.Thread(target=lambda: found.append(session.renew_credentials())) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 20
+    assert len(looked) == 1
+    now[0] = 5.0
+    assert not session.renew_credentials()
+    assert len(looked) == 2
