@@ -25,6 +25,12 @@ _log = logging.getLogger(__name__)
 
 NOT_FOUND = "ResourceNotFoundException"
 
+CREDENTIALS_ADVICE = (
+    "the credentials have expired or are known no more, and no others were found: keys that are given as options "
+    "cannot be renewed, those of a profile, a role or a web identity can"
+)
+"""For credentials that were refused although `AwsSession` renewed them where it could."""
+
 # DescribeStreamConsumer allows 20 calls/s per stream, and a thousand shards may ask at once.
 _STATUS_SECONDS = 1.0
 

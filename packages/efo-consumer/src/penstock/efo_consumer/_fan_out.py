@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from opentelemetry import trace
 
-from penstock.aws import error_code
+from penstock.aws import are_credentials_refused, error_code
 from penstock.efo_consumer._diagnosis import NOT_FOUND, resource_missing
 from penstock.efo_consumer._fan_out_readers import Readers, reader_name
 from penstock.efo_consumer._fan_out_retries import RETRYABLE, SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
@@ -45,6 +45,7 @@ class FanOutRecordPublisher:
         consumer_arns: the stream consumer's ARN per stream name.
         config: times, back-off and limits.
         diagnosis: tells refusals of the same code apart; closed with the publisher.
+        renew_credentials: looks for other credentials when these are refused, and tells whether there are any; blocks.
     """
 
     def __init__(
@@ -54,6 +55,7 @@ class FanOutRecordPublisher:
         consumer_arns: Mapping[str, str],
         config: RecordPublisherConfig,
         diagnosis: Diagnosis | None = None,
+        renew_credentials: Callable[[], bool] = lambda: False,
         metrics: PublisherMetrics | None = None,
         tracer: trace.Tracer | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -70,6 +72,7 @@ class FanOutRecordPublisher:
         self._random = random
         self._closed = False
         self._diagnosis = diagnosis
+        self._renew_credentials = renew_credentials
         self._reader = config.reader_name or reader_name()
         self._readers = Readers.of_process()
         # Kept across generators: a shard that is published anew meets the 5-second rule all the same.
@@ -216,12 +219,14 @@ class _Call:
         status = None
         if code == "ResourceInUseException" and not accepted and publisher._diagnosis is not None:
             status = await publisher._diagnosis.consumer_status(request.consumer_arn)
+        refused = are_credentials_refused(error)
         return self._retries.failed(
             error,
             now=publisher._clock(),
             accepted=accepted,
             consumer_status=status,
             other_reader=publisher._readers.other(request.consumer_arn, request.shard_id, publisher._reader),
+            renewed=refused and await asyncio.to_thread(publisher._renew_credentials),
         )
 
     async def _subscribe(self) -> Subscription:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
 
-from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
+from penstock.aws import (
+    AwsError,
+    AwsServiceError,
+    BackoffPolicy,
+    ErrorKind,
+    are_credentials_refused,
+    classify,
+    error_code,
+)
+from penstock.efo_consumer._diagnosis import CREDENTIALS_ADVICE
 from penstock.efo_consumer.errors import (
     EventStreamFrameError,
     PayloadDecodeError,
@@ -43,7 +52,6 @@ SUBSCRIPTION_ERRORS = (AwsError, *RETRYABLE)
 _ADVICE = {
     "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
     "AccessDeniedException": "the credentials need kinesis:SubscribeToShard on the consumer's ARN",
-    "ExpiredTokenException": "the credentials have expired and could not be refreshed",
     "KMSDisabledException": "the key that encrypts the stream is disabled: enable it",
     "KMSInvalidStateException": "the key that encrypts the stream cannot be used in the state that it is in",
     "KMSAccessDeniedException": "the credentials need kms:Decrypt on the key that encrypts the stream",
@@ -95,6 +103,7 @@ class SubscribeRetries:
         self._throttled_since: float | None = None
         self._throttles = 0
         self._takeovers = 0
+        self._renewed = False
         self.attempt = 0
         """Failures since the last event."""
 
@@ -103,6 +112,7 @@ class SubscribeRetries:
         self.attempt = 0
         self._in_use_since = self._throttled_since = None
         self._throttles = 0
+        self._renewed = False
 
     def ended(self) -> Resubscribe:
         """The service ended the subscription in order: its five minutes are over."""
@@ -117,6 +127,7 @@ class SubscribeRetries:
         accepted: bool,
         consumer_status: str | None = None,
         other_reader: str | None = None,
+        renewed: bool = False,
     ) -> Resubscribe:
         """The subscription failed, before or after the service had accepted it.
 
@@ -126,6 +137,7 @@ class SubscribeRetries:
             accepted: whether the service had accepted it.
             consumer_status: of the stream consumer, where it is known.
             other_reader: who holds the subscription now, where it is known.
+            renewed: the credentials were refused, and others were found in their place.
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
@@ -136,6 +148,10 @@ class SubscribeRetries:
             if accepted:
                 return self._taken_over(error, other_reader)
             return self._in_use(error, now, consumer_status, other_reader)
+        if renewed and not self._renewed:
+            # Once: new credentials that are refused too are for the user to mend.
+            self._renewed = True
+            return Resubscribe(0.0, "credentials_renewed")
         if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
             raise self._fatal(error) from error
         if _outcome(error) == "throttled" and self._waits_out_throttle(now):
@@ -207,7 +223,7 @@ class SubscribeRetries:
 
     def _fatal(self, error: Exception) -> RecordPublisherError:
         code = _code(error)
-        advice = _ADVICE.get(code)
+        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
         return RecordPublisherFatalError(
             f"{error} (consumer {self._consumer_arn})" + (f": {advice}" if advice else ""),
             stream=self._stream,

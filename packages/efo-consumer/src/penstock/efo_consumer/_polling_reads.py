@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from penstock.aws import AwsError, ErrorKind, classify, error_code
+from penstock.aws import AwsError, ErrorKind, are_credentials_refused, classify, error_code
 from penstock.efo_consumer._config import RecordPublisherConfig
 from penstock.efo_consumer._decode import DecodedPayload, decode_payload
-from penstock.efo_consumer._diagnosis import NOT_FOUND, KinesisDiagnosis, resource_missing
+from penstock.efo_consumer._diagnosis import (
+    CREDENTIALS_ADVICE,
+    NOT_FOUND,
+    KinesisDiagnosis,
+    resource_missing,
+)
 from penstock.efo_consumer._polling_pace import ReadPace, process_pace
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer.errors import (
@@ -195,7 +200,7 @@ class ShardPoll:
 
     def _give_up(self, error: Exception, kind: type[RecordPublisherError]) -> RecordPublisherError:
         code = error_code(error) or type(error).__name__
-        advice = _ADVICE.get(code)
+        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
         message = f"{error}" + (f": {advice}" if advice else "")
         return kind(message, stream=self._stream.name, shard_id=self._shard_id, code=code)
 

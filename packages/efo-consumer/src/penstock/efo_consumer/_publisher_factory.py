@@ -52,5 +52,6 @@ class RecordPublisherFactory:
             consumer_arns=consumer_arns or {},
             config=config,
             diagnosis=KinesisDiagnosis(JsonClient(session)),
+            renew_credentials=session.renew_credentials,
             metrics=metrics,
         )

@@ -1,0 +1,188 @@
+"""Credentials that Kinesis refuses while shards are read: renewed where they can be, told where not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import aclosing
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsOptions, AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    KinesisBackend,
+    LocalShardReader,
+    OpenRequest,
+    RecordPublisherConfig,
+    RecordPublisherType,
+    ShardFailedError,
+    ShardPosition,
+    StreamConsumer,
+    StreamIdentity,
+    SubscribeTransportType,
+    resolve_initial_positions,
+)
+from penstock.efo_consumer._publisher_factory import RecordPublisherFactory
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.emulator.testing import running_emulator
+
+WAYS = ["http2", "http1", "polling"]
+SHARD = "shardId-000000000000"
+
+
+class World:
+    """An emulator with a stream, a consumer, and keys in a file."""
+
+    def __init__(self, emulator: Any, file: Path) -> None:
+        self.emulator = emulator
+        self.file = file
+        client = emulator.client()
+        client.create_stream(StreamName="orders", ShardCount=1)
+        summary = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]
+        consumer = client.register_stream_consumer(StreamARN=summary["StreamARN"], ConsumerName="billing")
+        self.consumer_arn = consumer["Consumer"]["ConsumerARN"]
+        self.client = client
+        self.write("AKIAOLD")
+
+    def write(self, access_key: str) -> None:
+        self.file.write_text(f"[job]\naws_access_key_id = {access_key}\naws_secret_access_key = hush\n")
+
+    def put(self, data: bytes) -> None:
+        self.client.put_record(StreamName="orders", Data=data, PartitionKey="k")
+
+    def session(self, way: str, *, given: bool = False) -> AwsSession:
+        url, ca = self.emulator.endpoint_url, None
+        if way == "http2":
+            url, ca = self.emulator.tls_endpoint_url, str(self.emulator.ca_file)
+        if given:
+            return AwsSession(emulator_options(url, ca))
+        options = AwsOptions(region="us-east-1", endpoint_url=url, ca_bundle=ca, profile="job")
+        session = AwsSession(options)
+        session.frozen_credentials()
+        return session
+
+    def expire(self, operation: str, **options: Any) -> None:
+        self.emulator.faults.add("error", operation=operation, code="ExpiredTokenException", **options)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    with running_emulator(
+        consumer_creation_delay=timedelta(0), resubscribe_interval=timedelta(seconds=0.1)
+    ) as emulator:
+        yield World(emulator, tmp_path / "credentials")
+
+
+async def read(world: World, way: str, records: int, *, given: bool = False, write: str = "") -> list[bytes]:
+    """Read by a publisher; `write` replaces the keys, and expires the old ones, at the first record."""
+    config = RecordPublisherConfig(
+        record_publisher=RecordPublisherType.POLLING if way == "polling" else RecordPublisherType.EFO,
+        subscribe_transport=SubscribeTransportType.AUTO if way == "polling" else SubscribeTransportType(way),
+        resubscribe_interval=timedelta(seconds=0.1),
+    )
+    consumers = {"orders": world.consumer_arn}
+    publisher = RecordPublisherFactory().build_record_publisher(config, world.session(way, given=given), consumers)
+    found: list[bytes] = []
+    events = publisher.publish(StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon())
+    try:
+        async with asyncio.timeout(20), aclosing(events):
+            async for event in events:
+                found += event.records.column("data").to_pylist()
+                if write and found:
+                    world.write(write)
+                    write = ""
+                    world.expire("GetRecords", count=1)
+                    world.emulator.faults.add("stream_error", code="ExpiredTokenException", count=1)
+                    world.put(b"after")
+                if len(found) >= records:
+                    return found
+    finally:
+        await publisher.close()
+    raise AssertionError("the shard does not end")
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_token_that_expires_is_replaced_by_what_is_on_disk(world: World, way: str) -> None:
+    """Reading goes on with the keys that were written meanwhile: at the beginning, and in the middle."""
+    world.put(b"before")
+    assert await read(world, way, 2, write="AKIANEW") == [b"before", b"after"]
+    assert sum(fault["hits"] for fault in world.emulator.faults.list()) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_a_token_that_expired_before_the_first_call_is_replaced(world: World, way: str) -> None:
+    """Neither a subscription nor an iterator is given up for an old token, though several calls meet it."""
+    world.put(b"row")
+    session = world.session
+    for operation in ("SubscribeToShard", "GetShardIterator", "GetRecords"):
+        world.expire(operation, count=1)
+
+    def stale(way: str, *, given: bool = False) -> AwsSession:
+        made = session(way, given=given)
+        world.write("AKIANEW")
+        return made
+
+    world.session = stale  # type: ignore[method-assign]  # the keys change between the session and its first call
+    assert await read(world, way, 1) == [b"row"]
+    assert sum(fault["hits"] for fault in world.emulator.faults.list()) == (2 if way == "polling" else 1)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_token_that_nothing_replaces_is_fatal_with_advice(world: World, way: str, given: bool) -> None:
+    """Keys that were given, and a file that holds the same ones, fail at the first answer."""
+    world.put(b"row")
+    for operation in ("SubscribeToShard", "GetShardIterator"):
+        world.expire(operation)
+    with pytest.raises(RecordPublisherFatalError, match="a profile, a role or a web identity") as caught:
+        await read(world, way, 1, given=given)
+    assert caught.value.code == "ExpiredTokenException"
+    assert sum(fault["hits"] for fault in world.emulator.faults.list()) == 1
+
+
+async def test_new_credentials_that_are_refused_too_are_fatal(world: World) -> None:
+    """One more subscription, not one after the other."""
+    world.put(b"row")
+    world.expire("SubscribeToShard", skip=1)
+    world.emulator.faults.add("stream_error", code="ExpiredTokenException")
+    with pytest.raises(RecordPublisherFatalError):
+        await read(world, "http1", 2, write="AKIANEW")
+
+
+async def test_control_calls_renew_too(world: World) -> None:
+    """Where to begin, the shards and the retention are asked with the new keys, and a session reads to the end."""
+    world.put(b"row")
+    session = world.session("http1")
+    world.write("AKIANEW")
+    for operation in ("ListShards", "DescribeStreamSummary", "GetShardIterator", "GetRecords"):
+        world.expire(operation, count=1)
+    start = await asyncio.to_thread(resolve_initial_positions, session, ["orders"], "TRIM_HORIZON")
+    assert session.frozen_credentials().access_key == "AKIANEW"
+    backend = KinesisBackend(session)
+    async with asyncio.timeout(20), LocalShardReader(backend) as reader:
+        assert await backend.retention_seconds("orders") == 86400
+        request = OpenRequest(session_id="q", positions=start, record_publisher=RecordPublisherType.POLLING)
+        epoch = await reader.open(request)
+        assert (await reader.positions("q", epoch, start, wait_seconds=15)).records == 1
+    assert [fault["hits"] for fault in world.emulator.faults.list()] == [1, 1, 1, 1]
+
+
+async def test_a_session_names_what_it_could_not_renew(world: World) -> None:
+    """A shard that fails for its credentials says so with the code and the advice."""
+    world.expire("SubscribeToShard")
+    start = await asyncio.to_thread(resolve_initial_positions, world.session("http1"), ["orders"], "TRIM_HORIZON")
+    consumers = (StreamConsumer("orders", world.consumer_arn),)
+    request = OpenRequest(
+        session_id="q", positions=start, record_publisher=RecordPublisherType.EFO, consumers=consumers
+    )
+    async with asyncio.timeout(20), LocalShardReader(KinesisBackend(world.session("http1", given=True))) as reader:
+        epoch = await reader.open(request)
+        with pytest.raises(ShardFailedError, match="cannot be renewed") as caught:
+            await reader.positions("q", epoch, start, wait_seconds=15)
+    assert caught.value.code == "ExpiredTokenException"
