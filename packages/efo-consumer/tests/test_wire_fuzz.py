@@ -139,17 +139,28 @@ def test_data_never_comes_to_another_record() -> None:
         decode_payload(f'{{"Records":[{twice},{never}]}}'.encode())
 
 
-def test_many_rows_have_the_times_of_few() -> None:
-    """Times are the same whether they are computed one by one or all at once."""
-    millis = [1_750_000_000_123 + 7 * row for row in range(400)]
+@pytest.mark.parametrize("first", [0, 1_750_000_000_123, 2_200_000_000_001, 4_102_444_800_001])
+def test_many_rows_have_the_times_of_few(first: int) -> None:
+    """Times are the same whether they are computed one by one or all at once, until the next century."""
+    millis = [first + 7 * row for row in range(400)]
     records = [
         {"SequenceNumber": "1", "ApproximateArrivalTimestamp": one / 1000, "Data": "", "PartitionKey": "k"}
         for one in millis
     ]
-    for count in (1, 149, 150, 151, 400):
+    for count in (1, 99, 100, 101, 400):
         found = decode_payload(json.dumps({"Records": records[:count]}).encode())
         times = found.records.column("approximateArrivalTimestamp").cast("int64").to_pylist()
         assert times == [one * 1000 for one in millis[:count]]
+
+
+@pytest.mark.parametrize("keys", [["aé", "bö", "cü"], ["a", "b", "cd"], ["", "", ""], ["€"] * 700, ["x", "yz", "€"]])
+def test_keys_of_one_length_are_read_like_others(keys: list[str]) -> None:
+    """Where all keys have as many characters, they need not have as many bytes."""
+    records = [{"SequenceNumber": "1", "Data": "", "PartitionKey": key} for key in keys]
+    found = decode_payload(json.dumps({"Records": records}).encode())
+    found.records.validate(full=True)
+    assert found.records.column("partitionKey").to_pylist() == keys
+    assert found.nbytes == sum(len(key.encode()) for key in keys)
 
 
 def test_a_time_beyond_all_is_a_typed_error_in_many_rows() -> None:

@@ -9,15 +9,18 @@ quote, and decoded in place: the rest is a few hundred bytes.
 
 from __future__ import annotations
 
-from array import array
-from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pybase64
 
+from penstock.efo_consumer._decode_columns import (
+    arrival_column,
+    binary_column,
+    encryption_column,
+    string_column,
+)
 from penstock.efo_consumer._publisher import WIRE_SCHEMA, ChildShard
 from penstock.efo_consumer.errors import PayloadDecodeError
 
@@ -31,18 +34,6 @@ _CUT_CHARACTERS = 2000
 # Far enough for what may stand before the first record's data.
 _FIRST_DATA_WITHIN = 4096
 _DATA_KEY = b'"Data":"'
-
-# Below this, the fixed costs of Arrow's functions outweigh what they save.
-_VECTOR_ROWS = 150
-_JOIN_BYTES = 1500
-
-# Arrow's functions as they are: what stands around them in `compute` costs more than 200 rows do.
-_multiply, _multiply_checked = pc.get_function("multiply"), pc.get_function("multiply_checked")
-_round, _to_integers = pc.get_function("round"), pc.get_function("cast")
-_INTEGERS = pc.CastOptions(pa.int64())
-_THOUSAND, _INTEGER_THOUSAND = pa.scalar(1000.0), pa.scalar(1000, pa.int64())
-
-_UTC_MICROSECONDS = WIRE_SCHEMA.field("approximateArrivalTimestamp").type
 
 
 class _HashKeyRange(msgspec.Struct, gc=False):
@@ -200,54 +191,17 @@ def _to_arrow(
 ) -> tuple[pa.RecordBatch, int]:
     if not records:
         return EMPTY_RECORDS, 0
-    data = _binary(blobs)
-    keys = pa.array([record.key for record in records], pa.string())
+    data, data_bytes = binary_column(blobs)
+    keys, key_bytes = string_column([record.key for record in records])
+    sequences, _ = string_column([record.sequence for record in records])
     columns = [
         data,
         keys,
-        pa.array([record.sequence for record in records], pa.string()),
-        _arrivals([record.arrival for record in records]),
-        _encryption_types([record.encryption for record in records]),
+        sequences,
+        arrival_column([record.arrival for record in records]),
+        encryption_column([record.encryption for record in records]),
     ]
-    return pa.RecordBatch.from_arrays(columns, schema=WIRE_SCHEMA), _value_bytes(data) + _value_bytes(keys)
-
-
-def _binary(blobs: list[bytes]) -> pa.Array:
-    if len(blobs[0]) < _JOIN_BYTES:
-        return pa.array(blobs, pa.binary())
-    # Of long values `join` makes a column in half the time. More than 2 GiB would not fit: a frame has 24 MiB.
-    offsets = array("i", accumulate(map(len, blobs), initial=0))
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"".join(blobs))]
-    return pa.Array.from_buffers(pa.binary(), len(blobs), buffers)
-
-
-def _value_bytes(column: pa.Array) -> int:
-    """Bytes of the values alone: the last offset, as columns built here begin at 0."""
-    offsets = memoryview(column.buffers()[1]).cast("i")
-    return int(offsets[len(column)])
-
-
-def _arrivals(seconds: list[float | None]) -> pa.Array:
-    # The service sends milliseconds as a fraction of a second: rounding undoes what the float did to them.
-    if None in seconds:
-        some = [None if second is None else round(second * 1000.0) * 1000 for second in seconds]
-        return pa.array(some, _UTC_MICROSECONDS)
-    if len(seconds) < _VECTOR_ROWS:
-        micros = array("q", [round(second * 1000.0) * 1000 for second in cast("list[float]", seconds)])
-        return pa.Array.from_buffers(_UTC_MICROSECONDS, len(micros), [None, pa.py_buffer(micros)])
-    floats = array("d", cast("list[float]", seconds))
-    column = pa.Array.from_buffers(pa.float64(), len(floats), [None, pa.py_buffer(floats)])
-    millis = _to_integers.call([_round.call([_multiply.call([column, _THOUSAND])])], _INTEGERS)
-    return _multiply_checked.call([millis, _INTEGER_THOUSAND]).view(_UTC_MICROSECONDS)
-
-
-def _encryption_types(types: list[str | None]) -> pa.Array:
-    # Nearly always all records of a stream are encrypted in one way, or none is.
-    if types.count(types[0]) == len(types):
-        if types[0] in (None, "NONE"):
-            return pa.nulls(len(types), pa.string())
-        return pa.repeat(pa.scalar(types[0], pa.string()), len(types))
-    return pa.array([None if name == "NONE" else name for name in types], pa.string())
+    return pa.RecordBatch.from_arrays(columns, schema=WIRE_SCHEMA), data_bytes + key_bytes
 
 
 def _child_shard(child: _ChildShard) -> ChildShard:
