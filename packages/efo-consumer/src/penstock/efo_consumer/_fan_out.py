@@ -164,8 +164,10 @@ class _Call:
         self._retries = retries
         self._subscription: Subscription | None = None
         self._suspect = False
+        self._starved = False
         self._outcome = "closed"
         self._records = 0
+        self._silence_seconds = publisher._config.subscription_silence.total_seconds()
         self._span = publisher._tracer.start_span(
             "efo_consumer.subscribe",
             attributes={
@@ -189,7 +191,9 @@ class _Call:
                 self._retries.event_arrived()
                 self._records += event.records.num_rows
                 self._publisher._metrics.event_read(event, stream=self._stream.name, shard_id=self._request.shard_id)
+                given_at = self._publisher._clock()
                 yield event
+                self._starved |= self._publisher._clock() - given_at >= self._silence_seconds
                 if self.at_shard_end:
                     self._outcome = "shard_end"
                     return
@@ -227,6 +231,7 @@ class _Call:
             consumer_status=status,
             other_reader=publisher._readers.other(request.consumer_arn, request.shard_id, publisher._reader),
             renewed=refused and await asyncio.to_thread(publisher._renew_credentials),
+            starved=self._starved,
         )
 
     async def _subscribe(self) -> Subscription:
@@ -237,16 +242,15 @@ class _Call:
         return subscription
 
     async def _receive(self, subscription: Subscription) -> SubscriptionEvent | None:
-        silence_seconds = self._publisher._config.subscription_silence.total_seconds()
         while True:
             before = subscription.bytes_received
             try:
-                async with asyncio.timeout(silence_seconds):
+                async with asyncio.timeout(self._silence_seconds):
                     return await subscription.receive()
             except TimeoutError:
                 # A long event on a slow line is not silence.
                 if subscription.bytes_received == before:
-                    raise SubscriptionSilentError(silence_seconds=silence_seconds) from None
+                    raise SubscriptionSilentError(silence_seconds=self._silence_seconds) from None
 
     def _event(self, received: SubscriptionEvent) -> ShardEvent:
         payload = received.payload

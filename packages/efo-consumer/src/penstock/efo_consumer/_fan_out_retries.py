@@ -128,6 +128,7 @@ class SubscribeRetries:
         consumer_status: str | None = None,
         other_reader: str | None = None,
         renewed: bool = False,
+        starved: bool = False,
     ) -> Resubscribe:
         """The subscription failed, before or after the service had accepted it.
 
@@ -138,6 +139,7 @@ class SubscribeRetries:
             consumer_status: of the stream consumer, where it is known.
             other_reader: who holds the subscription now, where it is known.
             renewed: the credentials were refused, and others were found in their place.
+            starved: nobody took its events for so long that the service may have cut it.
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
@@ -154,6 +156,9 @@ class SubscribeRetries:
             return Resubscribe(0.0, "credentials_renewed")
         if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
             raise self._fatal(error) from error
+        if starved and _outcome(error) in ("connection_failed", "corrupt"):
+            # Back-pressure is no failure: what was cut off in the middle is read again, at once.
+            return Resubscribe(0.0, "starved")
         if _outcome(error) == "throttled" and self._waits_out_throttle(now):
             self._throttles += 1
             return Resubscribe(self._policy.delay_seconds(self._throttles - 1, self._random), "throttled")
