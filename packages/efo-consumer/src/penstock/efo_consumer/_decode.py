@@ -110,7 +110,7 @@ class DecodedPayload(msgspec.Struct, frozen=True):
 EMPTY_RECORDS = pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA)
 
 
-def decode_payload(buffer: bytes, start: int = 0, end: int | None = None) -> DecodedPayload:
+def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = None) -> DecodedPayload:
     """Decode one SubscribeToShardEvent or one GetRecords answer, which is `buffer[start:end]`.
 
     Raises:
@@ -134,7 +134,7 @@ def decode_payload(buffer: bytes, start: int = 0, end: int | None = None) -> Dec
     )
 
 
-def _decode(buffer: bytes, start: int, end: int) -> tuple[_Payload, list[bytes]]:
+def _decode(buffer: bytes | bytearray, start: int, end: int) -> tuple[_Payload, list[bytes]]:
     characters = _first_data_characters(buffer, start, end)
     if characters >= _CUT_CHARACTERS and (cut := _cut(buffer, start, end)) is not None:
         return cut
@@ -147,14 +147,14 @@ def _decode(buffer: bytes, start: int, end: int) -> tuple[_Payload, list[bytes]]
     return payload, [record.data for record in payload.records]
 
 
-def _first_data_characters(buffer: bytes, start: int, end: int) -> int:
+def _first_data_characters(buffer: bytes | bytearray, start: int, end: int) -> int:
     """The size of records, by the first; a wrong guess costs time, never a wrong result."""
     key = buffer.find(_DATA_KEY, start, min(end, start + _FIRST_DATA_WITHIN))
     text = key + len(_DATA_KEY)
     return 0 if key < 0 else buffer.find(b'"', text, end) - text
 
 
-def _cut(buffer: bytes, start: int, end: int) -> tuple[_TextPayload, list[bytes]] | None:
+def _cut(buffer: bytes | bytearray, start: int, end: int) -> tuple[_TextPayload, list[bytes]] | None:
     """Decode with the data cut out; None if the JSON is written in a way that only a whole decode can read.
 
     A quote inside a JSON string is escaped, so `"Data":"` begins a member, and the next quote ends its value: base64
@@ -162,7 +162,7 @@ def _cut(buffer: bytes, start: int, end: int) -> tuple[_TextPayload, list[bytes]
     """
     view = memoryview(buffer)
     find = buffer.find
-    rest: list[bytes] = []
+    rest: list[bytes | bytearray] = []
     texts: list[memoryview] = []
     position = start
     while (key := find(_DATA_KEY, position, end)) >= 0:

@@ -57,12 +57,12 @@ class Frame(NamedTuple):
 
     Attributes:
         headers: the undecoded header block; see `parse_headers`.
-        buffer: immutable bytes that hold the frame, and perhaps others.
+        buffer: what holds the frame, and perhaps others.
         frame_bytes: the length of the whole frame, which is what the HTTP/2 window is charged for it.
     """
 
     headers: bytes
-    buffer: bytes
+    buffer: bytes | bytearray
     payload_start: int
     payload_end: int
     frame_bytes: int
@@ -76,7 +76,9 @@ class Frame(NamedTuple):
 class FrameDecoder:
     """Cuts chunks into frames; each byte is copied at most once, when a frame's chunks are put together.
 
-    Raises from `feed` and `finish`:
+    `feed` keeps what is not whole, `cut` leaves it to the caller.
+
+    Raises from `feed`, `cut` and `finish`:
         EventStreamFrameError: the connection cannot be trusted any more; the decoder must not be used again.
     """
 
@@ -102,8 +104,9 @@ class FrameDecoder:
         if self._parts:
             self._parts.append(data)
             data = b"".join(self._parts)
-            self._parts = []
-        return self._cut(data)
+        frames, start = self.cut(data, 0, len(data))
+        self._parts = [memoryview(data)[start:]] if start < len(data) else []
+        return frames
 
     def finish(self) -> None:
         """Say that no chunk follows.
@@ -114,21 +117,27 @@ class FrameDecoder:
         if self._pending:
             raise EventStreamTruncatedError(expected=self._needed, actual=self._pending)
 
-    def _cut(self, data: bytes) -> list[Frame]:
+    def cut(self, data: bytes | bytearray, start: int, end: int) -> tuple[list[Frame], int]:
+        """The whole frames in `data[start:end]`, and where the first begins that is not whole.
+
+        For a caller with a buffer of its own, who then calls this and not `feed`: what was not whole has to be there
+        again in the next call. Frames are valid until the buffer changes.
+        """
         frames: list[Frame] = []
-        view = memoryview(data)
-        offset = 0
-        while True:
-            left = len(data) - offset
-            needed = self._check_prelude(view, offset) if left >= PRELUDE_BYTES else PRELUDE_BYTES
-            if left < needed:
-                break
-            frames.append(_whole_frame(data, view, offset, offset + needed))
-            offset += needed
-        self._parts = [view[offset:]] if left else []
+        left = end - start
+        needed = self._needed
+        if left >= needed:
+            view = memoryview(data)
+            while True:
+                needed = self._check_prelude(view, start) if left >= PRELUDE_BYTES else PRELUDE_BYTES
+                if left < needed:
+                    break
+                frames.append(_whole_frame(data, view, start, start + needed))
+                start += needed
+                left -= needed
         self._pending = left
         self._needed = needed
-        return frames
+        return frames, start
 
     def _check_prelude(self, view: memoryview, offset: int) -> int:
         # Checked before the length is believed: a flipped bit must not make us wait for gigabytes.
@@ -144,14 +153,14 @@ class FrameDecoder:
         return int(total)
 
 
-def _whole_frame(data: bytes, view: memoryview, start: int, end: int) -> Frame:
+def _whole_frame(data: bytes | bytearray, view: memoryview, start: int, end: int) -> Frame:
     (expected,) = _unpack_uint32(view, end - 4)
     actual = _crc32(view[start : end - 4])
     if actual != expected:
         raise EventStreamChecksumError(part="message", expected=expected, actual=actual)
     (headers,) = _unpack_uint32(view, start + 4)
     payload_start = start + PRELUDE_BYTES + headers
-    return Frame(data[start + PRELUDE_BYTES : payload_start], data, payload_start, end - 4, end - start)
+    return Frame(bytes(view[start + PRELUDE_BYTES : payload_start]), data, payload_start, end - 4, end - start)
 
 
 class FrameKinds:

@@ -136,13 +136,30 @@ class SubscriptionParser:
         """The events that the chunk completes; after an error, no chunk may follow."""
         outcomes: list[SubscriptionEvent | EfoConsumerError | AwsServiceError] = []
         try:
-            for frame in self._frames.feed(chunk):
-                event = self._event(frame)
-                if event is not None:
-                    outcomes.append(event)
+            self._enter(self._frames.feed(chunk), outcomes)
         except (EfoConsumerError, AwsServiceError) as error:
             outcomes.append(error)
         return outcomes
+
+    def feed_in_place(
+        self, data: bytearray, start: int, end: int
+    ) -> tuple[list[SubscriptionEvent | EfoConsumerError | AwsServiceError], int]:
+        """The events in `data[start:end]`, and where the next begins; see `FrameDecoder.cut`. Nothing keeps `data`."""
+        outcomes: list[SubscriptionEvent | EfoConsumerError | AwsServiceError] = []
+        try:
+            frames, start = self._frames.cut(data, start, end)
+            self._enter(frames, outcomes)
+        except (EfoConsumerError, AwsServiceError) as error:
+            outcomes.append(error)
+        return outcomes, start
+
+    def _enter(
+        self, frames: list[Frame], outcomes: list[SubscriptionEvent | EfoConsumerError | AwsServiceError]
+    ) -> None:
+        for frame in frames:
+            event = self._event(frame)
+            if event is not None:
+                outcomes.append(event)
 
     def finish(self) -> None:
         """Say that the answer ended.
