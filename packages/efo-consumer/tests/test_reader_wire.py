@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.efo_consumer._reader_wire import BatchDecoder, decode, encode
+from penstock.efo_consumer._reader_wire import BatchDecoder, BatchEncoder, decode, encode
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 
 @given(st.binary(max_size=40_000))
 def test_answers_are_what_the_generated_code_reads(arrow_ipc: bytes) -> None:
     """Any client of the contract gets the bytes, and ours where they lie, on an aligned address."""
-    message = encode(pa.py_buffer(arrow_ipc))
+    message = encode([pa.py_buffer(arrow_ipc)])
     assert pb.ReadRangeResponse.FromString(message).arrow_ipc == arrow_ipc
     found = decode(message)
     assert found.to_pybytes() == arrow_ipc
@@ -46,11 +46,20 @@ def test_bytes_that_are_no_answer_end_in_an_error_of_protobuf(message: bytes) ->
 def test_a_batch_survives_with_its_memory() -> None:
     """Schema first, then a batch that shares the message's memory."""
     batch = pa.RecordBatch.from_pydict({"data": [b"x" * 1000] * 100, "n": list(range(100))})
-    decoder = BatchDecoder()
-    assert list(decoder.decode(decode(encode(batch.schema.serialize())))) == []
-    message = decode(encode(batch.serialize()))
+    decoder, encoder = BatchDecoder(), BatchEncoder(batch.schema)
+    assert list(decoder.decode(decode(encoder.schema))) == []
+    message = decode(encoder.encode(batch))
     (found,) = decoder.decode(message)
     assert found == batch
     data = found.column("data").buffers()[2]
     assert data is not None
     assert message.address <= data.address < message.address + message.size
+
+
+def test_answers_are_one_arrow_stream() -> None:
+    """The schema once, then batches as Arrow itself writes them, slices too; an empty range is the schema alone."""
+    batch = pa.RecordBatch.from_pydict({"data": [b"x" * size for size in range(100)], "n": list(range(100))})
+    encoder = BatchEncoder(batch.schema)
+    assert decode(encoder.schema).equals(batch.schema.serialize())
+    for part in (batch, batch.slice(13, 40), batch.slice(0, 0)):
+        assert decode(encoder.encode(part)).equals(part.serialize())

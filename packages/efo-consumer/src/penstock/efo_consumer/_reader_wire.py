@@ -6,14 +6,15 @@ and `arrow_ipc` (1). Whatever else arrives is left to the generated code.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import io
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 _ARROW_TAG = 0x0A
 _PADDING_TAG = 0x12
@@ -21,14 +22,59 @@ _PADDING_TAG = 0x12
 _ALIGNMENT = 16
 
 
-def encode(arrow_ipc: pa.Buffer) -> bytes:
-    """Give the response's bytes."""
-    length = _varint(arrow_ipc.size)
+class BatchEncoder:
+    """Turns batches into answers, copying their columns once: into the answer.
+
+    Arrow's own `serialize` would copy them into memory of its own first.
+
+    Args:
+        schema: of all batches.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = encode([schema.serialize()])
+        """The first answer: the schema alone."""
+        self._parts = _Parts()
+        self._writer = pa.ipc.new_stream(self._parts, schema)
+        # The stream's writer puts the schema before its first batch.
+        self._writer.write_batch(pa.RecordBatch.from_pylist([], schema=schema))
+        self._parts.take()
+
+    def encode(self, batch: pa.RecordBatch) -> bytes:
+        """Give the answer that holds the batch."""
+        self._writer.write_batch(batch)
+        return encode(self._parts.take())
+
+
+class _Parts(io.RawIOBase):
+    """A file that keeps what is written as it is: Arrow hands over its buffers, not copies of them."""
+
+    def __init__(self) -> None:
+        self._parts: list[memoryview] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, part: Any, /) -> int:
+        view = memoryview(part)
+        self._parts.append(view)
+        return view.nbytes
+
+    def take(self) -> list[memoryview]:
+        """Give what was written since the last time."""
+        parts, self._parts = self._parts, []
+        return parts
+
+
+def encode(arrow_ipc: Sequence[memoryview | pa.Buffer]) -> bytes:
+    """Give the response's bytes; the messages may come in parts."""
+    parts = [memoryview(part) for part in arrow_ipc]
+    length = _varint(sum(part.nbytes for part in parts))
     # Tag and length of the padding, then tag and length of the messages.
     used = 2 + 1 + len(length)
     padding = -used % _ALIGNMENT
     head = bytes((_PADDING_TAG, padding)) + bytes(padding) + bytes((_ARROW_TAG,)) + length
-    return b"".join((head, memoryview(arrow_ipc)))
+    return b"".join((head, *parts))
 
 
 def decode(message: bytes) -> pa.Buffer:

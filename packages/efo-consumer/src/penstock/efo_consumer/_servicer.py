@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from penstock.efo_consumer import _messages as messages
-from penstock.efo_consumer._reader_wire import encode
+from penstock.efo_consumer._reader_wire import BatchEncoder
 from penstock.efo_consumer._schema import read_schema
 from penstock.efo_consumer._status import status_table
 from penstock.efo_consumer.errors import EfoConsumerError
@@ -67,7 +67,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
 
     async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[Any]:
         """See the contract; the answers are their bytes already."""
-        schema = read_schema(with_encryption_type=request.with_encryption_type)
+        encoder = BatchEncoder(read_schema(with_encryption_type=request.with_encryption_type))
         try:
             batches = self._reader.read_range(
                 request.session_id,
@@ -77,8 +77,8 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 max_batch_bytes=request.max_batch_bytes,
             )
             try:
-                yield encode(schema.serialize())
-                async with aclosing(_one_ahead(batches)) as answers:
+                yield encoder.schema
+                async with aclosing(_one_ahead(batches, encoder)) as answers:
                     async for message in answers:
                         yield message
             finally:
@@ -128,12 +128,14 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         return pb.CloseResponse()
 
 
-async def _one_ahead(batches: AsyncGenerator[pa.RecordBatch, None]) -> AsyncGenerator[bytes, None]:
+async def _one_ahead(
+    batches: AsyncGenerator[pa.RecordBatch, None], encoder: BatchEncoder
+) -> AsyncGenerator[bytes, None]:
     """Encode each batch while the one before it is on its way."""
 
     async def encode_next() -> bytes | None:
         batch = await anext(batches, None)
-        return None if batch is None else encode(batch.serialize())
+        return None if batch is None else encoder.encode(batch)
 
     following = asyncio.create_task(encode_next(), name="encode the next batch")
     try:
