@@ -180,7 +180,8 @@ class ShardBuffer:
             if not segment.is_held and found and found[-1].is_missing:
                 found[-1] = Piece(found[-1].after, until)
             else:
-                found.append(Piece(at, until, segment.records, segment.spilled))
+                is_whole = at.rank < (1, segment.first) and (1, segment.last) <= upto.rank
+                found.append(Piece(at, until, segment.records, segment.spilled, is_whole))
             at = until
         if upto.rank > self._end.rank:
             found.append(Piece(self._end, upto))

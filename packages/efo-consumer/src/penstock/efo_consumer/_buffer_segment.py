@@ -95,6 +95,8 @@ class Piece:
     upto: ShardPosition
     records: pa.RecordBatch | None = None
     spilled: Spilled | None = None
+    is_whole: bool = False
+    """Whether all of the records are known to be in the piece: then nobody need look for its bounds among them."""
 
     @property
     def is_missing(self) -> bool:
@@ -106,13 +108,15 @@ class Piece:
         records = self.records
         if records is None and self.spilled is not None:
             records = self.spilled.load()
-        if records is None:
-            return None
+        if records is None or self.is_whole:
+            return records
+        rows = records.num_rows
+        first, end = 0, rows
         if self.after.sequence_number is not None:
-            records = records.slice(rows_upto(records, int(self.after.sequence_number)))
+            first = rows_upto(records, int(self.after.sequence_number))
         if self.upto.sequence_number is not None:
-            records = records.slice(0, rows_upto(records, int(self.upto.sequence_number)))
-        return records
+            end = max(first, rows_upto(records, int(self.upto.sequence_number)))
+        return records if end - first == rows else records.slice(first, end - first)
 
 
 def rows_upto(records: pa.RecordBatch, sequence_number: int) -> int:

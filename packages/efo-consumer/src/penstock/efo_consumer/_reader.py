@@ -21,7 +21,7 @@ from penstock.efo_consumer._reader_loss import check_positions
 from penstock.efo_consumer._reader_metrics import observe
 from penstock.efo_consumer._reader_replay import replay
 from penstock.efo_consumer._reader_session import ReaderSession
-from penstock.efo_consumer._schema import DEFAULT_MAX_BATCH_BYTES, Rebatcher, to_read_batch
+from penstock.efo_consumer._schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
 from penstock.efo_consumer.errors import FencedConsumerError, PositionsError, SessionNotFoundError
 
 if TYPE_CHECKING:
@@ -174,14 +174,14 @@ class LocalShardReader:
         try:
             for shard_range in ranges:
                 stream, shard_id = shard_range.stream_name, shard_range.shard_id
+                columns = ReadColumns(stream, shard_id, with_encryption_type=with_encryption_type)
                 source = self._records(session, shard_range, replayed)
                 try:
                     async for records in source:
                         if self._deaggregator is not None:
                             records = await self._deaggregator.take_apart(records, stream, shard_id)
                         rows += records.num_rows
-                        read = to_read_batch(records, stream, shard_id, with_encryption_type=with_encryption_type)
-                        for batch in rebatcher.add(read):
+                        for batch in rebatcher.add(columns.of(records)):
                             yield batch
                 finally:
                     await source.aclose()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -44,25 +44,66 @@ def read_schema(*, with_encryption_type: bool) -> pa.Schema:
 
 
 def to_read_batch(
-    records: pa.RecordBatch, stream_name: str, shard_id: str, *, with_encryption_type: bool
+    records: pa.RecordBatch, stream_name: str, shard_id: str, *, with_encryption_type: bool = False
 ) -> pa.RecordBatch:
-    """Give wire or user records the columns of READ_SCHEMA; the data is not copied."""
-    rows = records.num_rows
-    has_user_records = records.schema.names[-1] == "explicitHashKey"
-    sub = records.column("subSequenceNumber") if has_user_records else pa.repeat(pa.scalar(0, pa.int64()), rows)
-    columns = [
-        records.column("data"),
-        records.column("partitionKey"),
-        pa.repeat(stream_name, rows),
-        pa.repeat(shard_id, rows),
-        records.column("sequenceNumber"),
-        sub,
-        records.column("approximateArrivalTimestamp"),
-    ]
-    if with_encryption_type:
-        hash_keys = records.column("explicitHashKey") if has_user_records else pa.nulls(rows, pa.string())
-        columns += [records.column("encryptionType"), hash_keys]
-    return pa.RecordBatch.from_arrays(columns, schema=read_schema(with_encryption_type=with_encryption_type))
+    """Give wire or user records the columns of a range; the data is not copied.
+
+    Args:
+        records: WIRE_SCHEMA, as the events of a shard have it, or WIRE_SCHEMA and what tells the user records of an
+            aggregate apart, as `deaggregate` gives it.
+        stream_name: for the column `streamName`.
+        shard_id: for the column `shardId`.
+        with_encryption_type: give READ_SCHEMA_WITH_ENCRYPTION instead of READ_SCHEMA.
+    """
+    return ReadColumns(stream_name, shard_id, with_encryption_type=with_encryption_type).of(records)
+
+
+class ReadColumns:
+    """`to_read_batch` for the batches of one shard, which share the columns that are the same in each row.
+
+    Args:
+        stream_name: for the column `streamName`.
+        shard_id: for the column `shardId`.
+        with_encryption_type: give READ_SCHEMA_WITH_ENCRYPTION instead of READ_SCHEMA.
+    """
+
+    def __init__(self, stream_name: str, shard_id: str, *, with_encryption_type: bool = False) -> None:
+        self._stream_names = _Repeated(pa.scalar(stream_name, pa.string()))
+        self._shard_ids = _Repeated(pa.scalar(shard_id, pa.string()))
+        self._zeros = _Repeated(pa.scalar(0, pa.int64()))
+        self._with_encryption_type = with_encryption_type
+        self._schema = read_schema(with_encryption_type=with_encryption_type)
+
+    def of(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """Give the batch; see `to_read_batch`."""
+        rows = records.num_rows
+        data, keys, numbers, times, encryption_types, *of_user_records = records.columns
+        columns = [
+            data,
+            keys,
+            self._stream_names.give(rows),
+            self._shard_ids.give(rows),
+            numbers,
+            of_user_records[0] if of_user_records else self._zeros.give(rows),
+            times,
+        ]
+        if self._with_encryption_type:
+            columns += [encryption_types, of_user_records[1] if of_user_records else pa.nulls(rows, pa.string())]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+class _Repeated:
+    """A value, as often as asked; the longest answer so far is kept."""
+
+    def __init__(self, value: pa.Scalar[Any]) -> None:
+        self._value = value
+        self._longest = pa.repeat(value, 0)
+
+    def give(self, rows: int) -> pa.Array[Any]:
+        """Give the value `rows` times."""
+        if len(self._longest) < rows:
+            self._longest = pa.repeat(self._value, rows)
+        return self._longest if len(self._longest) == rows else self._longest.slice(0, rows)
 
 
 class Rebatcher:
@@ -80,17 +121,16 @@ class Rebatcher:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; give those that are full."""
-        for part in self._cut(batch):
-            if part.nbytes >= self._max_batch_bytes // _SHARE_NOT_WORTH_JOINING:
+        for part, nbytes in self._cut(batch):
+            if nbytes >= self._max_batch_bytes // _SHARE_NOT_WORTH_JOINING:
                 yield from self.flush()
                 yield part
                 continue
-            rows, nbytes = self._rows + part.num_rows, self._nbytes + part.nbytes
-            if rows > MAX_BATCH_ROWS or nbytes > self._max_batch_bytes:
+            if self._rows + part.num_rows > MAX_BATCH_ROWS or self._nbytes + nbytes > self._max_batch_bytes:
                 yield from self.flush()
             self._group.append(part)
             self._rows += part.num_rows
-            self._nbytes += part.nbytes
+            self._nbytes += nbytes
 
     def flush(self) -> Iterator[pa.RecordBatch]:
         """Give what is left, if anything."""
@@ -98,13 +138,15 @@ class Rebatcher:
         if group:
             yield group[0] if len(group) == 1 else pa.concat_batches(group)
 
-    def _cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        if not batch.num_rows:
+    def _cut(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
+        """Give parts and their bytes: Arrow counts them anew each time that it is asked."""
+        rows, nbytes = batch.num_rows, batch.nbytes
+        if not rows:
             return
-        if batch.num_rows <= MAX_BATCH_ROWS and batch.nbytes <= self._max_batch_bytes:
-            yield batch
+        if rows <= MAX_BATCH_ROWS and nbytes <= self._max_batch_bytes:
+            yield batch, nbytes
             return
-        row_bytes = max(1, batch.nbytes // batch.num_rows)
-        step = max(1, min(MAX_BATCH_ROWS, self._max_batch_bytes // row_bytes))
-        for offset in range(0, batch.num_rows, step):
-            yield batch.slice(offset, step)
+        step = max(1, min(MAX_BATCH_ROWS, self._max_batch_bytes // max(1, nbytes // rows)))
+        for offset in range(0, rows, step):
+            part = batch.slice(offset, step)
+            yield part, part.nbytes
