@@ -1,22 +1,27 @@
-"""The case of `hatch run bench fetch`: how fast a task gets a range that a reader in another process holds in memory.
+"""The cases of `hatch run bench fetch`: how fast a task gets a range that a reader in another process holds in memory.
 
-The peer is a bare gRPC stream of the same bytes on the same server: what is left is what ReadRange costs beside gRPC.
+The peer is a bare gRPC stream of the same bytes on the same server, over a channel with the same settings: what is left
+is what ReadRange costs beside gRPC. Its two figures: by the clock, where what the reader does may hide behind what the
+task does, and per second of processor time of both processes, where nothing hides.
 """
 
 import multiprocessing
+import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 
 from benchmarks import _fetch_server
-from benchmarks._harness import Case, interleave
+from benchmarks._harness import Case
 from penstock.efo_consumer import StreamPositions, ranges_between, read_ranges
 from penstock.rpc import open_channel
 
-_FETCHES = 5
+_PAIRS = 12
+"""Fetches of each side in a round, in turn: a burst of load on the machine meets both."""
 
 
 def run(rounds: int) -> Iterator[Case]:
-    """One case: gRPC on loopback."""
+    """Two cases of gRPC on loopback."""
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
     process = context.Process(target=_fetch_server.serve, args=(other,), name="bench fetch server")
@@ -24,33 +29,63 @@ def run(rounds: int) -> Iterator[Case]:
     try:
         address, start, end, records, nbytes = pipe.recv()
         ranges = ranges_between(StreamPositions.from_json(start), StreamPositions.from_json(end))
-        megabytes: float = _FETCHES * nbytes / 1e6
         channel = open_channel(address)
         stream = channel.unary_stream("/bench.Bare/Stream", request_serializer=None, response_deserializer=None)
 
-        def ours() -> float:
-            began, rows = time.perf_counter(), 0
-            for _ in range(_FETCHES):
-                batches = read_ranges(address, None, _fetch_server.SESSION, ranges)
-                rows += sum(batch.num_rows for batch in batches)
-            seconds = time.perf_counter() - began
-            if rows != _FETCHES * records:
-                raise RuntimeError(f"{rows} rows came of {_FETCHES * records}")
-            return megabytes / seconds
+        def ours() -> None:
+            rows = sum(batch.num_rows for batch in read_ranges(address, None, _fetch_server.SESSION, ranges))
+            if rows != records:
+                raise RuntimeError(f"{rows} rows came of {records}")
 
-        def bare() -> float:
-            began, received = time.perf_counter(), 0
-            for _ in range(_FETCHES):
-                received += sum(len(message) for message in stream(b""))
-            seconds = time.perf_counter() - began
-            if received != _FETCHES * nbytes:
-                raise RuntimeError(f"{received} bytes came of {_FETCHES * nbytes}")
-            return megabytes / seconds
+        def bare() -> None:
+            received = sum(len(message) for message in stream(b""))
+            if received != nbytes:
+                raise RuntimeError(f"{received} bytes came of {nbytes}")
 
-        yield interleave("grpc", ours, bare, peer_name="bare-grpc-stream", unit="MB/s", rounds=rounds)
+        ours()
+        bare()
+        taken = [_round(ours, bare, pipe) for _ in range(rounds)]
         channel.close()
     finally:
         pipe.send(None)
         process.join(10)
         if process.is_alive():
             process.kill()
+    for place, name in enumerate(("grpc", "grpc-processor-time")):
+        yield Case(
+            name=name,
+            peer_name="bare-grpc-stream",
+            unit="MB/s",
+            ours=[nbytes / 1e6 / seconds[0][place] for seconds in taken],
+            peers=[nbytes / 1e6 / seconds[1][place] for seconds in taken],
+        )
+
+
+def _round(
+    ours: Callable[[], None], bare: Callable[[], None], pipe: Connection
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Fetch A B, B A, A B, …; give the seconds of a fetch of ours and of a bare one."""
+    taken: dict[bool, list[tuple[float, float]]] = {True: [], False: []}
+    for number in range(_PAIRS):
+        for is_ours in (True, False) if number % 2 == 0 else (False, True):
+            taken[is_ours].append(_measure(ours if is_ours else bare, pipe))
+    return _typical(taken[True]), _typical(taken[False])
+
+
+def _measure(fetch: Callable[[], None], pipe: Connection) -> tuple[float, float]:
+    """Give the seconds by the clock, and the processor's seconds of both processes."""
+    used = -_processor_seconds(pipe)
+    began = time.perf_counter()
+    fetch()
+    seconds = time.perf_counter() - began
+    return seconds, used + _processor_seconds(pipe)
+
+
+def _processor_seconds(pipe: Connection) -> float:
+    pipe.send("processor seconds")
+    served: float = pipe.recv()
+    return served + time.process_time()
+
+
+def _typical(taken: list[tuple[float, float]]) -> tuple[float, float]:
+    return statistics.median(seconds for seconds, _ in taken), statistics.median(used for _, used in taken)
