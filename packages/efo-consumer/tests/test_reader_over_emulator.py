@@ -251,7 +251,7 @@ def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEm
     old = StartingPosition.parse("at_timestamp", str(then))
     positions = resolve_initial_positions(session, [STREAM], old).streams[STREAM]
     assert positions == dict.fromkeys(roots, ShardPosition.at_timestamp(then))
-    with pytest.raises(InitialPositionError) as raised:
+    with pytest.raises(InitialPositionError, match="look at the stream's name") as raised:
         resolve_initial_positions(session, ["nothing"], "LATEST")
     assert (raised.value.stream, raised.value.code) == ("nothing", "ResourceNotFoundException")
 
@@ -272,6 +272,15 @@ def test_a_starting_position_that_is_none_names_its_option(text: str, timestamp:
     """A typing error in a start is told, with the option's name; so is a time without an offset."""
     with pytest.raises(EfoConsumerConfigError, match="initialPosition"):
         StartingPosition.parse(text, timestamp)
+
+
+@pytest.mark.parametrize(
+    ("text", "millis"),
+    [("1700000000", 1_700_000_000_000), ("1700000000.25", 1_700_000_000_250), ("99999999999", 99_999_999_999_000)],
+)
+def test_seconds_since_the_epoch_are_no_milliseconds_of_1970(text: str, millis: int) -> None:
+    """A number with a point, or one too small for milliseconds of a time that Kinesis could hold, is seconds."""
+    assert StartingPosition.parse("AT_TIMESTAMP", text).timestamp_millis == millis
 
 
 def test_a_time_is_read_in_both_spellings() -> None:

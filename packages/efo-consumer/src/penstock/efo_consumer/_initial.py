@@ -6,9 +6,11 @@ import time
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, SSLError
+from botocore.exceptions import ConnectionError as BotoConnectionError
 
-from penstock.aws import AwsError
+from penstock.aws import AwsError, are_credentials_refused
+from penstock.efo_consumer._diagnosis import CREDENTIALS_ADVICE
 from penstock.efo_consumer._positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._starting_position import StartingPosition, StartingPositionType
 from penstock.efo_consumer.errors import InitialPositionError
@@ -17,6 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from penstock.aws import AwsSession
+
+_ADVICE = {
+    "ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account",
+    "AccessDeniedException": "allow kinesis:ListShards on the stream",
+}
+_TLS_ADVICE = "give the authority's PEM file as caBundle (or AWS_CA_BUNDLE), and look whether it is there"
+_ENDPOINT_ADVICE = "look at the region, the endpoint and the network"
 
 
 def resolve_initial_positions(
@@ -104,7 +113,14 @@ def _list(client: Any, stream: str, shard_filter: dict[str, Any] | None) -> tupl
             request = {"NextToken": answer["NextToken"]}
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
-        raise InitialPositionError(stream=stream, code=code, reason=str(error)) from error
+        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
+        reason = f"{error}: {advice}" if advice else str(error)
+        raise InitialPositionError(stream=stream, code=code, reason=reason) from error
+    except SSLError as error:
+        raise InitialPositionError(stream=stream, code="SSLError", reason=f"{error}: {_TLS_ADVICE}") from error
+    except (BotoConnectionError, HTTPClientError) as error:
+        reason = f"{error}: {_ENDPOINT_ADVICE}"
+        raise InitialPositionError(stream=stream, code=type(error).__name__, reason=reason) from error
     except (BotoCoreError, AwsError) as error:
         raise InitialPositionError(stream=stream, code=type(error).__name__, reason=str(error)) from error
 
