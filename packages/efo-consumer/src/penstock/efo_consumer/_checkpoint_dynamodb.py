@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.aws import AwsError, BackoffPolicy, retry
+from penstock.efo_consumer._checkpoint import merged
 from penstock.efo_consumer._positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+_ATTEMPTS = 20
+_CHANGED = "ConditionalCheckFailedException"
 
 
 class Clients(Protocol):
@@ -36,20 +40,56 @@ class DynamoDbCheckpointStore:
     def __init__(self, session: Clients, table_name: str) -> None:
         self._client = session.client("dynamodb")
         self._table_name = table_name
+        # What was written last, by name: as long as nobody else writes, a checkpoint needs no read.
+        self._known: dict[str, str] = {}
 
     async def load(self, name: str) -> StreamPositions | None:
         """See `CheckpointStore.load`; what was saved last is read, whoever saved it."""
-        answer = await self._call(name, self._client.get_item, Key={"name": {"S": name}}, ConsistentRead=True)
-        item = answer.get("Item")
-        try:
-            return None if item is None else StreamPositions.from_json(json.loads(item["positions"]["S"]))
-        except (KeyError, ValueError) as error:
-            raise CheckpointError(name=name, reason=f"the item holds no positions: {error}") from error
+        text = await self._read(name)
+        return None if text is None else _parse(name, text)
 
     async def save(self, name: str, positions: StreamPositions) -> None:
-        """See `CheckpointStore.save`."""
-        item = {"name": {"S": name}, "positions": {"S": json.dumps(positions.to_json())}}
-        await self._call(name, self._client.put_item, Item=item)
+        """See `CheckpointStore.save`; one write, and a read where another consumer of the name wrote meanwhile."""
+        known = self._known[name] if name in self._known else await self._read(name)
+        for _ in range(_ATTEMPTS):
+            kept = merged(None if known is None else _parse(name, known), positions)
+            text = json.dumps(kept.to_json())
+            if await self._replace(name, known, text):
+                self._known[name] = text
+                return
+            known = await self._read(name)
+            if known == text:
+                # An attempt of before was carried out, and its answer lost.
+                self._known[name] = text
+                return
+        raise CheckpointError(name=name, reason=f"others wrote it {_ATTEMPTS} times meanwhile")
+
+    async def _read(self, name: str) -> str | None:
+        answer = await self._call(name, self._client.get_item, Key={"name": {"S": name}}, ConsistentRead=True)
+        item = answer.get("Item")
+        if item is None:
+            return None
+        try:
+            return str(item["positions"]["S"])
+        except KeyError as error:
+            raise CheckpointError(name=name, reason=f"the item holds no positions: {error}") from error
+
+    async def _replace(self, name: str, known: str | None, text: str) -> bool:
+        condition: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(positions)"}
+        if known is not None:
+            condition = {
+                "ConditionExpression": "positions = :known",
+                "ExpressionAttributeValues": {":known": {"S": known}},
+            }
+        item = {"name": {"S": name}, "positions": {"S": text}}
+        try:
+            await self._call(name, self._client.put_item, Item=item, **condition)
+        except CheckpointError as error:
+            cause = error.__cause__
+            if isinstance(cause, ClientError) and cause.response["Error"].get("Code") == _CHANGED:
+                return False
+            raise
+        return True
 
     async def _call(self, name: str, method: Callable[..., dict[str, Any]], **request: Any) -> dict[str, Any]:
         call = partial(asyncio.to_thread, method, TableName=self._table_name, **request)
@@ -57,3 +97,10 @@ class DynamoDbCheckpointStore:
             return await retry(call, BackoffPolicy())
         except (ClientError, BotoCoreError, AwsError) as error:
             raise CheckpointError(name=name, reason=str(error)) from error
+
+
+def _parse(name: str, text: str) -> StreamPositions:
+    try:
+        return StreamPositions.from_json(json.loads(text))
+    except ValueError as error:
+        raise CheckpointError(name=name, reason=f"the item holds no positions: {error}") from error

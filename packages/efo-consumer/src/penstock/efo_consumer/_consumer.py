@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,8 @@ import pyarrow as pa
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer._checkpoint import SqliteCheckpointStore
 from penstock.efo_consumer._consumer_leases import ConsumerLeases
-from penstock.efo_consumer._initial import resolve_initial_positions
+from penstock.efo_consumer._consumer_records import records_of
+from penstock.efo_consumer._consumer_start import begin
 from penstock.efo_consumer._kinesis_backend import KinesisBackend
 from penstock.efo_consumer._positions import StreamPositions
 from penstock.efo_consumer._publisher import RecordPublisherType
@@ -23,10 +25,12 @@ from penstock.efo_consumer._reader_config import ReaderConfig
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+    from datetime import timedelta
     from types import TracebackType
 
     from penstock.efo_consumer._checkpoint import CheckpointStore
+    from penstock.efo_consumer._consumer_records import ConsumerRecord
     from penstock.efo_consumer._reader_api import FollowedBatch, ShardReader, ShardStats, StreamConsumer
     from penstock.efo_consumer._starting_position import StartingPosition
 
@@ -58,8 +62,11 @@ class Consumer:
             there before; None reads by polling.
         name: under which checkpoints are kept and leases are held: the same after a restart. Default: `efo`, or
             `default`.
-        start: where to begin without a checkpoint: LATEST, TRIM_HORIZON, a time, or positions, such as of a batch.
-        checkpoints: where checkpoints are kept: a SQLite file, or a store; None keeps none.
+        start: where to begin without a checkpoint: LATEST, TRIM_HORIZON, a time, or positions, such as of a batch; or
+            one of the first three for each stream by its name.
+        checkpoints: where checkpoints are kept: a SQLite file, or a store, in which the start is written down at once;
+            True for a file in the user's state directory, which tells endpoints apart and needs a `name` or `efo`;
+            None keeps none.
         aws: credentials, region and endpoint.
         config: bounds and times of the reader.
         max_records: of a batch; 0 for no bound.
@@ -67,6 +74,7 @@ class Consumer:
         with_encryption_type: add the columns `encryptionType` and `explicitHashKey`.
         reader: instead of one in this process, such as a `RemoteShardReader`; not closed.
         registry_path: the registry's SQLite file. Default: in the user's state directory.
+        clock: seconds that only grow.
     """
 
     def __init__(
@@ -75,8 +83,8 @@ class Consumer:
         *,
         efo: str | None = None,
         name: str | None = None,
-        start: StreamPositions | StartingPosition | str = "LATEST",
-        checkpoints: Path | CheckpointStore | None = None,
+        start: StreamPositions | StartingPosition | str | Mapping[str, StartingPosition | str] = "LATEST",
+        checkpoints: Path | CheckpointStore | bool | None = True,
         aws: AwsOptions | None = None,
         config: ReaderConfig | None = None,
         max_records: int = 0,
@@ -84,6 +92,7 @@ class Consumer:
         with_encryption_type: bool = False,
         reader: ShardReader | None = None,
         registry_path: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.streams = [streams] if isinstance(streams, str) else list(streams)
         if not self.streams or not all(self.streams):
@@ -91,7 +100,11 @@ class Consumer:
         self.name = name or efo or "default"
         self._efo = efo
         self._start = start
-        self._store = SqliteCheckpointStore(checkpoints) if isinstance(checkpoints, Path) else checkpoints
+        self._wants_name = checkpoints is True and not (name or efo)
+        self._uses_default_store = checkpoints is True and not self._wants_name
+        self._store: CheckpointStore | None = None
+        if not isinstance(checkpoints, bool):
+            self._store = SqliteCheckpointStore(checkpoints) if isinstance(checkpoints, Path) else checkpoints
         self._aws = aws or AwsOptions()
         self._config = config or ReaderConfig()
         self._limits = (max_records, max_bytes, with_encryption_type)
@@ -102,12 +115,17 @@ class Consumer:
         self._epoch = 0
         self._positions = StreamPositions({})
         self._saved: StreamPositions | None = None
+        self._done: ConsumerBatch | None = None
+        self._stopped = asyncio.Event()
+        self._clock = clock
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as exits:
             session = AwsSession(self._aws)
-            self._positions = await self._begin(session)
-            self._saved = self._positions
+            if self._uses_default_store:
+                self._store = SqliteCheckpointStore(namespace=session.endpoint_url("kinesis"))
+            saved = None if self._store is None else await self._store.load(self.name)
+            self._positions = await begin(session, self.streams, saved, self._start)
             consumers: tuple[StreamConsumer, ...] = ()
             if self._efo is not None:
                 exits.push_async_callback(self._leases.aclose)
@@ -124,6 +142,7 @@ class Consumer:
             )
             self._epoch = await reader.open(request)
             exits.push_async_callback(reader.close_session, self.name, self._epoch)
+            await self._keep_start(saved)
             self._reader = reader
             self._exits = exits.pop_all()
         return self
@@ -134,8 +153,12 @@ class Consumer:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._reader = None
-        await self._exits.aclose()
+        try:
+            if self._done is not None:
+                await self.checkpoint(self._done)
+        finally:
+            self._reader = None
+            await self._exits.aclose()
 
     @property
     def positions(self) -> StreamPositions:
@@ -153,14 +176,46 @@ class Consumer:
             CheckpointError: it cannot be written.
         """
         if self._store is None:
+            if self._wants_name:
+                raise EfoConsumerConfigError(option="name", reason="is needed for a checkpoint to be found again")
             raise EfoConsumerConfigError(option="checkpoints", reason="is needed for a checkpoint; else use commit")
         await self._store.save(self.name, batch.positions)
         self._saved = batch.positions
+        self._done = None
         await self.commit(batch)
 
     async def commit(self, batch: ConsumerBatch) -> None:
         """Drop what lies before the batch's positions from memory: the caller keeps the positions itself."""
         await self._open_reader().commit(self.name, self._epoch, batch.positions)
+
+    async def records(self, *, checkpoint_interval: timedelta | None = None) -> AsyncGenerator[ConsumerRecord, None]:
+        """Give the records one by one.
+
+        Args:
+            checkpoint_interval: writes a checkpoint that often, and at the end of the context, behind the last batch
+                of which the caller has asked for the record after its last: nothing unfinished is passed over. None
+                writes none.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        written = self._clock()
+        async with aclosing(self._iterate()) as batches:
+            async for batch in batches:
+                for record in records_of(batch.records):
+                    yield record
+                if checkpoint_interval is None:
+                    await self.commit(batch)
+                elif (now := self._clock()) - written >= checkpoint_interval.total_seconds():
+                    await self.checkpoint(batch)
+                    written = now
+                else:
+                    self._done = batch
+                    await self.commit(batch)
+
+    def stop(self) -> None:
+        """End the iteration, behind the batch that the caller has: for a signal handler of the event loop."""
+        self._stopped.set()
 
     async def stats(self) -> list[ShardStats]:
         """Give the numbers of each shard."""
@@ -196,29 +251,28 @@ class Consumer:
     async def _next(self, steps: AsyncGenerator[FollowedBatch, None]) -> FollowedBatch | None:
         step = asyncio.ensure_future(anext(steps, None))
         lost = asyncio.ensure_future(self._leases.lost())
+        stopped = asyncio.ensure_future(self._stopped.wait())
         try:
-            await asyncio.wait((step, lost), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((step, lost, stopped), return_when=asyncio.FIRST_COMPLETED)
             if lost.done():
                 raise lost.result()
-            return await step
+            return None if stopped.done() else await step
         finally:
-            step.cancel()
-            lost.cancel()
-            await asyncio.gather(step, lost, return_exceptions=True)
+            for task in (step, lost, stopped):
+                task.cancel()
+            await asyncio.gather(step, lost, stopped, return_exceptions=True)
 
-    async def _begin(self, session: AwsSession) -> StreamPositions:
-        saved = await self._store.load(self.name) if self._store is not None else None
-        start = self._start
-        if saved is None and isinstance(start, StreamPositions):
-            saved = start
-        known = {} if saved is None else {s: shards for s, shards in saved.streams.items() if s in self.streams}
-        new = [stream for stream in self.streams if stream not in known]
-        if new:
-            if isinstance(start, StreamPositions):
-                raise EfoConsumerConfigError(option="start", reason=f"has no positions in {', '.join(new)}")
-            found = await asyncio.to_thread(resolve_initial_positions, session, new, start)
-            known |= found.streams
-        return StreamPositions(known)
+    async def _keep_start(self, saved: StreamPositions | None) -> None:
+        """LATEST resolved again, by a restart before the first checkpoint, would skip records: it is written down.
+
+        Not in the default file: who never asks for a checkpoint there begins at `start` each time.
+        """
+        known = {} if saved is None else saved.streams
+        new = {stream: shards for stream, shards in self._positions.streams.items() if stream not in known}
+        if self._store is not None and new and not self._uses_default_store:
+            await self._store.save(self.name, StreamPositions(new))
+            new = {}
+        self._saved = None if new else self._positions
 
     def _open_reader(self) -> ShardReader:
         if self._reader is None:

@@ -247,14 +247,14 @@ class CheckpointError(EfoConsumerError):
     """Where a consumer stands cannot be read or written.
 
     Attributes:
-        name: of the checkpoint.
+        name: of the checkpoint; empty where it is about none in particular.
         reason: the cause's words.
     """
 
     def __init__(self, *, name: str, reason: str) -> None:
         self.name = name
         self.reason = reason
-        super().__init__(f"checkpoint {name!r}: {reason}")
+        super().__init__(f"checkpoint {name!r}: {reason}" if name else f"checkpoints: {reason}")
 
 
 class ShardReaderError(EfoConsumerError):

@@ -1,0 +1,152 @@
+"""The consumer's comforts, over the emulator's sockets: starts, ends, checkpoints that nobody has to ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock.aws import AwsOptions
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    Consumer,
+    DynamoDbCheckpointStore,
+    EfoConsumerConfigError,
+    ShardPosition,
+    SqliteCheckpointStore,
+    StreamPositions,
+)
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(enforce_limits=False) as running:
+        for stream in ("orders", "returns"):
+            running.client().create_stream(StreamName=stream, ShardCount=1)
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+def aws(emulator: RunningEmulator) -> AwsOptions:
+    return emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))
+
+
+def put(emulator: RunningEmulator, stream: str, *data: bytes) -> None:
+    for row in data:
+        emulator.client().put_record(StreamName=stream, Data=row, PartitionKey="k")
+
+
+async def take(consumer: Consumer, count: int, interval: timedelta | None = None) -> list[bytes]:
+    """The first records; the next is never asked for, so that the last is not done."""
+    taken: list[bytes] = []
+    async with asyncio.timeout(30):
+        async for record in consumer.records(checkpoint_interval=interval):
+            taken.append(record.data)
+            if len(taken) == count:
+                break
+    return taken
+
+
+@pytest.mark.parametrize("interval", [timedelta(0), timedelta(hours=1)])
+async def test_records_are_checkpointed_behind_what_the_caller_is_done_with(
+    emulator: RunningEmulator, interval: timedelta
+) -> None:
+    """By the interval or at the end of the context; of the batch in hand nothing is passed over."""
+    put(emulator, "orders", *(b"%d" % number for number in range(6)))
+
+    def consumer() -> Consumer:
+        return Consumer("orders", name="billing", start="TRIM_HORIZON", aws=aws(emulator), max_records=2)
+
+    async with consumer() as first:
+        assert await take(first, 3, interval) == [b"0", b"1", b"2"]
+    async with consumer() as second:
+        assert await take(second, 4, interval) == [b"2", b"3", b"4", b"5"]
+
+
+async def test_a_stop_ends_the_iteration_behind_the_batch_in_hand(emulator: RunningEmulator) -> None:
+    """As from a signal handler, while nothing comes; the checkpoint is written on the way out."""
+    put(emulator, "orders", b"a", b"b")
+    seen: list[tuple[str, bytes]] = []
+    async with Consumer("orders", name="billing", start="TRIM_HORIZON", aws=aws(emulator)) as consumer:
+        async with asyncio.timeout(30):
+            async for record in consumer.records(checkpoint_interval=timedelta(hours=1)):
+                seen.append((record.partition_key, record.data))
+                if record.data == b"b":
+                    asyncio.get_running_loop().call_soon(consumer.stop)
+    assert seen == [("k", b"a"), ("k", b"b")]
+    put(emulator, "orders", b"c")
+    async with Consumer("orders", name="billing", start="TRIM_HORIZON", aws=aws(emulator)) as consumer:
+        assert await take(consumer, 1) == [b"c"]
+
+
+async def test_each_stream_may_have_a_start_of_its_own(emulator: RunningEmulator) -> None:
+    """By name; one without is told."""
+    put(emulator, "orders", b"old")
+    put(emulator, "returns", b"old")
+    start = {"orders": "LATEST", "returns": "TRIM_HORIZON"}
+    async with Consumer(["orders", "returns"], start=start, aws=aws(emulator)) as consumer:
+        put(emulator, "orders", b"new")
+        assert sorted(await take(consumer, 2)) == [b"new", b"old"]
+    with pytest.raises(EfoConsumerConfigError, match="returns"):
+        async with Consumer(["orders", "returns"], start={"orders": "LATEST"}, aws=aws(emulator)):
+            pass
+
+
+async def test_latest_is_resolved_once_although_nothing_was_checkpointed(
+    emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """A consumer that died before its first checkpoint goes on at its first start, and skips nothing."""
+
+    def consumer() -> Consumer:
+        return Consumer("orders", name="billing", checkpoints=tmp_path / "billing.db", aws=aws(emulator))
+
+    async with consumer():
+        pass
+    put(emulator, "orders", b"between")
+    async with consumer() as second:
+        assert await take(second, 1) == [b"between"]
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(kind: str, tmp_path: Path) -> None:
+    """Consumers of one name, each of another stream, write to one place in turns: each finds its own again."""
+    with running_emulator(companions=("dynamodb",) if kind == "dynamodb" else ()) as running:
+        if kind == "dynamodb":
+            running.client("dynamodb").create_table(
+                TableName="shared-checkpoints",
+                KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        stores = {
+            stream: SqliteCheckpointStore(tmp_path / "all.db")
+            if kind == "sqlite"
+            else DynamoDbCheckpointStore(running, "shared-checkpoints")
+            for stream in ("orders", "returns")
+        }
+        for number in ("1", "2", "3"):
+            for stream, store in stores.items():
+                await store.save("billing", StreamPositions({stream: {"shard": ShardPosition.after(number)}}))
+        for store in stores.values():
+            found = await store.load("billing")
+            assert found is not None
+            assert found.streams == {stream: {"shard": ShardPosition.after("3")} for stream in ("orders", "returns")}
+
+
+async def test_the_default_file_keeps_endpoints_apart_and_looking_makes_no_file(tmp_path: Path) -> None:
+    """Names are those of the endpoint; a place that is only looked at stays as it is."""
+    one, two = SqliteCheckpointStore(namespace="https://one"), SqliteCheckpointStore(namespace="https://two")
+    assert (await one.load("billing"), await one.names()) == (None, [])
+    assert not (tmp_path / "state").exists()
+    positions = StreamPositions({"orders": {"shard": ShardPosition.after("1")}})
+    await one.save("billing", positions)
+    assert (await one.load("billing"), await one.names()) == (positions, ["billing"])
+    assert (await two.load("billing"), await two.names()) == (None, [])
