@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.efo_consumer import ShardPosition, SqliteCheckpointStore, StreamPositions
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import Consumer, ShardPosition, SqliteCheckpointStore, StreamPositions
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
 SHARD = "shardId-000000000000"
@@ -25,8 +27,8 @@ def emulator() -> Iterator[RunningEmulator]:
         yield running
 
 
-def run(emulator: RunningEmulator, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = os.environ | {
+def environment(emulator: RunningEmulator, folder: Path) -> dict[str, str]:
+    return os.environ | {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "PENSTOCK_READER_REGION": "us-east-1",
@@ -34,8 +36,12 @@ def run(emulator: RunningEmulator, folder: Path, *arguments: str) -> subprocess.
         "PENSTOCK_READER_ENDPOINT_URL": emulator.tls_endpoint_url,
         "XDG_STATE_HOME": str(folder),
     }
+
+
+def run(emulator: RunningEmulator, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock.services.shard_reader", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    variables = environment(emulator, folder)
+    return subprocess.run(command, capture_output=True, text=True, env=variables, timeout=60, check=False)
 
 
 def put(emulator: RunningEmulator, *data: bytes) -> list[str]:
@@ -84,3 +90,69 @@ def test_lag_is_the_age_of_the_first_record_behind_the_checkpoint(emulator: Runn
     done = run(emulator, tmp_path, "tail", "nothing")
     assert done.returncode == 2
     assert "nothing" in done.stderr
+
+
+def test_lag_of_a_stream_needs_no_more_than_its_name(
+    emulator: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It finds what consumers keep by default, a line per consumer and shard; and says so where there is nothing."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    put(emulator, b"first")
+    none = run(emulator, tmp_path, "lag", "orders")
+    assert (none.returncode, none.stdout) == (2, "")
+    assert "orders" in none.stderr
+    assert "--checkpoints" in none.stderr
+
+    async def consume(name: str) -> None:
+        options = emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))
+        async with Consumer("orders", name=name, start="TRIM_HORIZON", aws=options) as consumer:
+            async for batch in consumer:
+                await consumer.checkpoint(batch)
+                return
+
+    for name in ("billing", "audit"):
+        asyncio.run(consume(name))
+    done = run(emulator, tmp_path, "lag", "orders", "--json")
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["consumer"], row["streamName"], row["shardId"], row["secondsBehind"]) for row in rows] == [
+        (name, "orders", SHARD, 0.0) for name in ("audit", "billing")
+    ]
+    mistyped = run(emulator, tmp_path, "lag", "--name", "biling")
+    assert mistyped.returncode == 2
+    assert "audit, billing" in mistyped.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("tail", "orders", "--count", "0"), ("tail", "orders", "--count", "-1"), ("lag", "--watch", "-3")],
+)
+def test_numbers_that_would_never_end_are_refused(
+    emulator: RunningEmulator, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    """With code 2, and the flag's name."""
+    done = run(emulator, tmp_path, *arguments)
+    assert done.returncode == 2
+    assert arguments[-2] in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_tail_and_lets_its_stream_consumer_go(
+    emulator: RunningEmulator, tmp_path: Path, number: signal.Signals
+) -> None:
+    """With code 0 and without a word: a stream consumer that is left behind would be paid for by the hour."""
+    put(emulator, b"first")
+    command = [sys.executable, "-m", "penstock.services.shard_reader"]
+    command += ["tail", "orders", "--efo", "look", "--from", "TRIM_HORIZON"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(emulator, tmp_path)
+    ) as tail:
+        assert tail.stdout is not None
+        assert "first" in tail.stdout.readline()
+        tail.send_signal(number)
+        _, errors = tail.communicate(timeout=30)
+    assert (tail.returncode, errors) == (0, "")
+    client = emulator.client()
+    arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+    left = client.list_stream_consumers(StreamARN=arn)["Consumers"]
+    assert [one for one in left if one["ConsumerStatus"] == "ACTIVE"] == []

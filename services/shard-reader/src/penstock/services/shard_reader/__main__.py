@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import logging
+import os
+import signal
 import sys
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Coroutine, Sequence
+from typing import Any, Final
 
 from penstock.aws import AwsError
 from penstock.efo_consumer import EfoConsumerError
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import PenstockRpcError, run_service
 from penstock.rpc.telemetry import set_up_tracing
+from penstock.services.shard_reader._lag import add_lag_arguments, lag
 from penstock.services.shard_reader._serve import reader_server
 from penstock.services.shard_reader._settings import ReaderSettings, add_aws_arguments, aws_options
-from penstock.services.shard_reader._tail import add_lag_arguments, add_tail_arguments, lag, tail
+from penstock.services.shard_reader._tail import add_tail_arguments, tail
 
 NAME: Final = "penstock-reader"
 
@@ -41,13 +45,24 @@ def _look(arguments: argparse.Namespace) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     look = tail if arguments.command == "tail" else lag
     try:
-        asyncio.run(look(arguments, aws_options(arguments), sys.stdout))
+        asyncio.run(_until_told(look(arguments, aws_options(arguments), sys.stdout)))
     except (AwsError, EfoConsumerError, RegistrationError) as error:
         return _refuse(error)
     except (KeyboardInterrupt, BrokenPipeError):
-        # Who looks stops looking when it is enough.
+        # Who looks stops looking when it is enough. What is left in the buffer has nowhere to go at exit.
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return 0
+
+
+async def _until_told(look: Coroutine[Any, Any, None]) -> None:
+    # Killed in the midst, `tail --efo` would leave a stream consumer behind that is paid for by the hour.
+    loop, task = asyncio.get_running_loop(), asyncio.ensure_future(look)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, task.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _serve(arguments: argparse.Namespace) -> int:
