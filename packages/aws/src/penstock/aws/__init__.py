@@ -1,11 +1,15 @@
 """AWS sessions, signed JSON calls, back-off and error classes for Penstock."""
 
-from penstock.aws._backoff import BackoffPolicy, retry
-from penstock.aws._classify import ErrorKind, are_credentials_refused, classify, classify_code, error_code
-from penstock.aws._json_client import JsonClient, service_error
-from penstock.aws._options import AwsOptions
-from penstock.aws._session import AwsSession
-from penstock.aws.errors import AwsConnectionError, AwsError, AwsOptionError, AwsServiceError
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.aws._backoff import BackoffPolicy, retry
+    from penstock.aws._classify import ErrorKind, are_credentials_refused, classify, classify_code, error_code
+    from penstock.aws._json_client import JsonClient, service_error
+    from penstock.aws._options import AwsOptions
+    from penstock.aws._session import AwsSession
+    from penstock.aws.errors import AwsConnectionError, AwsError, AwsOptionError, AwsServiceError
 
 __all__ = [
     "AwsConnectionError",
@@ -24,3 +28,25 @@ __all__ = [
     "retry",
     "service_error",
 ]
+
+_MODULES = {
+    "_backoff": ("BackoffPolicy", "retry"),
+    "_classify": ("ErrorKind", "are_credentials_refused", "classify", "classify_code", "error_code"),
+    "_json_client": ("JsonClient", "service_error"),
+    "_options": ("AwsOptions",),
+    "_session": ("AwsSession",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: Spark imports this package in processes that need little of it.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
