@@ -11,8 +11,7 @@ from opentelemetry.trace import use_span
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.aws import AwsSession, JsonClient
-from penstock.efo_consumer import Shard, StreamIdentity, list_shards, read_once
-from penstock.efo_consumer._schema import to_read_batch
+from penstock.efo_consumer import Shard, StreamIdentity, list_shards, read_once, to_read_batch
 from penstock.spark_plugin._bounds import BoundedShard, Bounds
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._garbage import freeze_garbage
