@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from penstock.aws import AwsSession
-    from penstock.efo_consumer._http1_answer import Outcome
+    from penstock.efo_consumer._subscription import Outcome
 
 # Events that wait for the caller before the socket is left unread; TLS's buffer and the kernel's come on top.
 _READ_AHEAD_BYTES = 256 * 1024
@@ -33,7 +33,7 @@ class Http1Subscription(asyncio.BufferedProtocol):
 
     def __init__(self, answer: Http1Answer) -> None:
         self._answer = answer
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[Outcome | None] = deque()
         self._waiting_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._paused = False
@@ -107,7 +107,7 @@ class Http1Subscription(asyncio.BufferedProtocol):
         """See asyncio."""
         self._enter(self._answer.closed(exc))
 
-    def _enter(self, outcomes: list[Outcome]) -> None:
+    def _enter(self, outcomes: list[Outcome | None]) -> None:
         if self._answer.ended:
             self._hang_up()
         if self._closed:

@@ -11,6 +11,7 @@ from penstock.efo_consumer._http1_body import BodyBuffer, BufferPool, Framing
 from penstock.efo_consumer._subscription import (
     MAX_ERROR_BODY_BYTES,
     OPERATION,
+    Outcome,
     SubscriptionEvent,
     SubscriptionParser,
 )
@@ -19,9 +20,6 @@ from penstock.efo_consumer.errors import EfoConsumerError, SubscriptionConnectio
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from penstock.aws import AwsServiceError
-
-    Outcome = SubscriptionEvent | EfoConsumerError | AwsServiceError | None
 
 
 class Http1Answer:
@@ -58,19 +56,19 @@ class Http1Answer:
         """Where to receive into; see `BodyBuffer.room`."""
         return self._body.room(size_hint)
 
-    def received(self, size: int) -> list[Outcome]:
+    def received(self, size: int) -> list[Outcome | None]:
         """So many bytes were written to the room; what they complete."""
         self._body.received(size)
         if self.ended:
             return []
         return self._read(self._read_body if self.accepted else self._read_head)
 
-    def closed(self, error: Exception | None = None) -> list[Outcome]:
+    def closed(self, error: Exception | None = None) -> list[Outcome | None]:
         """The connection ended, by this error if it did not end properly."""
         if self.ended:
             return []
         # A refusal may last until the end of the connection, and so may the answer.
-        last: list[Outcome] = []
+        last: list[Outcome | None] = []
         if error is None:
             last = self._read(self._read_last)
         if not self.ended:
@@ -80,8 +78,8 @@ class Http1Answer:
             self._end()
         return last
 
-    def _read(self, step: Callable[[list[Outcome]], None]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
+    def _read(self, step: Callable[[list[Outcome | None]], None]) -> list[Outcome | None]:
+        outcomes: list[Outcome | None] = []
         try:
             step(outcomes)
         except h11.RemoteProtocolError as error:
@@ -94,13 +92,13 @@ class Http1Answer:
             self._end()
         return outcomes
 
-    def _read_last(self, outcomes: list[Outcome]) -> None:
+    def _read_last(self, outcomes: list[Outcome | None]) -> None:
         if not self.accepted:
             self._read_head(outcomes)
         elif self._body.may_end:
             outcomes.append(self._ending())
 
-    def _read_head(self, outcomes: list[Outcome]) -> None:
+    def _read_head(self, outcomes: list[Outcome | None]) -> None:
         # Nothing to read means the end of the connection, to h11 as well.
         self._h11.receive_data(self._body.take_raw())
         while True:
@@ -131,7 +129,7 @@ class Http1Answer:
         self._body.room(len(rest))[: len(rest)] = rest
         self._body.received(len(rest))
 
-    def _read_body(self, outcomes: list[Outcome]) -> None:
+    def _read_body(self, outcomes: list[Outcome | None]) -> None:
         body, parser = self._body, self._parser
         while body.unwrap():
             found, start = parser.feed_in_place(body.data, body.start, body.end)

@@ -68,6 +68,10 @@ class SubscriptionEvent(NamedTuple):
     wire_bytes: int
 
 
+Outcome = SubscriptionEvent | EfoConsumerError | AwsServiceError
+"""What bytes of an answer come to."""
+
+
 class Subscription(Protocol):
     """A SubscribeToShard answer under way. Belongs to one task."""
 
@@ -132,20 +136,18 @@ class SubscriptionParser:
         """Bytes taken in that no event accounts for yet."""
         return self._frames.pending_bytes + self._silent_bytes
 
-    def feed(self, chunk: bytes) -> list[SubscriptionEvent | EfoConsumerError | AwsServiceError]:
+    def feed(self, chunk: bytes) -> list[Outcome]:
         """The events that the chunk completes; after an error, no chunk may follow."""
-        outcomes: list[SubscriptionEvent | EfoConsumerError | AwsServiceError] = []
+        outcomes: list[Outcome] = []
         try:
             self._enter(self._frames.feed(chunk), outcomes)
         except (EfoConsumerError, AwsServiceError) as error:
             outcomes.append(error)
         return outcomes
 
-    def feed_in_place(
-        self, data: bytearray, start: int, end: int
-    ) -> tuple[list[SubscriptionEvent | EfoConsumerError | AwsServiceError], int]:
+    def feed_in_place(self, data: bytearray, start: int, end: int) -> tuple[list[Outcome], int]:
         """The events in `data[start:end]`, and where the next begins; see `FrameDecoder.cut`. Nothing keeps `data`."""
-        outcomes: list[SubscriptionEvent | EfoConsumerError | AwsServiceError] = []
+        outcomes: list[Outcome] = []
         try:
             frames, start = self._frames.cut(data, start, end)
             self._enter(frames, outcomes)
@@ -153,9 +155,7 @@ class SubscriptionParser:
             outcomes.append(error)
         return outcomes, start
 
-    def _enter(
-        self, frames: list[Frame], outcomes: list[SubscriptionEvent | EfoConsumerError | AwsServiceError]
-    ) -> None:
+    def _enter(self, frames: list[Frame], outcomes: list[Outcome]) -> None:
         for frame in frames:
             event = self._event(frame)
             if event is not None:
