@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
-from enum import StrEnum
+from enum import EnumType, StrEnum
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from penstock.aws import AwsError, BackoffPolicy
@@ -157,7 +157,8 @@ class _Reader:
         try:
             return parse(text)
         except (ValueError, OverflowError) as error:
-            raise EfoConsumerConfigError(option=name, reason=f"{text!r} cannot be read: {error}") from error
+            known = f"is none of {', '.join(parse)}" if isinstance(parse, EnumType) else f"cannot be read: {error}"
+            raise EfoConsumerConfigError(option=name, reason=f"{text!r} {known}") from error
 
     def backoff(self, key: str, default: BackoffPolicy) -> BackoffPolicy:
         retries = self.value(f"{key}.maxretries", int, default.max_attempts - 1)

@@ -74,7 +74,7 @@ class ReaderSettings:
         """
         given = {name: value for name, value in vars(arguments).items() if value}
         numbers = {name: _number(name, given[name], int) for name in _BYTES if name in given}
-        times = {name: timedelta(seconds=_number(name, given[name], float)) for name in _SECONDS if name in given}
+        times = {name: _number(name, given[name], _time) for name in _SECONDS if name in given}
         transport = {"subscribeTransport": given[_SUBSCRIBE_TRANSPORT]} if _SUBSCRIBE_TRANSPORT in given else {}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
@@ -118,8 +118,12 @@ def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:
 def _number(name: str, value: str, kind: Callable[[str], T]) -> T:
     try:
         return kind(value)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise EfoConsumerConfigError(option=name, reason=f"{value!r} is not a number") from error
+
+
+def _time(value: str) -> timedelta:
+    return timedelta(seconds=float(value))
 
 
 def _boolean(name: str, value: str) -> bool:
