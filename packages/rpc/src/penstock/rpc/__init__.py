@@ -5,16 +5,26 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, open_aio_channel, open_channel
+    from penstock.rpc._loop_thread import LoopThread
     from penstock.rpc._run import run_service
     from penstock.rpc._security import ClientSecurity, ServerSecurity, is_loopback
     from penstock.rpc._server import GrpcServer, Register, ServerSettings
     from penstock.rpc._status import StatusTable, abort_with, status_of, typed_error
-    from penstock.rpc.errors import PenstockRpcError, RpcOptionError, ServerStartError
+    from penstock.rpc.errors import (
+        LoopThreadClosedError,
+        LoopThreadForkedError,
+        PenstockRpcError,
+        RpcOptionError,
+        ServerStartError,
+    )
 
 __all__ = [
     "DEFAULT_MAX_MESSAGE_BYTES",
     "ClientSecurity",
     "GrpcServer",
+    "LoopThread",
+    "LoopThreadClosedError",
+    "LoopThreadForkedError",
     "PenstockRpcError",
     "Register",
     "RpcOptionError",
@@ -33,6 +43,7 @@ __all__ = [
 
 _MODULES = {
     "_channel": ("DEFAULT_MAX_MESSAGE_BYTES", "open_aio_channel", "open_channel"),
+    "_loop_thread": ("LoopThread",),
     "_run": ("run_service",),
     "_security": ("ClientSecurity", "ServerSecurity", "is_loopback"),
     "_server": ("GrpcServer", "Register", "ServerSettings"),

@@ -2,7 +2,9 @@
 
 PenstockRpcError
 ├── RpcOptionError         a setting is missing, contradictory or unsafe
-└── ServerStartError       the server could not bind or read its certificates
+├── ServerStartError       the server could not bind or read its certificates
+├── LoopThreadClosedError  a LoopThread was used after `close()`
+└── LoopThreadForkedError  a LoopThread was used after a fork
 """
 
 
@@ -29,3 +31,21 @@ class ServerStartError(PenstockRpcError):
         super().__init__(f"could not listen on {address}: {reason}")
         self.address = address
         self.reason = reason
+
+
+class LoopThreadClosedError(PenstockRpcError):
+    """A `LoopThread` was used after `close()`, or closed while a call waited."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is closed")
+        self.name = name
+
+
+class LoopThreadForkedError(PenstockRpcError):
+    """A `LoopThread` was used in a child of the process that made it: threads do not survive a fork."""
+
+    def __init__(self, name: str, *, made_in: int, used_in: int) -> None:
+        super().__init__(f"{name} belongs to process {made_in} and cannot be used in {used_in}: make one there")
+        self.name = name
+        self.made_in = made_in
+        self.used_in = used_in

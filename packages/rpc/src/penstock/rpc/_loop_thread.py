@@ -1,0 +1,167 @@
+"""An event loop for callers that have none: a Spark driver or task, a notebook."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from penstock.rpc.errors import LoopThreadClosedError, LoopThreadForkedError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+    from types import TracebackType
+
+T = TypeVar("T")
+CLOSE_SECONDS = 5.0
+"""How long `close` waits unless told otherwise."""
+
+
+class LoopThread:
+    """An event loop on a thread of its own, whose coroutines other threads call; a context manager.
+
+    The thread is a daemon: it never keeps a process alive. It belongs to the process that made it: a child that was
+    forked has no such thread, and must make its own. Trace context and other context variables of the caller go along.
+
+    Args:
+        name: of the thread.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._process_id = os.getpid()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._closed
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
+        """Run a coroutine on the loop, wait for it, and return or raise what it does.
+
+        When the wait ends early, by a time-out or an interrupt such as Ctrl-C, the coroutine is cancelled.
+
+        Raises:
+            LoopThreadClosedError: the loop is closed, or was closed meanwhile.
+            LoopThreadForkedError: this process is a fork of the one that made the loop.
+            RuntimeError: called from a coroutine on this very loop, which would wait for itself.
+            TimeoutError: it took longer than `timeout_seconds`.
+        """
+        try:
+            future = self._submit(coroutine)
+        except BaseException:
+            # Nobody else will run it: without this, Python would warn of a coroutine that was never awaited.
+            coroutine.close()
+            raise
+        try:
+            return future.result(timeout_seconds)
+        except concurrent.futures.CancelledError as error:
+            if self._closed:
+                raise LoopThreadClosedError(self._name) from error
+            raise
+        except BaseException:
+            future.cancel()
+            raise
+
+    def iterate(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+        """Give what an async generator of this loop gives. Closing the iterator closes it there.
+
+        Raises:
+            LoopThreadClosedError: the loop is closed, or was closed meanwhile.
+            LoopThreadForkedError: this process is a fork of the one that made the loop.
+        """
+
+        async def following() -> tuple[T] | None:
+            async for item in items:
+                return (item,)
+            return None
+
+        async def end() -> None:
+            await items.aclose()
+
+        try:
+            while (item := self.call(following())) is not None:
+                yield item[0]
+        finally:
+            # Closed meanwhile, or forked: then it has ended, or is not ours to end.
+            with suppress(LoopThreadClosedError, LoopThreadForkedError):
+                self.call(end())
+
+    def close(
+        self,
+        last: Callable[[], Coroutine[Any, Any, None]] | None = None,
+        *,
+        timeout_seconds: float = CLOSE_SECONDS,
+    ) -> None:
+        """Cancel what still runs, then run `last`, then end the loop and its thread. A second call does nothing.
+
+        In a forked child it does nothing either. What takes longer than `timeout_seconds` is left to die with the
+        process.
+
+        Raises:
+            RuntimeError: called from a coroutine on this very loop.
+        """
+        if os.getpid() != self._process_id:
+            return
+        self._refuse_own_thread()
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        ending = asyncio.run_coroutine_threadsafe(_end(last), self._loop)
+        try:
+            with suppress(TimeoutError):
+                ending.result(timeout_seconds)
+        finally:
+            ending.cancel()
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join(timeout_seconds)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        # Before the lock, which another thread of the parent may have held when it forked.
+        if os.getpid() != self._process_id:
+            raise LoopThreadForkedError(self._name, made_in=self._process_id, used_in=os.getpid())
+        self._refuse_own_thread()
+        with self._lock:
+            if self._closed:
+                raise LoopThreadClosedError(self._name)
+            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def _refuse_own_thread(self) -> None:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError(f"a coroutine of the loop {self._name!r} would wait for itself: await there instead")
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.close()
+
+
+async def _end(last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)
+    try:
+        if last is not None:
+            await last()
+    finally:
+        await asyncio.get_running_loop().shutdown_asyncgens()
