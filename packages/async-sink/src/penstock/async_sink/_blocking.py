@@ -1,20 +1,14 @@
 """For callers without an event loop, such as Spark's tasks."""
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from time import monotonic
-from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Protocol, Self
 
 import pyarrow as pa
-from opentelemetry import context as otel_context
-from opentelemetry.context import Context
 
 from penstock.async_sink._metrics import SinkMetrics
-
-T = TypeVar("T")
+from penstock.rpc import LoopThread
 
 
 @dataclass(frozen=True)
@@ -62,53 +56,6 @@ class SupportsWriteBatches(Protocol):
         """A writer with an empty buffer."""
 
 
-class _LoopThread:
-    """An event loop on a thread of its own: requests go on while the caller makes its next batch."""
-
-    def __init__(self, name: str) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-        finally:
-            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
-            self._loop.run_until_complete(self._loop.shutdown_default_executor())
-            self._loop.close()
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-
-    def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run on the loop and wait; an interrupt of the caller cancels it."""
-        future = asyncio.run_coroutine_threadsafe(_in_context(coroutine, otel_context.get_current()), self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-
-async def _in_context(coroutine: Coroutine[Any, Any, T], context: Context) -> T:
-    token = otel_context.attach(context)
-    try:
-        return await coroutine
-    finally:
-        otel_context.detach(token)
-
-
 def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch]) -> SinkSummary:
     """Write record batches; return when the destination has acknowledged every record.
 
@@ -124,7 +71,7 @@ def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch])
             written all the same: delivery is at least once.
     """
     began = monotonic()
-    with _LoopThread("async-sink") as loop:
+    with LoopThread("async-sink") as loop:
         writer = sink.create_writer()
         loop.call(writer.__aenter__())
         try:
