@@ -3,8 +3,6 @@
 import asyncio
 import concurrent.futures
 import logging
-import os
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -24,11 +22,10 @@ from penstock.operator_attributes.errors import (
     SchedulerClosedError,
     WrongProcessError,
 )
-from penstock.rpc import ClientSecurity
+from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS: Final = 5.0
 # Of the time that a claim has left: two renewals may fail before it runs out.
 _RENEW_AFTER: Final = 1 / 3
 
@@ -70,16 +67,17 @@ class BlockingStageScheduler:
 
     def __init__(self, make: Callable[[], StageSchedulerApi]) -> None:
         """Start the thread and call `make` there."""
-        self._process_id = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._closing = asyncio.Event()
-        self._closed = False
-        self._lock = threading.Lock()
         self._renewals: dict[tuple[str, str, int], asyncio.Task[None]] = {}
-        self._ready: concurrent.futures.Future[StageSchedulerApi] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._run, args=(make,), name="penstock stage scheduler", daemon=True)
-        self._thread.start()
-        self._api = self._ready.result()
+        self._thread = LoopThread("penstock stage scheduler")
+
+        async def open_api() -> StageSchedulerApi:
+            return make()
+
+        try:
+            self._api = self._thread.call(open_api())
+        except BaseException:
+            self._thread.close()
+            raise
 
     def submit(
         self,
@@ -173,14 +171,7 @@ class BlockingStageScheduler:
 
     def close(self) -> None:
         """End what is under way and let go of everything; claims that are held run out. May be repeated."""
-        if os.getpid() != self._process_id:
-            return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.close(self._api.close)
 
     def __enter__(self) -> Self:
         return self
@@ -191,24 +182,15 @@ class BlockingStageScheduler:
         self.close()
 
     def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        if os.getpid() != self._process_id:
-            raise WrongProcessError(opened_in=self._process_id, used_in=os.getpid())
-
         async def run() -> T:
             return await call()
 
-        with self._lock:
-            if self._closed:
-                raise SchedulerClosedError
-            # The task takes this thread's context along: spans there are children of the caller's.
-            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError as error:
+            return self._thread.call(run())
+        except LoopThreadForkedError as error:
+            raise WrongProcessError(opened_in=error.made_in, used_in=error.used_in) from error
+        except (LoopThreadClosedError, concurrent.futures.CancelledError) as error:
             raise SchedulerClosedError from error
-        except BaseException:
-            future.cancel()
-            raise
 
     def _stop_renewing(self, claim: Claim) -> None:
         task = self._renewals.pop(_key(claim), None)
@@ -231,31 +213,6 @@ class BlockingStageScheduler:
         finally:
             if self._renewals.get(_key(claim)) is asyncio.current_task():
                 del self._renewals[_key(claim)]
-
-    def _run(self, make: Callable[[], StageSchedulerApi]) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._live(make))
-        finally:
-            with self._lock:
-                self._closed = True
-            self._loop.close()
-
-    async def _live(self, make: Callable[[], StageSchedulerApi]) -> None:
-        try:
-            api = make()
-        except BaseException as error:
-            self._ready.set_exception(error)
-            return
-        try:
-            self._ready.set_result(api)
-            await self._closing.wait()
-        finally:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await api.close()
 
 
 def _key(claim: Claim) -> tuple[str, str, int]:
