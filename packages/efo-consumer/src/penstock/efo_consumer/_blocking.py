@@ -2,74 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._client import CALL_SECONDS, RemoteShardReader
 from penstock.efo_consumer._fleet import FleetShardReader
 from penstock.efo_consumer._publisher import RecordPublisherType
 from penstock.efo_consumer._reader_api import OpenRequest, StreamConsumer
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
+from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Sequence
 
     from penstock.efo_consumer._positions import StreamPositions
     from penstock.efo_consumer._reader_api import PositionsSnapshot, ShardReader, ShardStats
     from penstock.rpc import ClientSecurity
-
-T = TypeVar("T")
-_CLOSE_SECONDS = 5.0
-
-
-class LoopThread:
-    """An event loop on a thread of its own. The thread is a daemon: it never keeps a process alive."""
-
-    def __init__(self, name: str) -> None:
-        self._closed = False
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    def call(self, coroutine: Coroutine[Any, Any, T], timeout_seconds: float | None = None) -> T:
-        """Run a coroutine on the loop and wait for its result; it is cancelled when the wait ends early.
-
-        Raises:
-            TimeoutError: it took longer than `timeout_seconds`.
-        """
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        try:
-            return future.result(timeout_seconds)
-        except BaseException:
-            future.cancel()
-            raise
-
-    def close(self) -> None:
-        """End the loop and its thread. Whatever still runs on it is cancelled."""
-        if self._closed:
-            return
-        self._closed = True
-        # A task that does not end when cancelled dies with the process.
-        with suppress(TimeoutError):
-            self.call(_cancel_others(), _CLOSE_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_CLOSE_SECONDS)
-        if not self._thread.is_alive():
-            self._loop.close()
-
-
-async def _cancel_others() -> None:
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in others:
-        task.cancel()
-    await asyncio.gather(*others, return_exceptions=True)
 
 
 class BlockingSession:
@@ -151,11 +99,14 @@ class BlockingSession:
         return self._thread.call(self._open_reader().stats(self._session_id))
 
     def close(self) -> None:
-        """End the session; a reader that cannot be reached is left alone. Can be called again."""
+        """End the session; a reader that cannot be reached is left alone. Can be called again.
+
+        In a forked child it does nothing: the session is the parent's.
+        """
         reader, self._reader = self._reader, None
-        if reader is not None and not self._thread.is_closed:
+        if reader is not None:
             # Nobody waits for a session that its own reader no longer knows.
-            with suppress(EfoConsumerError, TimeoutError):
+            with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
                 self._thread.call(reader.close_session(self._session_id, self._epoch), CALL_SECONDS)
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
@@ -188,8 +139,9 @@ def connect_reader(endpoint: str | Sequence[str], security: ClientSecurity | Non
         return made[-1]
 
     def on_close() -> None:
-        for reader in made:
-            thread.call(reader.aclose(), CALL_SECONDS)
+        with suppress(LoopThreadForkedError):
+            for reader in made:
+                thread.call(reader.aclose(), CALL_SECONDS)
         thread.close()
 
     return BlockingSession(thread, reader_for, on_close)

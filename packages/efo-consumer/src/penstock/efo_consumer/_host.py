@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import secrets
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import TYPE_CHECKING, Self
 
 from penstock.aws import AwsOptions, AwsSession
-from penstock.efo_consumer._blocking import BlockingSession, LoopThread
+from penstock.efo_consumer._blocking import BlockingSession
 from penstock.efo_consumer._kinesis_backend import KinesisBackend
 from penstock.efo_consumer._reader import LocalShardReader
 from penstock.efo_consumer._reader_config import ReaderConfig
 from penstock.efo_consumer._servicer import SERVICE_NAME, ShardReaderServicer
-from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
+from penstock.rpc import ClientSecurity, GrpcServer, LoopThread, LoopThreadForkedError, ServerSecurity, ServerSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -110,11 +110,15 @@ class ReaderHost:
         return self._session
 
     def close(self) -> None:
-        """End the sessions, the server and the thread. Can be called again, and before `start`."""
+        """End the sessions, the server and the thread. Can be called again, and before `start`.
+
+        In a forked child it does nothing: they are the parent's.
+        """
         thread, self._thread = self._thread, None
         if thread is not None:
             try:
-                thread.call(self._exits.aclose(), _START_SECONDS)
+                with suppress(LoopThreadForkedError):
+                    thread.call(self._exits.aclose(), _START_SECONDS)
             finally:
                 thread.close()
 
