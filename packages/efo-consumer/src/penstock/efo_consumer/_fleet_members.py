@@ -91,8 +91,10 @@ class Members:
 
 
 def place(positions: StreamPositions, owners: Sequence[str]) -> dict[str, StreamPositions]:
-    """Divide positions among their owners by rendezvous hashing; every owner has an entry."""
+    """Divide positions among their owners by rendezvous hashing; every owner has an entry, if there is one."""
     parts: dict[str, dict[str, dict[str, ShardPosition]]] = {owner: {} for owner in owners}
+    if not parts:
+        return {}
     for stream, shards in positions.streams.items():
         for shard_id, position in shards.items():
             owner = choose_endpoint(owners, shard_key(stream, shard_id))
