@@ -36,7 +36,7 @@ from benchmarks._harness import ROUNDS, Benchmark, Case
 
 BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "cogroup": (cogroup.run, "two bounded inputs grouped together at their end, against as streams"),
-    "consume": (consume.run, "a whole client over HTTP/2 and HTTP/1.1, against boto3"),
+    "consume": (consume.run, "a whole client over HTTP/2 and HTTP/1.1, against boto3 and aiobotocore"),
     "compile": (compile_bench.run, "job graphs of 10 to 10,000 operators to stages, against a tenth of the size"),
     "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
     "emulator": (emulator.run, "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),

@@ -1,15 +1,21 @@
-"""A whole client: one subscription from a server that sends prebuilt frames over TLS, against boto3.
+"""A whole client: one subscription from a server that sends prebuilt frames over TLS, against boto3 and aiobotocore.
 
 Rates are records per second of one core: the client is kept to one, and the time of all its threads counts. What it
-waits for the server, or for other processes of the machine, does not.
+waits for the server, or for other processes of the machine, does not. aiobotocore wants another botocore than boto3
+does: it runs in an environment of its own, and without one is left out.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+import subprocess
+import sys
 import time
 from contextlib import aclosing
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks._frame_clients import CONSUMER_ARN, frame_server, one_core
@@ -25,12 +31,16 @@ from penstock.efo_consumer import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from penstock.aws import AwsSession
 
 # About a second for each: the connection is made within the time that is measured.
-_BLOCKS = {100: (20, 2), 1_000: (100, 20)}
+_BLOCKS = {100: (60, 4), 1_000: (200, 30)}
+
+_AIOBOTOCORE = "aiobotocore==3.10.0"
+_AIOBOTOCORE_CLIENT = Path(__file__).with_name("_aiobotocore_consume.py")
+_KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
 
 def _shard_id(record_bytes: int, blocks: int) -> str:
@@ -71,23 +81,62 @@ def _boto3(session: AwsSession, record_bytes: int) -> float:
     return _rate(rows, blocks * records_in_block(record_bytes), start)
 
 
+def _aiobotocore(command: list[str], session: AwsSession, record_bytes: int) -> float:
+    blocks = _BLOCKS[record_bytes][1]
+    arguments = [session.endpoint_url(), session.ca_bundle or "", CONSUMER_ARN, _shard_id(record_bytes, blocks)]
+    ended = subprocess.run(
+        [*command, str(_AIOBOTOCORE_CLIENT), *arguments],
+        env={**os.environ, **_KEYS},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=True,
+    )
+    rows, seconds = ended.stdout.split()
+    return _records_per_second(int(rows), blocks * records_in_block(record_bytes), float(seconds))
+
+
+def _aiobotocore_python() -> list[str] | None:
+    """How to run Python with aiobotocore; None, and a word, where that cannot be done."""
+    beside = Path(sys.executable).with_name("uv")
+    uv = str(beside) if beside.exists() else shutil.which("uv")
+    if uv is None:
+        print("bench consume: without aiobotocore, as there is no uv to make its environment", file=sys.stderr)
+        return None
+    command = [uv, "run", "--quiet", "--isolated", "--no-project", "--with", _AIOBOTOCORE, "python"]
+    tried = subprocess.run([*command, "-c", "import aiobotocore"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        print(f"bench consume: without aiobotocore, whose environment fails: {tried.stderr.strip()}", file=sys.stderr)
+        return None
+    return command
+
+
 def _rate(rows: int, expected: int, start: float) -> float:
-    seconds = time.process_time() - start
+    return _records_per_second(rows, expected, time.process_time() - start)
+
+
+def _records_per_second(rows: int, expected: int, seconds: float) -> float:
     if rows != expected:
         raise RuntimeError(f"{rows} rows of {expected}")
     return rows / seconds
 
 
 def run(rounds: int) -> Iterator[Case]:
-    """HTTP/2 and HTTP/1.1, small and large records; boto3 has HTTP/1.1 only."""
+    """HTTP/2 and HTTP/1.1, small and large records; the peers have HTTP/1.1 only."""
+    command = _aiobotocore_python()
     with frame_server() as server, one_core(server.pid):
-        for transport in (SubscribeTransportType.HTTP2, SubscribeTransportType.HTTP1):
-            for name, record_bytes in (("100B", 100), ("1kB", 1_000)):
-                yield interleave(
-                    f"{transport.value}-{name}",
-                    partial(_penstock, server.session, transport, record_bytes),
-                    partial(_boto3, server.session, record_bytes),
-                    peer_name="boto3",
-                    unit="records/s",
-                    rounds=rounds,
-                )
+        peers: dict[str, Callable[[int], float]] = {"boto3": partial(_boto3, server.session)}
+        if command is not None:
+            peers["aiobotocore"] = partial(_aiobotocore, command, server.session)
+        for peer_name, peer in peers.items():
+            for transport in (SubscribeTransportType.HTTP2, SubscribeTransportType.HTTP1):
+                for size, record_bytes in (("100B", 100), ("1kB", 1_000)):
+                    name = f"{transport.value}-{size}"
+                    yield interleave(
+                        name if peer_name == "boto3" else f"{name}-{peer_name}",
+                        partial(_penstock, server.session, transport, record_bytes),
+                        partial(peer, record_bytes),
+                        peer_name=peer_name,
+                        unit="records/s",
+                        rounds=rounds,
+                    )
