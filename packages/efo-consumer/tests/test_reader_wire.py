@@ -63,3 +63,24 @@ def test_answers_are_one_arrow_stream() -> None:
     assert decode(encoder.schema).equals(batch.schema.serialize())
     for part in (batch, batch.slice(13, 40), batch.slice(0, 0)):
         assert decode(encoder.encode(part)).equals(part.serialize())
+
+
+def test_a_chunk_may_hold_a_whole_stream() -> None:
+    """Another server may send schema, batches and the end of the stream in one answer."""
+    batch = pa.RecordBatch.from_pydict({"data": [b"a", b"b"]})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as stream:
+        stream.write_batch(batch)
+        stream.write_batch(batch)
+    assert list(BatchDecoder().decode(sink.getvalue())) == [batch, batch]
+
+
+def test_a_chunk_that_breaks_off_is_an_error() -> None:
+    """Half a message is not taken for the end of the range."""
+    batch = pa.RecordBatch.from_pydict({"data": [b"x" * 1000]})
+    decoder = BatchDecoder()
+    assert list(decoder.decode(batch.schema.serialize())) == []
+    whole = batch.serialize()
+    for size in (3, 7, 100, whole.size - 1):
+        with pytest.raises((OSError, pa.ArrowInvalid)):
+            list(decoder.decode(whole.slice(0, size)))

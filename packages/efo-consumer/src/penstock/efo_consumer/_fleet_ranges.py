@@ -36,7 +36,7 @@ class Resumption:
         first = min(batch.num_rows, max(0, self._given - self._passed))
         self._passed += batch.num_rows
         self._given = max(self._given, self._passed)
-        return batch.slice(first)
+        return batch.slice(first) if first else batch
 
 
 async def read_from_any(

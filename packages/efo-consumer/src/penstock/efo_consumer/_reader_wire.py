@@ -96,7 +96,14 @@ class BatchDecoder:
 
     def decode(self, chunk: bytes | pa.Buffer) -> Iterator[pa.RecordBatch]:
         """Give the batches of a chunk, which holds whole messages of an Arrow IPC stream."""
-        for message in pa.ipc.MessageReader.open_stream(pa.py_buffer(chunk)):
+        buffer = pa.py_buffer(chunk)
+        messages = pa.BufferReader(buffer)
+        while messages.tell() < buffer.size:
+            try:
+                message = pa.ipc.read_message(messages)
+            except EOFError:
+                # The mark at the end of a stream, which our servers leave out.
+                return
             if self._schema is None:
                 self._schema = pa.ipc.read_schema(message)
             else:
