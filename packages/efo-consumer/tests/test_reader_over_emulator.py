@@ -254,6 +254,8 @@ def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEm
     with pytest.raises(InitialPositionError, match="look at the stream's name") as raised:
         resolve_initial_positions(session, ["nothing"], "LATEST")
     assert (raised.value.stream, raised.value.code) == ("nothing", "ResourceNotFoundException")
+    with pytest.raises(InitialPositionError, match="ahead"):
+        resolve_initial_positions(session, [STREAM], StartingPosition.parse("AT_TIMESTAMP", str(then + 60_000)))
 
 
 def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:

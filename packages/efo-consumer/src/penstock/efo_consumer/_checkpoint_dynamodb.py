@@ -96,7 +96,10 @@ class DynamoDbCheckpointStore:
         try:
             return await retry(call, BackoffPolicy())
         except (ClientError, BotoCoreError, AwsError) as error:
-            raise CheckpointError(name=name, reason=str(error)) from error
+            reason = f"table {self._table_name}: {error}"
+            if isinstance(error, ClientError) and error.response["Error"].get("Code") == "ResourceNotFoundException":
+                reason += ": create it with the string key `name`, or look at the region and the account"
+            raise CheckpointError(name=name, reason=reason) from error
 
 
 def _parse(name: str, text: str) -> StreamPositions:

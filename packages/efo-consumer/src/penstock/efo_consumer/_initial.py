@@ -24,6 +24,8 @@ _ADVICE = {
     "ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account",
     "AccessDeniedException": "allow kinesis:ListShards on the stream",
 }
+# The Date header's resolution, and half of it again.
+_DATE_MILLIS = 1500
 _TLS_ADVICE = "give the authority's PEM file as caBundle (or AWS_CA_BUNDLE), and look whether it is there"
 _ENDPOINT_ADVICE = "look at the region, the endpoint and the network"
 
@@ -43,7 +45,7 @@ def resolve_initial_positions(
     * AT_TIMESTAMP: in the shards that were open then (for a time before the retention: those of TRIM_HORIZON).
 
     Raises:
-        InitialPositionError: a stream's shards cannot be listed, or it has none.
+        InitialPositionError: a stream's shards cannot be listed, or it has none, or the time is in the future.
         EfoConsumerConfigError: the starting position is none.
     """
     start = StartingPosition.parse(starting_position) if isinstance(starting_position, str) else starting_position
@@ -60,12 +62,18 @@ def _resolve(
         position = ShardPosition.at_timestamp(_service_millis(first_answer, before, clock()))
         ids = [shard["ShardId"] for shard in shards]
     else:
-        shards, _ = _list(client, stream, None)
+        shards, first_answer = _list(client, stream, None)
         lineage = {shard["ShardId"]: _parents(shard) for shard in shards}
         millis = start.timestamp_millis
         if millis is None:
             position, ids = ShardPosition.trim_horizon(), _roots(lineage)
         else:
+            service_millis = _service_millis(first_answer, before, clock())
+            if millis >= service_millis + _DATE_MILLIS:
+                reason = (
+                    f"{millis} is {(millis - service_millis) / 1000:.0f} s ahead: give a past time, or LATEST"
+                )
+                raise InitialPositionError(stream=stream, code="", reason=reason)
             then_open, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000})
             position = ShardPosition.at_timestamp(millis)
             ids = shards_open_at([shard["ShardId"] for shard in then_open], lineage)

@@ -7,8 +7,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.efo_consumer._positions import ShardPosition
+
 if TYPE_CHECKING:
-    from penstock.efo_consumer._positions import ShardPosition, StreamPositions
+    from penstock.efo_consumer._positions import StreamPositions
     from penstock.efo_consumer._reader_backend import ReaderBackend
 
 _AT_ONCE = 16
@@ -22,7 +24,8 @@ class ShardLag:
         stream_name: the stream.
         shard_id: the shard.
         position: where the reader stands.
-        seconds: the age of the first record behind the position; 0 when there is none.
+        seconds: the age of the first record behind the position, also in children of a shard that was read to its
+            end; 0 when there is none.
     """
 
     stream_name: str
@@ -68,6 +71,11 @@ async def _seconds(backend: ReaderBackend, stream: str, shard_id: str, position:
             if event.records.num_rows:
                 arrived = event.records.column("approximateArrivalTimestamp")[0].as_py()
                 return max(0.0, now - float(arrived.timestamp()))
+            if event.child_shards:
+                # The consumer has not seen the end yet: its positions lack the children that wait behind it.
+                begin = ShardPosition.trim_horizon()
+                children = [await _seconds(backend, stream, one.shard_id, begin, now) for one in event.child_shards]
+                return max(children)
             if event.continuation is None or event.millis_behind_latest == 0:
                 break
     return 0.0

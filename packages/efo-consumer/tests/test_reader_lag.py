@@ -1,0 +1,51 @@
+"""How far a consumer is behind, asked of the emulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import KinesisBackend, ShardPosition, StreamPositions, measure_lag
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+SHARDS = [f"shardId-{number:012d}" for number in range(4)]
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(enforce_limits=False) as running:
+        running.client().create_stream(StreamName="orders", ShardCount=1)
+        yield running
+
+
+async def lags(emulator: RunningEmulator, position: ShardPosition, ahead: float = 100) -> dict[str, float]:
+    backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
+    try:
+        positions = StreamPositions({"orders": {SHARDS[0]: position}})
+        found = await measure_lag(backend, positions, time.time() + ahead)
+    finally:
+        await backend.aclose()
+    return {shard.shard_id: shard.seconds for shard in found}
+
+
+def put(emulator: RunningEmulator) -> ShardPosition:
+    answer = emulator.client().put_record(StreamName="orders", Data=b"row", PartitionKey="k")
+    return ShardPosition.after(answer["SequenceNumber"])
+
+
+async def test_what_waits_in_the_children_of_a_shard_that_was_read_to_its_end_counts(
+    emulator: RunningEmulator,
+) -> None:
+    """A consumer that stopped before a reshard is behind by the records of the children, and of theirs."""
+    last = put(emulator)
+    assert await lags(emulator, last) == {SHARDS[0]: 0}
+    client = emulator.client()
+    client.split_shard(StreamName="orders", ShardToSplit=SHARDS[0], NewStartingHashKey=str(2**127))
+    assert await lags(emulator, last) == {SHARDS[0]: 0}
+    client.merge_shards(StreamName="orders", ShardToMerge=SHARDS[1], AdjacentShardToMerge=SHARDS[2])
+    put(emulator)
+    assert 90 < (await lags(emulator, last))[SHARDS[0]] < 130
