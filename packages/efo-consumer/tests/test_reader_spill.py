@@ -99,7 +99,10 @@ async def test_what_memory_cannot_hold_waits_on_disk(tmp_path: Path) -> None:
         await reader.commit("q", epoch, position)
     assert rows == numbers
     assert kinesis.reads == []
+    assert reader._spill is not None
+    await asyncio.to_thread(reader._spill.settle)
     assert [path.name for path in contents(folder)] == ["in-use"]
+    assert reader.spilled_bytes == reader.buffered_bytes == 0
     await reader.aclose()
     assert contents(tmp_path) == []
 
@@ -141,9 +144,18 @@ def test_a_disk_that_cannot_be_written_has_no_room_for_a_while(tmp_path: Path) -
     records = wire_records([1, 2, 3])
     spilled = spill.store(records)
     assert spilled is not None
+    spill.settle()
+    assert (spill.memory_bytes, spill.used_bytes) == (0, spilled.nbytes)
     assert spilled.load() == records
     moved = spill.folder.rename(tmp_path / "elsewhere")
+    failed = spill.store(records)
+    assert failed is not None
+    spill.settle()
+    assert failed.load() == records
+    assert (spill.memory_bytes, spill.used_bytes) == (spilled.nbytes, spilled.nbytes)
     assert spill.store(records) is None
+    failed.drop()
+    assert (spill.memory_bytes, failed.load()) == (0, None)
     moved.rename(spill.folder)
     assert spill.store(records) is None
     now[0] = 61
@@ -151,6 +163,7 @@ def test_a_disk_that_cannot_be_written_has_no_room_for_a_while(tmp_path: Path) -
     used = spill.used_bytes
     spilled.drop()
     spilled.drop()
+    spill.settle()
     assert spill.used_bytes == used // 2
     assert spilled.load() is None
     spill.close()

@@ -125,13 +125,16 @@ class ShardBuffer:
 
         `max_rows` may cut a segment; `max_bytes`, and an evicted segment, may not be cut. With
         `at_least_one`, the first segment is let through though it be larger than `max_bytes`.
+
+        Raises:
+            NotAtHandError: a spilled segment has to be looked into, which is not in memory.
         """
         if position.rank > self._end.rank or self._end.rank[0] == 0:
             return ShardReach(position)
         end, rows, nbytes = position, 0, 0
         for segment in self._segments[self._index_after(position) :]:
             skip, part_bytes, records = 0, segment.nbytes, None
-            if (1, segment.first) <= position.rank and (records := segment.load()) is not None:
+            if (1, segment.first) <= position.rank and (records := segment.look()) is not None:
                 skip = rows_upto(records, position.rank[1])
                 part_bytes = payload_bytes(records.slice(skip))
             part_rows = segment.rows - skip
@@ -140,7 +143,7 @@ class ShardBuffer:
                 return ShardReach(end, rows, nbytes)
             if max_rows is not None and rows + part_rows > max_rows:
                 take = max_rows - rows
-                records = segment.load() if take > 0 and records is None else records
+                records = segment.look() if take > 0 and records is None else records
                 if take > 0 and records is None:
                     # The records are gone, so is the place to cut at: whole when it is the first, else not at
                     # all.

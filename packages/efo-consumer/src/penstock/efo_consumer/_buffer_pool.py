@@ -41,8 +41,12 @@ class BufferPool:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that all buffers hold."""
-        return self._held
+        """Bytes that all buffers hold, with what is on its way to a disk."""
+        return self._held + self._in_flight
+
+    @property
+    def _in_flight(self) -> int:
+        return 0 if self._spill is None else self._spill.memory_bytes
 
     def append(self, buffer: ShardBuffer, event: ShardEvent) -> None:
         """Append an event to a buffer, which belongs to the pool from then on."""
@@ -83,7 +87,8 @@ class BufferPool:
                 return not buffer.held_bytes
             while self._held >= self._total_bytes and self._evict(other, promised_before):
                 pass
-        return True
+        # What is being written frees its memory in a moment: whoever holds something waits for that.
+        return self.held_bytes < self._total_bytes or not buffer.held_bytes
 
     def _evict(self, buffer: ShardBuffer, promised_before: float) -> bool:
         if buffer not in self._buffers:

@@ -18,7 +18,20 @@ SEGMENT_OVERHEAD_BYTES = 4096
 
 
 class Spilled(Protocol):
-    """Records outside of memory."""
+    """Records outside of memory, or on their way there."""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `load` answers at once; if not, it reads from a disk."""
+        ...
+
+    def keep(self) -> None:
+        """Read the records and keep them in memory, until `release`. Blocks; for another thread than the caller's."""
+        ...
+
+    def release(self) -> None:
+        """Keep the records no longer."""
+        ...
 
     def load(self) -> pa.RecordBatch | None:
         """Give the records; None when they cannot be read, or were dropped."""
@@ -32,9 +45,22 @@ class Spilled(Protocol):
 class Spill(Protocol):
     """Keeps records outside of memory."""
 
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that are in memory all the same, because they are not written yet."""
+        ...
+
     def store(self, records: pa.RecordBatch) -> Spilled | None:
         """Keep records; None when there is no room."""
         ...
+
+
+class NotAtHandError(Exception):
+    """What was asked can only be told from records that are not in memory: keep them there, and ask again."""
+
+    def __init__(self, spilled: Spilled) -> None:
+        super().__init__("the records have to be read first")
+        self.spilled = spilled
 
 
 @dataclass(slots=True)
@@ -73,9 +99,15 @@ class Segment:
         """Whether the records are in memory or spilled."""
         return self.records is not None or self.spilled is not None
 
-    def load(self) -> pa.RecordBatch | None:
-        """Give the records from where they are; None when they are gone."""
+    def look(self) -> pa.RecordBatch | None:
+        """Give the records without waiting for a disk; None when they are gone.
+
+        Raises:
+            NotAtHandError: they have to be read first.
+        """
         if self.records is None and self.spilled is not None:
+            if not self.spilled.is_at_hand:
+                raise NotAtHandError(self.spilled)
             return self.spilled.load()
         return self.records
 
@@ -97,6 +129,11 @@ class Piece:
     spilled: Spilled | None = None
     is_whole: bool = False
     """Whether all of the records are known to be in the piece: then nobody need look for its bounds among them."""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `load` answers at once; if not, it reads from a disk."""
+        return self.records is not None or self.spilled is None or self.spilled.is_at_hand
 
     @property
     def is_missing(self) -> bool:

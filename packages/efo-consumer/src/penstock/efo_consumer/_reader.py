@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 
@@ -69,7 +69,8 @@ class LocalShardReader:
         self._config = config or ReaderConfig()
         self._clock = clock
         self._wall_clock = wall_clock
-        self._spill = _open_spill(self._config)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._spill = _open_spill(self._config, self._written)
         self._pool = BufferPool(
             shard_bytes=self._config.buffer_bytes_per_shard,
             total_bytes=self._config.buffer_bytes,
@@ -113,6 +114,7 @@ class LocalShardReader:
         if not any(request.positions.streams.values()) and not request.named_shards_only:
             raise PositionsError("a session needs a position in at least one shard")
         self._check_fencing(request.consumers)
+        self._loop = asyncio.get_running_loop()
         fail = self._config.fail_on_data_loss
         lost = await check_positions(self._backend, request.positions, self._wall_clock(), fail=fail)
         async with self._opening:
@@ -253,8 +255,16 @@ class LocalShardReader:
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.aclose() for session in sessions.values()))
         if self._spill is not None:
-            self._spill.close()
+            # It waits for the file that is being written.
+            await asyncio.to_thread(self._spill.close)
         await self._backend.aclose()
+
+    def _written(self) -> None:
+        """Let those look who wait for room; called by the thread that writes to the disk."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                # The loop may be over already.
+                self._loop.call_soon_threadsafe(self._room.ring)
 
     def _watch_for_abandoned(self, session: ReaderSession) -> None:
         if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):
@@ -299,7 +309,7 @@ class LocalShardReader:
         """Give the range's records, WIRE_SCHEMA; what is read again is added to `replayed`."""
         whole = [Piece(shard_range.after, shard_range.upto)]
         for piece in session.pieces(shard_range) if session is not None else whole:
-            held = piece.load()
+            held = piece.load() if piece.is_at_hand else await asyncio.to_thread(piece.load)
             if held is not None:
                 yield held
                 continue
@@ -319,10 +329,12 @@ class LocalShardReader:
                     yield batch
 
 
-def _open_spill(config: ReaderConfig) -> SpillFolder | None:
+def _open_spill(config: ReaderConfig, on_written: Callable[[], None]) -> SpillFolder | None:
     if not config.spill_bytes:
         return None
     # Its locks need POSIX; a reader without spill does not.
     from penstock.efo_consumer._buffer_spill import SpillFolder
 
-    return SpillFolder(config.spill_bytes, config.spill_folder)
+    # An eighth of the memory may wait for the disk.
+    in_flight_bytes = config.buffer_bytes // 8
+    return SpillFolder(config.spill_bytes, config.spill_folder, in_flight_bytes=in_flight_bytes, on_written=on_written)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._bell import Bell
-from penstock.efo_consumer._buffer_segment import Piece
+from penstock.efo_consumer._buffer_segment import NotAtHandError, Piece
 from penstock.efo_consumer._reach import Reach, reach
 from penstock.efo_consumer._reader_api import PositionsSnapshot
 from penstock.efo_consumer._reader_shards import SessionShards
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from penstock.efo_consumer._buffer_pool import BufferPool
+    from penstock.efo_consumer._buffer_segment import Spilled
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reach import ShardKey
     from penstock.efo_consumer._reader_api import OpenRequest, ShardStats
@@ -98,15 +100,8 @@ class ReaderSession:
             self.check_epoch(epoch)
             await self._followed.follow(start)
             self.check_epoch(epoch)
-            found = reach(
-                start,
-                {key: shard.buffer for key, shard in self._followed.shards.items()},
-                # Whoever names all shards lets children enter and parents leave by its own graph.
-                {} if self._named_only else self._followed.graphs,
-                max_rows=max_records or None,
-                max_bytes=max_bytes or None,
-                turn=self._turn,
-            )
+            found = await self._reach(start, max_records, max_bytes)
+            self.check_epoch(epoch)
             now = self._clock()
             idle_at = self._told_idle_at + self._config.idle_offset_interval.total_seconds()
             moved = found.positions != start
@@ -117,6 +112,28 @@ class ReaderSession:
                 return self._snapshot(Reach(start, 0, 0))
             until = min(deadline, idle_at) if idle_at > now else deadline
             await self._news.wait(until - now)
+
+    async def _reach(self, start: StreamPositions, max_records: int, max_bytes: int) -> Reach:
+        kept: list[Spilled] = []
+        try:
+            while True:
+                try:
+                    return reach(
+                        start,
+                        {key: shard.buffer for key, shard in self._followed.shards.items()},
+                        # Whoever names all shards lets children enter and parents leave by its own graph.
+                        {} if self._named_only else self._followed.graphs,
+                        max_rows=max_records or None,
+                        max_bytes=max_bytes or None,
+                        turn=self._turn,
+                    )
+                except NotAtHandError as missing:
+                    # One segment of a shard or two, where limits cut: read elsewhere, then everything is seen anew.
+                    kept.append(missing.spilled)
+                    await asyncio.to_thread(missing.spilled.keep)
+        finally:
+            for spilled in kept:
+                spilled.release()
 
     def pieces(self, shard_range: ShardRange) -> list[Piece]:
         """Divide a range into what the shard's buffer holds and what is missing."""
