@@ -271,3 +271,21 @@ def test_batches_are_schema_first_then_whole_messages(hosted: Hosted) -> None:
     ranges, _ = hosted.plan()
     table = pa.Table.from_batches(read_ranges(hosted.host.address, hosted.host.security, "q", ranges))
     assert table.num_rows == 30
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_child_that_closes_leaves_the_parents_session_alone(hosted: Hosted) -> None:
+    """The child has neither the thread nor the session: closing does nothing there, and the parent reads on."""
+    hosted.plan()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            hosted.host.reader.close()
+            hosted.host.close()
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sum(stats.records for stats in hosted.host.reader.stats()) == len(hosted.numbers)
