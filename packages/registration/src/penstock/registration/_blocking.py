@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import logging
-import os
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from platformdirs import user_state_path
 
@@ -33,11 +33,10 @@ from penstock.registration.errors import (
     RegistryClosedError,
     WrongProcessError,
 )
-from penstock.rpc import ClientSecurity
+from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
 
 T = TypeVar("T")
 _logger = logging.getLogger(__name__)
-_CLOSE_SECONDS: Final = 5.0
 
 
 def default_store_path() -> Path:
@@ -100,20 +99,14 @@ class BlockingConsumerRegistry:
     """
 
     def __init__(self, make: Callable[[], ConsumerRegistry]) -> None:
-        self._process_id = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._closing = asyncio.Event()
         self._sweep_wanted = asyncio.Event()
-        self._closed = False
-        self._lock = threading.Lock()
-        self._ready: concurrent.futures.Future[tuple[ConsumerRegistry, LeaseKeeper]] = concurrent.futures.Future()
+        self._lives = True
         self._acquired_at: dict[Lease, float] = {}
-        self._thread = threading.Thread(target=self._run, args=(make,), name="penstock registry", daemon=True)
-        self._thread.start()
+        self._thread = LoopThread("penstock registry")
         try:
-            self._registry, self._keeper = self._ready.result()
+            self._registry, self._keeper = self._thread.call(self._open(make))
         except BaseException:
-            self._closed = True
+            self._thread.close()
             raise
 
     def acquire(self, request: AcquireRequest) -> Lease:
@@ -122,9 +115,14 @@ class BlockingConsumerRegistry:
         In this process it also ends, in the background, what other leases have left behind.
         """
         sent_at = elapsed_seconds()
-        lease = self._call(lambda: self._registry.acquire(request))
+
+        async def acquire() -> Lease:
+            lease = await self._registry.acquire(request)
+            self._sweep_wanted.set()
+            return lease
+
+        lease = self._call(acquire)
         self._acquired_at[lease] = sent_at
-        self._loop.call_soon_threadsafe(self._sweep_wanted.set)
         return lease
 
     def keep(self, lease: Lease, on_lost: OnLost) -> None:
@@ -162,14 +160,7 @@ class BlockingConsumerRegistry:
 
         Repeating it is no error.
         """
-        if os.getpid() != self._process_id:
-            return
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-        self._loop.call_soon_threadsafe(self._closing.set)
-        self._thread.join(_CLOSE_SECONDS)
+        self._thread.close(self._registry.close)
 
     def __enter__(self) -> Self:
         return self
@@ -180,53 +171,39 @@ class BlockingConsumerRegistry:
         self.close()
 
     def _call(self, call: Callable[[], Awaitable[T]]) -> T:
-        if os.getpid() != self._process_id:
-            raise WrongProcessError(made_in=self._process_id, used_in=os.getpid())
-
         async def run() -> T:
+            if not self._lives:
+                raise RegistryClosedError
             return await call()
 
-        with self._lock:
-            if self._closed:
-                raise RegistryClosedError
-            # The loop's task takes this thread's context along: spans there are children of the caller's.
-            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
         try:
-            return future.result()
-        except concurrent.futures.CancelledError as error:
+            return self._thread.call(run())
+        except LoopThreadForkedError as error:
+            raise WrongProcessError(made_in=error.made_in, used_in=error.used_in) from error
+        except (LoopThreadClosedError, concurrent.futures.CancelledError) as error:
             raise RegistryClosedError from error
-        except BaseException:
-            future.cancel()
-            raise
 
-    def _run(self, make: Callable[[], ConsumerRegistry]) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._live(make))
-        finally:
-            with self._lock:
-                self._closed = True
-            self._loop.close()
+    async def _open(self, make: Callable[[], ConsumerRegistry]) -> tuple[ConsumerRegistry, LeaseKeeper]:
+        registry = make()
+        ready: asyncio.Future[LeaseKeeper] = asyncio.get_running_loop().create_future()
+        # Heartbeats and sweeps go on for days: they are no part of the trace in which the registry was opened.
+        context = contextvars.Context()
+        self._life = asyncio.create_task(self._live(registry, ready), name="keep leases", context=context)
+        return registry, await ready
 
-    async def _live(self, make: Callable[[], ConsumerRegistry]) -> None:
-        try:
-            registry = make()
-        except BaseException as error:
-            self._ready.set_exception(error)
-            return
+    async def _live(self, registry: ConsumerRegistry, ready: asyncio.Future[LeaseKeeper]) -> None:
+        """Keep the heartbeats' tasks until the thread is closed, which cancels this one."""
         try:
             async with LeaseKeeper(registry) as keeper:
                 sweeping = asyncio.create_task(self._sweep_when_wanted(registry), name="sweep leases")
-                self._ready.set_result((registry, keeper))
-                await self._closing.wait()
-                sweeping.cancel()
+                ready.set_result(keeper)
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    sweeping.cancel()
         finally:
-            # Calls of other threads that are still in progress, and the sweep.
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await registry.close()
+            # Without heartbeats, no call may succeed.
+            self._lives = False
 
     async def _sweep_when_wanted(self, registry: ConsumerRegistry) -> None:
         if not isinstance(registry, LocalConsumerRegistry):
