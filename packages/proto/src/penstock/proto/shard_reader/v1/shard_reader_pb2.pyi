@@ -84,22 +84,28 @@ class ShardPosition(_message.Message):
     TYPE_FIELD_NUMBER: _builtins.int
     TIMESTAMP_MILLIS_FIELD_NUMBER: _builtins.int
     SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
+    CAUGHT_UP_MILLIS_FIELD_NUMBER: _builtins.int
     type: Global___PositionType.ValueType
     """Which of the fields below counts."""
     timestamp_millis: _builtins.int
     """Milliseconds since 1970-01-01T00:00:00Z, with AT_TIMESTAMP."""
     sequence_number: _builtins.str
     """Decimal digits, chosen by Kinesis, with AFTER_SEQUENCE_NUMBER."""
+    caught_up_millis: _builtins.int
+    """Milliseconds since 1970-01-01T00:00:00Z, with AFTER_SEQUENCE_NUMBER: a time, by the reader's clock, at which no
+    record lay beyond the position; 0 where none is known. It makes no other position.
+    """
     def __init__(
         self,
         *,
         type: Global___PositionType.ValueType = ...,
         timestamp_millis: _builtins.int = ...,
         sequence_number: _builtins.str = ...,
+        caught_up_millis: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["sequence_number", b"sequence_number", "timestamp_millis", b"timestamp_millis", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caught_up_millis", b"caught_up_millis", "sequence_number", b"sequence_number", "timestamp_millis", b"timestamp_millis", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
