@@ -11,7 +11,7 @@ promised or not.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._buffer_segment import Piece, Segment, payload_bytes, rows_upto, sequence_number_at
@@ -46,6 +46,7 @@ class ShardBuffer:
     def __init__(self, origin: ShardPosition) -> None:
         self.origin = origin
         self.millis_behind_latest: int | None = None
+        self._caught_up_millis = origin.caught_up_millis
         self.held_bytes = 0
         self._segments: list[Segment] = []
         self._end = origin
@@ -57,6 +58,12 @@ class ShardBuffer:
     def end(self) -> ShardPosition:
         """The furthest position: the last continuation, or SHARD_END."""
         return self._end
+
+    def with_caught_up(self, position: ShardPosition) -> ShardPosition:
+        """Give a position with the last time at which nothing lay beyond it, if it is the end and that is known."""
+        if position != self._end or position.sequence_number is None or self._caught_up_millis is None:
+            return position
+        return replace(position, caught_up_millis=self._caught_up_millis)
 
     @property
     def rows(self) -> int:
@@ -74,6 +81,8 @@ class ShardBuffer:
         An event without continuation and without children has no records either: it only tells the lag.
         """
         self.millis_behind_latest = event.millis_behind_latest
+        if event.caught_up_millis is not None:
+            self._caught_up_millis = event.caught_up_millis
         if event.continuation is None and not event.child_shards:
             return
         records, nbytes = event.records, event.nbytes

@@ -38,6 +38,7 @@ def position_to_message(position: ShardPosition) -> pb.ShardPosition:
         type=_POSITION_TYPES[position.type],
         timestamp_millis=position.timestamp_millis or 0,
         sequence_number=position.sequence_number or "",
+        caught_up_millis=position.caught_up_millis or 0,
     )
 
 
@@ -50,7 +51,11 @@ def position_from_message(message: pb.ShardPosition) -> ShardPosition:
     if message.type == pb.POSITION_TYPE_AT_TIMESTAMP:
         return ShardPosition.at_timestamp(message.timestamp_millis)
     if message.type == pb.POSITION_TYPE_AFTER_SEQUENCE_NUMBER:
-        return ShardPosition.after(message.sequence_number)
+        return ShardPosition(
+            PositionType.AFTER_SEQUENCE_NUMBER,
+            sequence_number=message.sequence_number,
+            caught_up_millis=message.caught_up_millis or None,
+        )
     for kind, number in _POSITION_TYPES.items():
         if number == message.type:
             return ShardPosition(kind)

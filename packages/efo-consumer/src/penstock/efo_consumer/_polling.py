@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._polling_reads import PollingTools, ShardPoll
@@ -51,8 +52,12 @@ class PollingRecordPublisher:
             return
         poll = ShardPoll(self._client, stream, shard_id, position, self._tools)
         while True:
+            # Before the call: what arrives during it may be in the answer, or not.
+            asked_at = self._tools.wall_clock()
             payload = await poll.read()
             event = _event(payload, poll.position)
+            if payload.millis_behind_latest == 0:
+                event = replace(event, caught_up_millis=int(asked_at * 1000))
             self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
             yield event
             if payload.next_iterator is None:

@@ -60,6 +60,7 @@ class PollingTools:
     config: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
     pace: ReadPace = field(default_factory=ReadPace)
     clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     random: Callable[[], float] = random_module.random
 

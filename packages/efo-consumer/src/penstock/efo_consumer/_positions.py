@@ -12,7 +12,7 @@ Rules that keep offsets exact and small:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -40,6 +40,8 @@ class ShardPosition:
             arrived then or later.
         sequence_number: decimal digits, with AFTER_SEQUENCE_NUMBER: after that record, or after the gap that
             it names.
+        caught_up_millis: a time, in milliseconds since the epoch, at which no record lay beyond the position, with
+            AFTER_SEQUENCE_NUMBER. It tells an idle shard from lost records, and makes no other position of it.
 
     Raises:
         PositionsError: a field is missing, superfluous or malformed.
@@ -48,6 +50,7 @@ class ShardPosition:
     type: PositionType
     timestamp_millis: int | None = None
     sequence_number: str | None = None
+    caught_up_millis: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if (self.timestamp_millis is not None) != (self.type is PositionType.AT_TIMESTAMP):
@@ -98,9 +101,14 @@ class ShardPosition:
         return self.type.value if value is None else f"{self.type.value} {value}"
 
     def to_json(self) -> dict[str, Any]:
-        """Give `{"type": …, "value": …}`; TRIM_HORIZON and SHARD_END have no value."""
+        """Give `{"type": …, "value": …}`; TRIM_HORIZON and SHARD_END have no value. `caughtUp` is there if known."""
         value = self.timestamp_millis if self.sequence_number is None else self.sequence_number
-        return {"type": self.type.value} if value is None else {"type": self.type.value, "value": value}
+        document: dict[str, Any] = {"type": self.type.value}
+        if value is not None:
+            document["value"] = value
+        if self.caught_up_millis is not None:
+            document["caughtUp"] = self.caught_up_millis
+        return document
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardPosition:
@@ -122,7 +130,10 @@ class ShardPosition:
             sequence_number = value.get("value")
             if not isinstance(sequence_number, str):
                 raise PositionsError(f"AFTER_SEQUENCE_NUMBER needs a string of digits, got {sequence_number!r}")
-            return cls.after(sequence_number)
+            caught_up = value.get("caughtUp")
+            if caught_up is not None and (not isinstance(caught_up, int) or isinstance(caught_up, bool)):
+                raise PositionsError(f"caughtUp needs milliseconds, got {caught_up!r}")
+            return cls(kind, sequence_number=sequence_number, caught_up_millis=caught_up)
         return cls(kind)
 
 

@@ -68,6 +68,8 @@ class ShardEvent:
         millis_behind_latest: how far the event is behind the shard's tip.
         child_shards: non-empty exactly at the shard's end.
         nbytes: data and partition keys, in bytes.
+        caught_up_millis: a time, in milliseconds since the epoch, at which nothing lay beyond the event yet; None where
+            that is not known, as of what may have waited on its way.
     """
 
     records: pa.RecordBatch
@@ -75,6 +77,7 @@ class ShardEvent:
     millis_behind_latest: int
     child_shards: tuple[ChildShard, ...]
     nbytes: int
+    caught_up_millis: int | None = None
 
 
 class RecordPublisher(Protocol):

@@ -3,15 +3,17 @@
 Kinesis refuses a position or a shard that it no longer knows; that is certain. It may also read on from its oldest
 record when a position is older than the retention, without a word. Then the second inside the sequence number tells
 that this may have happened, and the shard's oldest record tells whether it did: when that is not beyond the position,
-nothing is missing. What remains is a shard that nothing was written to between the position and its oldest record:
-nobody can tell that from a loss, so it counts as one; but when a session is opened on a shard that holds nothing at
-all, as polled shards that are idle for longer than the retention do, it is logged only.
+nothing is missing. A polled shard that was idle looks the same: its positions carry the last time at which nothing lay
+beyond them, and only what arrived since then can be lost. Without such a time nobody can tell a shard that nothing was
+written to from a loss, so it counts as one; but when a session is opened on a shard that holds nothing at all, it is
+logged only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +26,7 @@ from penstock.efo_consumer._sequence_time import arrival_seconds
 from penstock.efo_consumer.errors import DataLossError, EfoConsumerError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from penstock.efo_consumer._positions import StreamPositions
     from penstock.efo_consumer._reader_backend import KnownShard, ReaderBackend
@@ -38,6 +40,8 @@ _losses = metrics.get_meter("penstock.efo_consumer").create_counter(
 
 LEFT = "the oldest record that is left"
 SHORTEST_RETENTION_SECONDS = 24 * 3600.0
+CLOCK_MARGIN_SECONDS = 600.0
+"""Those who note a time, those who compare it, and Kinesis need not agree better."""
 POSITION_REFUSED = "InvalidArgumentException"
 SHARD_REFUSED = "ResourceNotFoundException"
 
@@ -49,10 +53,12 @@ class Loss:
     Attributes:
         reason: what was found.
         children: the shards that go on where this one is gone as a whole; None while it is there.
+        is_none: nothing is lost: what there is beyond the position is all that the shard holds.
     """
 
     reason: str
     children: tuple[ChildShard, ...] | None = None
+    is_none: bool = False
 
 
 def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: object, fail: bool) -> None:
@@ -78,8 +84,12 @@ async def passed_over(
     """
     if after.sequence_number is None:
         return None
-    began = arrival_seconds(after.sequence_number)
-    if began is None or now - began < SHORTEST_RETENTION_SECONDS:
+    arrived = arrival_seconds(after.sequence_number)
+    if arrived is None:
+        return None
+    # Whatever lies beyond the position arrived after the shard was known to hold nothing more.
+    began = max(float(arrived), _caught_up_seconds(after))
+    if now - began < SHORTEST_RETENTION_SECONDS:
         return None
     try:
         retention = await backend.retention_seconds(stream)
@@ -96,6 +106,17 @@ async def passed_over(
     if oldest is not None and oldest <= int(after.sequence_number):
         return None
     return Loss(f"it begins {(now - began) / 3600:.1f} h ago and records are kept for {retention / 3600:g} h")
+
+
+def _caught_up_seconds(after: ShardPosition) -> float:
+    return 0.0 if after.caught_up_millis is None else after.caught_up_millis / 1000 - CLOCK_MARGIN_SECONDS
+
+
+def _is_idle(after: ShardPosition, now: float) -> bool:
+    """Whether a position is too old for Kinesis, but nothing lay beyond it less than the shortest retention ago."""
+    began = arrival_seconds(after.sequence_number or "0")
+    is_old = began is not None and now - began >= SHORTEST_RETENTION_SECONDS
+    return is_old and now - _caught_up_seconds(after) < SHORTEST_RETENTION_SECONDS
 
 
 async def check_positions(
@@ -131,7 +152,13 @@ async def _oldest(backend: ReaderBackend, stream: str, shard_id: str) -> int | N
 
 
 async def refused(
-    backend: ReaderBackend, stream: str, shard_id: str, after: ShardPosition, code: str, standing: Collection[str]
+    backend: ReaderBackend,
+    stream: str,
+    shard_id: str,
+    after: ShardPosition,
+    code: str,
+    standing: Collection[str],
+    wall_clock: Callable[[], float] = time.time,
 ) -> Loss | None:
     """Tell whether a refusal means lost records; None when it means something else.
 
@@ -139,6 +166,9 @@ async def refused(
         standing: the shards that have positions, which the successors of a shard that is gone are not among.
     """
     if code == POSITION_REFUSED and after.sequence_number is not None:
+        if _is_idle(after, wall_clock()):
+            _log.info("%s/%s was idle: it is read from its oldest record, beyond %s", stream, shard_id, after)
+            return Loss("the shard was idle", is_none=True)
         return Loss("Kinesis no longer knows the position that it begins at")
     if code != SHARD_REFUSED:
         return None

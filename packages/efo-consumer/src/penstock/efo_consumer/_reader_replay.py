@@ -58,12 +58,13 @@ async def replay(
             if isinstance(error, RangeDeadlineError):
                 raise
             code = getattr(error, "code", type(error).__name__)
-            loss = None if given else await refused(backend, stream, shard_id, after, code, ())
+            loss = None if given else await refused(backend, stream, shard_id, after, code, (), wall_clock)
             if loss is None:
                 raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
         finally:
             await records.aclose()
-        _report(loss, shard_range, fail_on_data_loss)
+        if not loss.is_none:
+            _report(loss, shard_range, fail_on_data_loss)
         if loss.children is not None:
             return
         # What is left of the range begins at the oldest record.

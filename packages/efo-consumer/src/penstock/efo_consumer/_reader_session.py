@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._bell import Bell
 from penstock.efo_consumer._buffer_segment import NotAtHandError, Piece
+from penstock.efo_consumer._positions import StreamPositions
 from penstock.efo_consumer._reach import Reach, reach
 from penstock.efo_consumer._reader_api import PositionsSnapshot
 from penstock.efo_consumer._reader_shards import SessionShards
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._buffer_pool import BufferPool
     from penstock.efo_consumer._buffer_segment import Spilled
-    from penstock.efo_consumer._positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._positions import ShardRange
     from penstock.efo_consumer._reach import ShardKey
     from penstock.efo_consumer._reader_api import OpenRequest, ShardStats
     from penstock.efo_consumer._reader_backend import ReaderBackend
@@ -199,7 +201,21 @@ class ReaderSession:
             if position is not None:
                 shard.buffer.promise(position, now)
         self._room.ring()
-        return self._snapshot(found)
+        return self._snapshot(replace(found, positions=self._with_caught_up(found.positions)))
+
+    def _with_caught_up(self, positions: StreamPositions) -> StreamPositions:
+        shards = self._followed.shards
+        return StreamPositions(
+            {
+                stream: {
+                    shard_id: shards[stream, shard_id].buffer.with_caught_up(position)
+                    if (stream, shard_id) in shards
+                    else position
+                    for shard_id, position in ids.items()
+                }
+                for stream, ids in positions.streams.items()
+            }
+        )
 
     def _shows_an_end(self, start: StreamPositions, found: Reach) -> bool:
         """Whether a shard ended for a caller that places its children, which nobody reads before."""

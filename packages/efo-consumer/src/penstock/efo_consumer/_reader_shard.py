@@ -156,6 +156,8 @@ class FollowedShard:
             self._on_news()
 
     def _skip(self, loss: Loss) -> ShardPosition | None:
+        if loss.is_none:
+            return ShardPosition.trim_horizon()
         report(
             loss,
             stream=self.stream.name,

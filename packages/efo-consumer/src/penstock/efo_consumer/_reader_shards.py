@@ -199,7 +199,9 @@ class SessionShards:
     async def _judge(self, shard: FollowedShard, code: str) -> Loss | None:
         stream = shard.stream.name
         standing = {shard_id for name, shard_id in self.shards if name == stream} | self._finished.get(stream, set())
-        return await refused(self._backend, stream, shard.shard_id, shard.buffer.end, code, standing)
+        return await refused(
+            self._backend, stream, shard.shard_id, shard.buffer.with_caught_up(shard.buffer.end), code, standing
+        )
 
     def _ended(self, shard: FollowedShard, children: tuple[ChildShard, ...]) -> None:
         graph = self.graphs[shard.stream.name]
