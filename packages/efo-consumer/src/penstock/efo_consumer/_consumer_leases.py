@@ -35,6 +35,9 @@ class ConsumerLeases:
     async def acquire(self, streams: Sequence[str], consumer_name: str, job_id: str) -> tuple[StreamConsumer, ...]:
         """Register the consumer of each stream when it is not there, wait until it is ACTIVE, and keep its lease.
 
+        The streams' consumers are made side by side: each takes seconds, up to a minute. When this is cancelled or
+        fails for one, the others are waited for, so that `aclose` lets go of all: a consumer is paid for by the hour.
+
         Raises:
             RegistrationError: it cannot be registered, or another job holds it.
         """
@@ -44,15 +47,24 @@ class ConsumerLeases:
             self._error = error
             loop.call_soon_threadsafe(self._lost.set)
 
-        def acquire() -> None:
-            self._registry = open_registry(aws=self._aws, store_path=self._registry_path)
-            for stream in streams:
-                request = AcquireRequest(stream_name=stream, consumer_name=consumer_name, job_id=job_id)
-                lease = self._registry.acquire(request)
-                self._leases.append(lease)
-                self._registry.keep(lease, on_lost)
+        def acquire(registry: BlockingConsumerRegistry, stream: str) -> None:
+            request = AcquireRequest(stream_name=stream, consumer_name=consumer_name, job_id=job_id)
+            lease = registry.acquire(request)
+            self._leases.append(lease)
+            registry.keep(lease, on_lost)
 
-        await asyncio.to_thread(acquire)
+        self._registry = registry = open_registry(aws=self._aws, store_path=self._registry_path)
+        acquired = asyncio.gather(
+            *(asyncio.to_thread(acquire, registry, stream) for stream in streams), return_exceptions=True
+        )
+        try:
+            outcomes = await asyncio.shield(acquired)
+        except asyncio.CancelledError:
+            await acquired
+            raise
+        for outcome in outcomes:
+            if outcome is not None:
+                raise outcome
         return tuple(StreamConsumer(one.stream_name, one.consumer_arn, one.fencing_token) for one in self._leases)
 
     async def lost(self) -> Exception:
