@@ -1,7 +1,8 @@
 """SubscribeToShard over HTTP/1.1, chunked: the fall-back, and the way to endpoints without TLS.
 
 A client of its own, as this is all that it does: asyncio's TLS decrypts into a buffer in which events are decoded.
-Back-pressure is TCP's: the socket is left unread while events of some hundred kB wait for the caller.
+Back-pressure is TCP's: the socket is left unread while a window of events waits for the caller. What TLS and the kernel
+hold comes on top.
 """
 
 from __future__ import annotations
@@ -24,15 +25,13 @@ if TYPE_CHECKING:
     from penstock.aws import AwsSession
     from penstock.efo_consumer._subscription import Outcome
 
-# Events that wait for the caller before the socket is left unread; TLS's buffer and the kernel's come on top.
-_READ_AHEAD_BYTES = 256 * 1024
-
 
 class Http1Subscription(asyncio.BufferedProtocol):
     """A SubscribeToShard answer on a connection of its own."""
 
-    def __init__(self, answer: Http1Answer) -> None:
+    def __init__(self, answer: Http1Answer, *, window_bytes: int) -> None:
         self._answer = answer
+        self._window_bytes = window_bytes
         self._outcomes: deque[Outcome | None] = deque()
         self._waiting_bytes = 0
         self._transport: asyncio.Transport | None = None
@@ -114,7 +113,7 @@ class Http1Subscription(asyncio.BufferedProtocol):
             return
         self._outcomes += outcomes
         self._waiting_bytes += sum(one.wire_bytes for one in outcomes if isinstance(one, SubscriptionEvent))
-        if self._waiting_bytes >= _READ_AHEAD_BYTES and not self._paused and self._transport is not None:
+        if self._waiting_bytes >= self._window_bytes and not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
         if outcomes or not self._is_started:
@@ -147,9 +146,10 @@ class Http1Transport:
 
     name = "http1"
 
-    def __init__(self, session: AwsSession, *, connect_timeout: timedelta) -> None:
+    def __init__(self, session: AwsSession, *, window_bytes: int, connect_timeout: timedelta) -> None:
         self._session = session
         self._url = session.endpoint_url("kinesis") + "/"
+        self._window_bytes = window_bytes
         self._connect_timeout_seconds = connect_timeout.total_seconds()
         self._tls: ssl.SSLContext | None = None
         self._buffers = BufferPool()
@@ -161,7 +161,8 @@ class Http1Transport:
         # In a thread: expired credentials are fetched anew over the network.
         headers = await asyncio.to_thread(self._session.sign, "POST", self._url, REQUEST_HEADERS, body, "kinesis")
         url = urlsplit(self._url)
-        subscription = Http1Subscription(Http1Answer(url.netloc, url.path, headers, body, self._buffers))
+        answer = Http1Answer(url.netloc, url.path, headers, body, self._buffers)
+        subscription = Http1Subscription(answer, window_bytes=self._window_bytes)
         self._subscriptions.add(subscription)
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):

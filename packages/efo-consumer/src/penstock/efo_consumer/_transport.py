@@ -58,10 +58,9 @@ def open_transport(session: AwsSession, config: RecordPublisherConfig) -> Subscr
         raise EfoConsumerConfigError(
             option="subscribeTransport", reason="http2 needs an https endpoint: give one, or use auto or http1"
         )
-    http1 = Http1Transport(session, connect_timeout=config.connect_timeout)
+    window_bytes = config.subscription_window_bytes
+    http1 = Http1Transport(session, window_bytes=window_bytes, connect_timeout=config.connect_timeout)
     if kind is SubscribeTransportType.HTTP1 or not is_https:
         return http1
-    http2 = Http2Transport(
-        session, window_bytes=config.subscription_window_bytes, connect_timeout=config.connect_timeout
-    )
+    http2 = Http2Transport(session, window_bytes=window_bytes, connect_timeout=config.connect_timeout)
     return http2 if kind is SubscribeTransportType.HTTP2 else FallbackTransport(http2, http1)
