@@ -69,7 +69,7 @@ def _round(
     for number in range(_PAIRS):
         for is_ours in (True, False) if number % 2 == 0 else (False, True):
             taken[is_ours].append(_measure(ours if is_ours else bare, pipe))
-    return _typical(taken[True]), _typical(taken[False])
+    return _undisturbed(taken[True]), _undisturbed(taken[False])
 
 
 def _measure(fetch: Callable[[], None], pipe: Connection) -> tuple[float, float]:
@@ -87,5 +87,7 @@ def _processor_seconds(pipe: Connection) -> float:
     return served + time.process_time()
 
 
-def _typical(taken: list[tuple[float, float]]) -> tuple[float, float]:
-    return statistics.median(seconds for seconds, _ in taken), statistics.median(used for _, used in taken)
+def _undisturbed(taken: list[tuple[float, float]]) -> tuple[float, float]:
+    """Give the lower quartiles: what else runs on the machine can only make a fetch slower."""
+    seconds, used = zip(*taken, strict=True)
+    return statistics.quantiles(seconds, n=4)[0], statistics.quantiles(used, n=4)[0]
