@@ -68,7 +68,7 @@ class RecordPublisherConfig:
     """Without a byte for this long, a subscription is dead. Default: 35 s, seven times the
     service's interval of idle events."""
     subscription_window_bytes: int = 1024 * 1024
-    """What Kinesis may send ahead of the consumer, per subscription: the flow-control window of HTTP/2; over HTTP/1.1 the
+    """What Kinesis may send ahead of the consumer, per subscription: HTTP/2's flow-control window; over HTTP/1.1 the
     events that wait before the socket is left unread."""
     connect_timeout: timedelta = timedelta(seconds=10)
     """For connecting, and for the answer's first byte."""
