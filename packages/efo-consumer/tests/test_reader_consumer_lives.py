@@ -87,6 +87,15 @@ async def test_a_stop_ends_the_iteration_behind_the_batch_in_hand(emulator: Runn
         assert await take(consumer, 1) == [b"c"]
 
 
+async def test_checkpoints_that_have_no_place_are_told_before_the_first_record(emulator: RunningEmulator) -> None:
+    """Not when the interval is over: by then records would have been handled."""
+    put(emulator, "orders", b"a")
+    for kept, option in ((True, "name"), (None, "checkpoints")):
+        async with Consumer("orders", start="TRIM_HORIZON", aws=aws(emulator), checkpoints=kept) as consumer:
+            with pytest.raises(EfoConsumerConfigError, match=option):
+                await take(consumer, 1, timedelta(hours=1))
+
+
 async def test_each_stream_may_have_a_start_of_its_own(emulator: RunningEmulator) -> None:
     """By name; one without is told."""
     put(emulator, "orders", b"old")

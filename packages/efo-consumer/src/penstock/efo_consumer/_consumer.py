@@ -154,8 +154,9 @@ class Consumer:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            if self._done is not None:
-                await self.checkpoint(self._done)
+            # A successor that took the lease has checkpoints of its own, which must not go back.
+            if self._done is not None and self._store is not None and not self._leases.are_lost:
+                await self._store.save(self.name, self._done.positions)
         finally:
             self._reader = None
             await self._exits.aclose()
@@ -175,11 +176,7 @@ class Consumer:
             EfoConsumerConfigError: the consumer has no place for checkpoints.
             CheckpointError: it cannot be written.
         """
-        if self._store is None:
-            if self._wants_name:
-                raise EfoConsumerConfigError(option="name", reason="is needed for a checkpoint to be found again")
-            raise EfoConsumerConfigError(option="checkpoints", reason="is needed for a checkpoint; else use commit")
-        await self._store.save(self.name, batch.positions)
+        await self._needed_store().save(self.name, batch.positions)
         self._saved = batch.positions
         self._done = None
         await self.commit(batch)
@@ -197,8 +194,11 @@ class Consumer:
                 writes none.
 
         Raises:
+            EfoConsumerConfigError: the consumer has no place for checkpoints.
             CheckpointError: it cannot be written.
         """
+        if checkpoint_interval is not None:
+            self._needed_store()
         written = self._clock()
         async with aclosing(self._iterate()) as batches:
             async for batch in batches:
@@ -273,6 +273,14 @@ class Consumer:
             await self._store.save(self.name, StreamPositions(new))
             new = {}
         self._saved = None if new else self._positions
+
+    def _needed_store(self) -> CheckpointStore:
+        if self._store is not None:
+            return self._store
+        self._open_reader()
+        if self._wants_name:
+            raise EfoConsumerConfigError(option="name", reason="is needed for a checkpoint to be found again")
+        raise EfoConsumerConfigError(option="checkpoints", reason="is needed for a checkpoint; else use commit")
 
     def _open_reader(self) -> ShardReader:
         if self._reader is None:

@@ -67,6 +67,11 @@ class ConsumerLeases:
                 raise outcome
         return tuple(StreamConsumer(one.stream_name, one.consumer_arn, one.fencing_token) for one in self._leases)
 
+    @property
+    def are_lost(self) -> bool:
+        """Whether one of them is lost."""
+        return self._lost.is_set()
+
     async def lost(self) -> Exception:
         """Wait until a lease is lost; give the reason."""
         await self._lost.wait()
