@@ -77,22 +77,30 @@ def test_a_call_that_takes_too_long_is_cancelled():
 
 def test_an_interrupt_cancels_the_call():
     """Ctrl-C in the thread that waits ends what it waits for."""
-    endless, waiting = Endless(), threading.get_ident()
+    endless, waiting, raised = Endless(), threading.get_ident(), threading.Event()
+
+    def once(_number: int, _frame: object) -> None:
+        if not raised.is_set():
+            raised.set()
+            raise KeyboardInterrupt
 
     def interrupt() -> None:
-        if endless.began.wait(WAIT_SECONDS):
+        endless.began.wait(WAIT_SECONDS)
+        # Python may miss the first one when it comes just as the thread begins to wait.
+        while not raised.wait(0.05):
             signal.pthread_kill(waiting, signal.SIGINT)
 
-    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    previous = signal.signal(signal.SIGINT, once)
+    thread = threading.Thread(target=interrupt)
     try:
         with LoopThread("penstock test") as loop:
-            thread = threading.Thread(target=interrupt)
             thread.start()
             with pytest.raises(KeyboardInterrupt):
                 loop.call(endless.run(), WAIT_SECONDS)
             assert endless.cancelled.wait(WAIT_SECONDS)
-            thread.join()
     finally:
+        raised.set()
+        thread.join()
         signal.signal(signal.SIGINT, previous)
 
 

@@ -7,7 +7,7 @@ import concurrent.futures
 import os
 import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from penstock.rpc.errors import LoopThreadClosedError, LoopThreadForkedError
 
@@ -56,19 +56,25 @@ class LoopThread:
             TimeoutError: it took longer than `timeout_seconds`.
         """
         try:
-            future = self._submit(coroutine)
+            self._refuse_if_unusable()
         except BaseException:
             # Nobody else will run it: without this, Python would warn of a coroutine that was never awaited.
             coroutine.close()
             raise
+        under_way = _Call(coroutine)
         try:
+            with self._lock:
+                if self._closed:
+                    raise LoopThreadClosedError(self._name)
+                future = asyncio.run_coroutine_threadsafe(under_way.run(), self._loop)
             return future.result(timeout_seconds)
         except concurrent.futures.CancelledError as error:
             if self._closed:
                 raise LoopThreadClosedError(self._name) from error
             raise
         except BaseException:
-            future.cancel()
+            # An interrupt may come before there is a future: it is not by the future that the coroutine is cancelled.
+            under_way.abandon(self._loop)
             raise
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Generator[T, None, None]:
@@ -133,15 +139,13 @@ class LoopThread:
     ) -> None:
         self.close()
 
-    def _submit(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        # Before the lock, which another thread of the parent may have held when it forked.
+    def _refuse_if_unusable(self) -> None:
+        # Before the lock is taken, which another thread of the parent may have held when it forked.
         if os.getpid() != self._process_id:
             raise LoopThreadForkedError(self._name, made_in=self._process_id, used_in=os.getpid())
         self._refuse_own_thread()
-        with self._lock:
-            if self._closed:
-                raise LoopThreadClosedError(self._name)
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        if self._closed:
+            raise LoopThreadClosedError(self._name)
 
     def _refuse_own_thread(self) -> None:
         if threading.current_thread() is self._thread:
@@ -153,6 +157,36 @@ class LoopThread:
             self._loop.run_forever()
         finally:
             self._loop.close()
+
+
+class _Call(Generic[T]):
+    """A coroutine on the loop, which its caller may abandon at any moment."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[Any] | None = None
+        self._abandoned = False
+
+    async def run(self) -> T:
+        if self._abandoned:
+            raise asyncio.CancelledError
+        self._task = asyncio.current_task()
+        return await self._coroutine
+
+    def abandon(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Cancel it, from another thread. Nothing happens when it has ended."""
+        try:
+            loop.call_soon_threadsafe(self._cancel)
+        except RuntimeError:
+            # The loop is closed.
+            self._coroutine.close()
+
+    def _cancel(self) -> None:
+        self._abandoned = True
+        if self._task is None:
+            self._coroutine.close()
+        else:
+            self._task.cancel()
 
 
 async def _end(last: Callable[[], Coroutine[Any, Any, None]] | None) -> None:
