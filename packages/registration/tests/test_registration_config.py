@@ -193,3 +193,13 @@ def test_a_request_that_makes_no_sense_is_refused(options, field):
     with pytest.raises(InvalidRequestError) as raised:
         AcquireRequest(**{"stream_name": "flights", "job_id": "job", "consumer_name": "delays", **options})
     assert raised.value.field == field
+
+
+def test_contradicting_properties_are_named_as_they_were_written():
+    """A property that is wrong only beside another is named by its key, and so is the other."""
+    with pytest.raises(RegistrationOptionError) as raised:
+        RegistrationConfig.from_properties(
+            {"flink.stream.efo.consumername": "delays", "flink.stream.registerstreamconsumer.backoff.max": "1"}
+        )
+    assert raised.value.option == "flink.stream.registerstreamconsumer.backoff.max"
+    assert "flink.stream.registerstreamconsumer.backoff.base" in raised.value.reason

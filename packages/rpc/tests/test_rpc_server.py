@@ -196,3 +196,13 @@ def test_a_token_is_never_shown():
     """Secrets stay out of representations."""
     shown = repr(ServerSecurity(token="hush")) + repr(ClientSecurity(token="hush"))
     assert "hush" not in shown + json.dumps(str(ServerSettings(security=ServerSecurity(token="hush"))))
+
+
+def test_files_that_hold_no_certificate_are_named_before_the_server_listens(tmp_path):
+    """gRPC would only say that it could not listen."""
+    (tmp_path / "server.pem").write_text("not a certificate")
+    (tmp_path / "server.key").write_text("not a key")
+    security = ServerSecurity(certificate_file=tmp_path / "server.pem", private_key_file=tmp_path / "server.key")
+    with pytest.raises(RpcOptionError, match=r"server\.pem") as raised:
+        security.server_credentials()
+    assert raised.value.option == "certificate_file"

@@ -323,7 +323,8 @@ class ShardFailedError(ShardReaderError):
         self.shard_id = shard_id
         self.code = code
         self.reason = reason
-        super().__init__(f"{stream}/{shard_id}: {reason}")
+        place = f"{stream}/{shard_id}: "
+        super().__init__(place + reason.removeprefix(place))
 
 
 class DataLossError(ShardReaderError):

@@ -248,7 +248,12 @@ class RegistrationConfig(RegistrarConfig):
             for key, arn in properties.items()
             if key.startswith(CONSUMER_ARN_PREFIX)
         }
-        return cls(stream_names=tuple(stream_names), consumer_arns=arns, **values)
+        try:
+            return cls(stream_names=tuple(stream_names), consumer_arns=arns, **values)
+        except RegistrationOptionError as error:
+            keys = {name: key for key, name in FLIP_128_KEYS.items()}
+            reason = re.sub(r"\b\w+_\w+\b", lambda word: keys.get(word[0], word[0]), error.reason)
+            raise RegistrationOptionError(option=keys.get(error.option, error.option), reason=reason) from error
 
 
 def _parse(key: str, text: str, kind: str) -> Any:

@@ -1,6 +1,7 @@
 """What protects a channel and a server: TLS, mutual TLS and a bearer token."""
 
 import ipaddress
+import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -107,11 +108,22 @@ class ServerSecurity:
             raise RpcOptionError("token", "is empty; leave it out to ask for none")
 
     def server_credentials(self) -> grpc.ServerCredentials | None:
-        """Credentials made of the files; None for plain text."""
+        """Credentials made of the files; None for plain text.
+
+        Raises:
+            RpcOptionError: a file cannot be read, or holds no certificate or not its key.
+        """
         certificate = _read(self.certificate_file, "certificate_file")
         key = _read(self.private_key_file, "private_key_file")
         if certificate is None or key is None:
             return None
+        assert self.certificate_file is not None  # it was read
+        try:
+            # gRPC takes anything and fails without a word when it listens.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate_file, self.private_key_file)
+        except ssl.SSLError as error:
+            reason = f"{self.certificate_file} and {self.private_key_file} are no certificate and its key in PEM"
+            raise RpcOptionError("certificate_file", f"{reason}: {error.reason or error}") from error
         authority = _read(self.client_ca_file, "client_ca_file")
         return grpc.ssl_server_credentials(
             [(key, certificate)],

@@ -90,7 +90,8 @@ class ServerSettings:
             try:
                 token = Path(given.pop("token_file")).read_text().strip()
             except OSError as error:
-                raise RpcOptionError("token_file", str(error.strerror)) from error
+                reason = f"cannot read {arguments.token_file}: {error.strerror}"
+                raise RpcOptionError("token_file", reason) from error
         files = {
             name: given.pop(name)
             for name in ("certificate_file", "private_key_file", "client_ca_file")
