@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-
 class Http1Answer:
     """Reads one answer: its head by h11, its body in place.
 
