@@ -2,13 +2,15 @@
 
 import pickle
 from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.async_sink import KinesisElementConverter, KinesisStreamsSink, PartitionKey, write_batches
-from penstock.async_sink.errors import SinkOptionError
+from penstock.async_sink.errors import InvalidRecordError, SinkOptionError
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -52,6 +54,35 @@ async def test_keys_of_rows_and_of_elements_are_the_same(
         await writer.write_many(ROWS)
         await writer.write_many(ROWS.to_pylist())
     assert written(emulator) == sorted(zip(expected * 2, [b"a", b"b", b"c"] * 2, strict=True))
+
+
+def test_values_of_any_type_make_the_same_key_of_a_row_and_of_an_element() -> None:
+    """Else records of one key would be in two shards, by how they were written."""
+    values = [True, 1.5, 1e20, 1e-07, -7, 2**63 - 1, b"x", Decimal("1.10"), datetime(2024, 1, 2, 3), date(2024, 1, 2)]
+    key = PartitionKey.from_column("k")
+    for value in values:
+        assert key.of_rows(pa.record_batch({"k": [value]})).to_pylist() == [key.of_element({"k": value})]
+
+
+async def test_an_element_without_a_key_is_refused(emulator: RunningEmulator) -> None:
+    """A null is no key, and not the key "None"; an item that is not there, or makes no text, is named."""
+    converter = KinesisElementConverter(lambda row: b"data", PartitionKey.from_column("airport"))
+    async with sink(emulator, converter=converter).create_writer() as writer:
+        await writer.write({"airport": "LHR"})
+        with pytest.raises(InvalidRecordError, match="record 1: its partition key is NoneType"):
+            await writer.write({"airport": None})
+        for element in ({}, {"airport": ["LHR"]}, {"airport": object()}):
+            with pytest.raises(SinkOptionError, match="airport"):
+                await writer.write(element)
+    assert written(emulator) == [("LHR", b"data")]
+
+
+@pytest.mark.parametrize(("key", "error"), [(None, InvalidRecordError), (7, SinkOptionError), ("", InvalidRecordError)])
+def test_a_function_that_gives_no_key_is_refused(emulator: RunningEmulator, key: Any, error: type[Exception]) -> None:
+    """By an error of the sink, before any row of the batch is written."""
+    with pytest.raises(error, match=r"artition_?\s?[kK]ey"):
+        write_batches(sink(emulator, partition_key=PartitionKey.from_function(lambda row: key)), [ROWS])
+    assert written(emulator) == []
 
 
 def test_random_keys_differ(emulator: RunningEmulator) -> None:

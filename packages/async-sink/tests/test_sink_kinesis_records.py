@@ -1,6 +1,7 @@
 import base64
 import json
 import pickle
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.async_sink import (
+    AggregationConfig,
+    AsyncSinkConfig,
     BufferedRequestState,
     KinesisRequestEntry,
     KinesisStreamsSink,
@@ -88,6 +91,28 @@ def test_a_key_that_breaks_a_rule_is_an_error_that_names_the_record(key: str, ha
     with pytest.raises(InvalidRecordError) as caught:
         check_entry(KinesisRequestEntry(b"", key, hash_key), 17)
     assert caught.value.record_number == 17
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        (KinesisRequestEntry("text", "k"), "its data is str, not bytes"),  # type: ignore[arg-type]  # the mistake
+        (KinesisRequestEntry(None, "k"), "its data is NoneType"),  # type: ignore[arg-type]  # the mistake
+        (KinesisRequestEntry(b"", 7), "its partition key is int, not str"),  # type: ignore[arg-type]  # the mistake
+        (KinesisRequestEntry(b"", None), "its partition key is NoneType"),  # type: ignore[arg-type]  # the mistake
+        (KinesisRequestEntry(b"", "k", 7), "its explicit hash key 7"),  # type: ignore[arg-type]  # the mistake
+        (b"raw", "bytes is no KinesisRequestEntry: give the sink a converter"),
+    ],
+)
+def test_a_field_of_a_wrong_type_is_an_error_that_says_what_to_do(entry: Any, words: str) -> None:
+    """Text as data would be taken for base64 and arrive as other bytes, without a word."""
+    with pytest.raises(InvalidRecordError, match=f"record 17: {words}"):
+        check_entry(entry, 17)
+
+
+def test_bytes_that_can_be_changed_are_data_too() -> None:
+    """As Spark's rows have them."""
+    check_entry(KinesisRequestEntry(bytearray(b"x"), "k"), 0)
 
 
 def test_256_characters_of_any_script_are_a_key() -> None:
@@ -209,11 +234,29 @@ def test_a_column_of_a_wrong_type_is_named() -> None:
     assert caught.value.option == "data"
 
 
-@pytest.mark.parametrize("options", [{}, {"stream_name": "s", "stream_arn": "arn:s"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"stream_name": "s", "stream_arn": "arn:s"}, {"stream_name": ""}, {"stream_arn": ""}]
+)
 def test_a_sink_wants_either_a_name_or_an_arn(options: dict[str, str]) -> None:
-    """Neither and both are errors."""
+    """Neither and both are errors, and so is an empty one."""
     with pytest.raises(SinkOptionError):
         KinesisStreamsSink(AwsOptions(region="us-east-1"), **options)
+
+
+@pytest.mark.parametrize(
+    ("option", "config"),
+    [
+        ("max_batch_size", AsyncSinkConfig(max_batch_size=501)),
+        ("max_batch_size_in_bytes", AsyncSinkConfig(max_batch_size_in_bytes=10 * 2**20 + 1)),
+    ],
+)
+def test_a_sink_refuses_limits_above_those_of_put_records(option: str, config: AsyncSinkConfig) -> None:
+    """The first full request would be refused; user records of aggregates may be more."""
+    aws = AwsOptions(region="us-east-1")
+    with pytest.raises(SinkOptionError) as caught:
+        KinesisStreamsSink(aws, "flights", config=config)
+    assert caught.value.option == option
+    KinesisStreamsSink(aws, "flights", config=config, aggregation=AggregationConfig())
 
 
 def test_a_sink_can_be_pickled() -> None:

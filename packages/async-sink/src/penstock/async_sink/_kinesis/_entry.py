@@ -34,11 +34,20 @@ def size_in_bytes(entry: KinesisRequestEntry) -> int:
 
 
 def check_entry(entry: KinesisRequestEntry, record_number: int) -> None:
-    """Check the key fields.
+    """Check the types, and the key fields.
 
     Raises:
         InvalidRecordError: a field breaks a rule of PutRecords.
     """
+    if not isinstance(entry, KinesisRequestEntry):
+        raise InvalidRecordError(
+            record_number, f"{type(entry).__name__} is no KinesisRequestEntry: give the sink a converter that makes one"
+        )
+    # Text would go on the wire as if it were base64, and arrive as other bytes.
+    if not isinstance(entry.data, bytes | bytearray):
+        raise InvalidRecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
+    if not isinstance(entry.partition_key, str):
+        raise InvalidRecordError(record_number, f"its partition key is {type(entry.partition_key).__name__}, not str")
     if not 0 < len(entry.partition_key) <= MAX_PARTITION_KEY_LENGTH:
         raise InvalidRecordError(
             record_number,
@@ -55,5 +64,5 @@ def check_hash_key(key: str, record_number: int) -> None:
         InvalidRecordError: it is no decimal number below 2^128.
     """
     # isdecimal alone would let other scripts' digits pass.
-    if not (key.isascii() and key.isdecimal() and len(key) <= 39 and int(key) <= MAX_HASH_KEY):
+    if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 39 and int(key) <= MAX_HASH_KEY):
         raise InvalidRecordError(record_number, f"its explicit hash key {key!r} is no decimal number below 2^128")

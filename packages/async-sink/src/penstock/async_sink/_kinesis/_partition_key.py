@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 import pyarrow as pa
@@ -19,7 +19,11 @@ class PartitionKey(ABC):
 
     @abstractmethod
     def of_element(self, element: Any) -> str:
-        """The key of an element."""
+        """The key of an element.
+
+        Raises:
+            SinkOptionError: the element has not the item that it comes from, or one that makes no key.
+        """
 
     @abstractmethod
     def of_rows(self, batch: pa.RecordBatch) -> Any:
@@ -31,12 +35,13 @@ class PartitionKey(ABC):
 
     @staticmethod
     def from_column(name: str) -> "PartitionKey":
-        """The value of a column; of an element, its item of that name. Numbers become their digits."""
+        """The value of a column; of an element, its item of that name. Numbers become their digits, and other values
+        what Arrow writes of them; a null is refused, as it is no key."""
         return _FromColumn(name)
 
     @staticmethod
     def from_function(function: Callable[[Any], str]) -> "PartitionKey":
-        """What a function makes of the element; of a row, given as a dictionary."""
+        """What a function makes of the element; of a row, given as a dictionary. It is to give a string."""
         return _FromFunction(function)
 
     @staticmethod
@@ -59,7 +64,22 @@ class _FromColumn(PartitionKey):
     name: str
 
     def of_element(self, element: Any) -> str:
-        return str(element[self.name])
+        try:
+            value = element[self.name]
+        except LookupError as error:
+            raise SinkOptionError(
+                self.name, f"no such item for the partition key in a {type(element).__name__}"
+            ) from error
+        if value is None or isinstance(value, str):
+            # What is no string is refused with the number of its record.
+            return cast("str", value)
+        if type(value) is int:
+            return str(value)
+        try:
+            # As `of_rows` does it: a row and the same row as an element go to one shard.
+            return cast("str", pa.scalar(value).cast(pa.string()).as_py())
+        except pa.ArrowException as error:
+            raise SinkOptionError(self.name, f"a {type(value).__name__} makes no partition key") from error
 
     def of_rows(self, batch: pa.RecordBatch) -> Any:
         return read_column(batch, self.name, pa.string())
@@ -73,7 +93,12 @@ class _FromFunction(PartitionKey):
         return self.function(element)
 
     def of_rows(self, batch: pa.RecordBatch) -> Any:
-        return pa.array([self.function(row) for row in batch.to_pylist()], pa.string())
+        keys = [self.function(row) for row in batch.to_pylist()]
+        try:
+            return pa.array(keys, pa.string())
+        except pa.ArrowException as error:
+            wrong = next((type(key).__name__ for key in keys if not isinstance(key, str | None)), "str")
+            raise SinkOptionError("partition_key", f"its function gave a {wrong}: {error}") from error
 
 
 @dataclass(frozen=True)

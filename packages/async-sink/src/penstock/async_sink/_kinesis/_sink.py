@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from penstock.async_sink._aws_writer import check_service_limits
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
 from penstock.async_sink._converter import ElementConverter
 from penstock.async_sink._defaults import aimd_strategy, paced_strategy
@@ -52,7 +53,7 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
     Can be pickled: a Spark driver makes it, tasks make writers of it.
 
     Raises:
-        SinkOptionError: not exactly one of stream name and stream ARN is given.
+        SinkOptionError: not exactly one of stream name and stream ARN is given, or a limit is above PutRecords'.
     """
 
     def __init__(
@@ -78,6 +79,11 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
         """
         if (stream_name is None) == (stream_arn is None):
             raise SinkOptionError("stream_name", "give either a stream name or a stream ARN")
+        for name, given in (("stream_name", stream_name), ("stream_arn", stream_arn)):
+            if given == "":
+                raise SinkOptionError(name, "must not be empty")
+        if aggregation is None and config is not None:
+            check_service_limits(config, max_batch_size=500, max_batch_size_in_bytes=10 * MEBIBYTE)
         self._aws = aws
         self._stream_name = stream_name
         self._stream_arn = stream_arn
