@@ -10,10 +10,18 @@ from penstock.async_sink._dynamodb._attributes import key_of
 from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry, size_in_bytes
 from penstock.async_sink._dynamodb._wire import encode_request, rounds_of, unprocessed_places
 from penstock.async_sink._entries import EntryFailure, EntryListener
+from penstock.async_sink._lookup import look_up, lookup_failed
 from penstock.async_sink._writer import AsyncSinkWriter
-from penstock.async_sink.errors import DestinationError, InvalidRecordError, RecordTooLargeError
-from penstock.aws import AwsOptions, ErrorKind, JsonClient, classify, error_code
-from penstock.aws.errors import AwsServiceError
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+from penstock.aws import (
+    AwsConnectionError,
+    AwsOptions,
+    AwsServiceError,
+    ErrorKind,
+    JsonClient,
+    classify,
+    error_code,
+)
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -96,12 +104,10 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter
             return
         assert self._client is not None
         try:
-            table = (await self._client.call("DescribeTable", {"TableName": self.destination}))["Table"]
-        except AwsServiceError as error:
+            table = (await look_up(self._client, "DescribeTable", {"TableName": self.destination}))["Table"]
+        except (AwsServiceError, AwsConnectionError) as error:
             await self.close_destination()
-            raise DestinationError(
-                self.destination, error.code, f"{error.message} (DescribeTable; not called when key_names are given)"
-            ) from error
+            raise lookup_failed(self.destination, error, "not called when key_names are given") from error
         except BaseException:
             await self.close_destination()
             raise

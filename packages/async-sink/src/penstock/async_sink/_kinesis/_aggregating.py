@@ -11,9 +11,8 @@ from penstock.async_sink._kinesis._entry import KinesisRequestEntry
 from penstock.async_sink._kinesis._shard_ranges import ShardRanges
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
-from penstock.async_sink.errors import DestinationError
-from penstock.aws import AwsOptions, ErrorKind, JsonClient, classify
-from penstock.aws.errors import AwsServiceError
+from penstock.async_sink._lookup import look_up, lookup_failed
+from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, ErrorKind, JsonClient, classify
 
 _MAX_PUT_RECORDS = 500
 _MAX_PUT_BYTES = 5 * 1024 * 1024
@@ -57,9 +56,9 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
         assert self._client is not None
         try:
             await self._refresh(self._client, self._shards)
-        except AwsServiceError as error:
+        except (AwsServiceError, AwsConnectionError) as error:
             await self.close_destination()
-            raise DestinationError(self.destination, error.code, f"{error.message} (ListShards)") from error
+            raise lookup_failed(self.destination, error) from error
         except BaseException:
             await self.close_destination()
             raise
@@ -69,10 +68,10 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
             if self._shards is not known:
                 # Another request has learnt it while this one waited.
                 return
-            answer = await client.call("ListShards", self._stream)
+            answer = await look_up(client, "ListShards", self._stream)
             shards = answer["Shards"]
             while answer.get("NextToken"):
-                answer = await client.call("ListShards", {"NextToken": answer["NextToken"]})
+                answer = await look_up(client, "ListShards", {"NextToken": answer["NextToken"]})
                 shards += answer["Shards"]
             self._shards = ShardRanges(shards)
 

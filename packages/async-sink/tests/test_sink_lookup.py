@@ -1,0 +1,73 @@
+"""What a writer asks before it writes: a few times, and not for ever."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.async_sink import AggregationConfig, DynamoDbSink, KinesisStreamsSink, _lookup, write_batches
+from penstock.async_sink.errors import DestinationError
+from penstock.aws import BackoffPolicy
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+ROWS = pa.record_batch({"data": [b"a", b"b"], "partitionKey": ["x", "y"]})
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = BackoffPolicy(base=timedelta(0), maximum=timedelta(0), max_attempts=_lookup.LOOKUP_BACKOFF.max_attempts)
+    monkeypatch.setattr(_lookup, "LOOKUP_BACKOFF", quick)
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(tls=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
+        yield emulator
+
+
+def aggregating(endpoint_url: str) -> Any:
+    return KinesisStreamsSink(emulator_options(endpoint_url), "flights", aggregation=AggregationConfig())
+
+
+def test_a_throttled_look_up_is_done_again(emulator: RunningEmulator) -> None:
+    """Many tasks that start together ask together."""
+    emulator.faults.add("throttle", operation="ListShards", count=3)
+    assert write_batches(aggregating(emulator.endpoint_url), [ROWS]).records == 2
+
+
+def test_a_look_up_that_is_throttled_again_and_again_ends(emulator: RunningEmulator) -> None:
+    """After six attempts, by an error of the sink that has the service's code and the call."""
+    emulator.faults.add("throttle", operation="ListShards")
+    with pytest.raises(DestinationError, match="ListShards") as caught:
+        write_batches(aggregating(emulator.endpoint_url), [ROWS])
+    assert (caught.value.destination, caught.value.first_record_number) == ("flights", None)
+    assert [fault["hits"] for fault in emulator.faults.list()] == [6]
+
+
+def test_a_look_up_that_is_refused_for_good_is_not_done_again(emulator: RunningEmulator) -> None:
+    """No permission today is none in a second."""
+    emulator.faults.add("error", operation="ListShards", code="AccessDeniedException", message="not yours")
+    with pytest.raises(DestinationError, match="not yours") as caught:
+        write_batches(aggregating(emulator.endpoint_url), [ROWS])
+    assert caught.value.code == "AccessDeniedException"
+    assert [fault["hits"] for fault in emulator.faults.list()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("sink", "call"),
+    [
+        (aggregating("http://127.0.0.1:1"), "ListShards"),
+        (DynamoDbSink(emulator_options("http://127.0.0.1:1"), "flights"), "DescribeTable"),
+    ],
+)
+def test_a_service_that_does_not_answer_is_named(sink: Any, call: str) -> None:
+    """The error says which call had no answer from where; it is the sink's, not the network library's."""
+    with pytest.raises(DestinationError, match=rf"{call}: no answer from http://127\.0\.0\.1:1/") as caught:
+        write_batches(sink, [ROWS])
+    assert (caught.value.destination, caught.value.code) == ("flights", "AwsConnectionError")
