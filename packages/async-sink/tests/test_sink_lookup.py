@@ -7,7 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.async_sink import AggregationConfig, DynamoDbSink, KinesisStreamsSink, _lookup, write_batches
+from penstock.async_sink import (
+    AggregationConfig,
+    AsyncSinkConfig,
+    DynamoDbSink,
+    KinesisStreamsSink,
+    _lookup,
+    write_batches,
+)
 from penstock.async_sink.errors import DestinationError
 from penstock.aws import BackoffPolicy
 from penstock.aws.testing import emulator_options
@@ -71,3 +78,24 @@ def test_a_service_that_does_not_answer_is_named(sink: Any, call: str) -> None:
     with pytest.raises(DestinationError, match=rf"{call}: no answer from http://127\.0\.0\.1:1/") as caught:
         write_batches(sink, [ROWS])
     assert (caught.value.destination, caught.value.code) == ("flights", "AwsConnectionError")
+
+
+async def test_a_service_that_fails_on_and_on_is_told_in_the_log(
+    emulator: RunningEmulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its requests are sent again without a bound: after four in a row, and sixteen, the log says with what error."""
+    config = AsyncSinkConfig(retry_backoff_base=timedelta(0), retry_backoff_maximum=timedelta(0))
+    sink = KinesisStreamsSink(emulator_options(emulator.endpoint_url), "flights", config=config)
+    emulator.faults.add("error", operation="PutRecords", code="InternalFailure", message="out of order", count=17)
+    async with sink.create_writer() as writer:
+        await writer.write_many(ROWS)
+        await writer.flush(end_of_input=True)
+        # One failure after a success is nothing.
+        emulator.faults.add("error", operation="PutRecords", code="InternalFailure", count=3)
+        await writer.write_many(ROWS)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" and are")[0] for line in lines] == [
+        "flights: 4 requests in a row failed",
+        "flights: 16 requests in a row failed",
+    ]
+    assert all("InternalFailure: out of order" in line for line in lines)

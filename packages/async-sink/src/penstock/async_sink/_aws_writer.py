@@ -1,6 +1,7 @@
 """What the writers for AWS's services share: the connection pool, and what an error means."""
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
@@ -14,6 +15,11 @@ from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
+
+_logger = logging.getLogger(__name__)
+# A request that fails now and then is nothing; so many in a row, and four times as many, and so on, are told.
+_FIRST_WARNING = 4
+_MORE = 4
 
 
 class _Json10Session(AwsSession):
@@ -54,6 +60,8 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
         """As `AsyncSinkWriter`, with the options of the service's session."""
         self._aws = aws
         self._client: JsonClient | None = None
+        self._failed_in_a_row = 0
+        self._next_warning = _FIRST_WARNING
         super().__init__(config, **arguments)
 
     async def open_destination(self) -> None:
@@ -113,5 +121,24 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
                     first_record_number=result_handler.first_record_number,
                 ) from error
             throttled = kind is ErrorKind.THROTTLED
+            if not throttled:
+                self._warn_of(code, message)
             failures = all_failed(len(entries), code=code, message=message, throttled=throttled)
+        else:
+            self._failed_in_a_row, self._next_warning = 0, _FIRST_WARNING
         result_handler.retry_failures(failures, lanes=lanes)
+
+    def _warn_of(self, code: str, message: str) -> None:
+        # Without a bound, a wrong endpoint would be tried for ever without a word.
+        self._failed_in_a_row += 1
+        if self._failed_in_a_row < self._next_warning:
+            return
+        self._next_warning *= _MORE
+        _logger.warning(
+            "%s: %d requests in a row failed and are sent again (max_attempts and time_to_live would bound that), "
+            "the latest with %s: %s",
+            self.destination,
+            self._failed_in_a_row,
+            code,
+            message,
+        )

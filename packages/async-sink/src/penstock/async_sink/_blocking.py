@@ -16,7 +16,7 @@ class SinkSummary:
     """What a call of `write_batches` wrote."""
 
     records: int
-    """Records, each counted once: all of them are acknowledged."""
+    """Records, each counted once, that are acknowledged: all of them, less what a terminal record handler took."""
     bytes: int
     """Bytes of data and partition keys."""
     requests: int
@@ -27,6 +27,8 @@ class SinkSummary:
     """Records that were refused because the destination was full, counted each time."""
     seconds: float
     """From the first batch to the last acknowledgement."""
+    dead_lettered: int = 0
+    """Records that were given up and that the terminal record handler took; not among `records`."""
 
 
 class BatchWriter(Protocol):
@@ -57,7 +59,7 @@ class SupportsWriteBatches(Protocol):
 
 
 def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch]) -> SinkSummary:
-    """Write record batches; return when the destination has acknowledged every record.
+    """Write record batches; return when the destination has acknowledged every record, or a handler has taken it.
 
     For code without an event loop: the requests run on a loop in a thread of their own while the caller's thread makes
     the next batch. The columns are those of the writer's `write_many`: for Kinesis `data` binary, `partitionKey`
@@ -88,4 +90,5 @@ def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch])
         retries=metrics.retried,
         throttled=metrics.throttled,
         seconds=monotonic() - began,
+        dead_lettered=metrics.dead_lettered,
     )
