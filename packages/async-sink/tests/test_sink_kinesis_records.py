@@ -3,7 +3,6 @@ import json
 import pickle
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -12,16 +11,13 @@ from hypothesis import strategies as st
 from penstock.async_sink import (
     AggregationConfig,
     AsyncSinkConfig,
-    BufferedRequestState,
     KinesisRequestEntry,
     KinesisStreamsSink,
-    state_from_bytes,
-    state_to_bytes,
 )
 from penstock.async_sink._kinesis._arrow import EntryBatch
 from penstock.async_sink._kinesis._entry import check_entry, size_in_bytes
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError, StateFormatError
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
 from penstock.aws import AwsOptions
 
 hash_keys = st.integers(0, 2**128 - 1).map(str)
@@ -118,40 +114,6 @@ def test_bytes_that_can_be_changed_are_data_too() -> None:
 def test_256_characters_of_any_script_are_a_key() -> None:
     """The limit counts characters, not bytes."""
     check_entry(KinesisRequestEntry(b"", "ж" * 256, str(2**128 - 1)), 0)
-
-
-@given(st.lists(entries, max_size=20))
-def test_a_state_comes_back_as_it_was(records: list[KinesisRequestEntry]) -> None:
-    """Any bytes, non-ASCII keys and explicit hash keys survive."""
-    state = BufferedRequestState(tuple((entry, size_in_bytes(entry)) for entry in records))
-    assert state_from_bytes(state_to_bytes(state)) == state
-
-
-def test_a_state_of_today_stays_readable() -> None:
-    """The format is kept: these bytes were written by version 1."""
-    raw = b"PSKS\x01\x91\x92\x93\xc4\x02\x00\xff\xa8\xd0\xba\xd0\xbb\xd1\x8e\xd1\x87\xc0\x93\xc4\x01x\xa1k\xa242"
-    state = state_from_bytes(raw)
-    assert [entry for entry, _ in state.entries] == [
-        KinesisRequestEntry(b"\x00\xff", "ключ"),
-        KinesisRequestEntry(b"x", "k", "42"),
-    ]
-    assert state_to_bytes(state) == raw
-
-
-@pytest.mark.parametrize(
-    ("raw", "words"),
-    [
-        (b"", "no state"),
-        (pickle.dumps([1]), "no state"),
-        (b"PSKS\x02\x90", "version 2"),
-        (b"PSKS\x01\x91", "damaged"),
-        (b"PSKS\x01" + msgspec.msgpack.encode([[[1, 2, 3]]]), "damaged"),
-    ],
-)
-def test_bytes_that_are_no_state_are_an_error(raw: bytes, words: str) -> None:
-    """Foreign, damaged and newer states are told apart."""
-    with pytest.raises(StateFormatError, match=words):
-        state_from_bytes(raw)
 
 
 def arrow(**columns: object) -> pa.RecordBatch:

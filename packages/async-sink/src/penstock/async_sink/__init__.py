@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from penstock.async_sink._buffer import RequestBuffer
     from penstock.async_sink._classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
     from penstock.async_sink._clock import Clock, LoopClock, Timer
+    from penstock.async_sink._codec import EntryCodec
     from penstock.async_sink._config import AsyncSinkConfig
     from penstock.async_sink._congestion import CongestionControlRateLimitingStrategy, ScalingTarget
     from penstock.async_sink._congestion_config import CongestionControlConfig
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
         kinesis_aggregation_config,
         kinesis_strategy,
     )
-    from penstock.async_sink._kinesis._state_codec import state_from_bytes, state_to_bytes
     from penstock.async_sink._kinesis._writer import KinesisStreamsWriter
     from penstock.async_sink._lanes import LaneLimiter, LaneObservation
     from penstock.async_sink._metrics import SinkGauges, SinkMetrics
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from penstock.async_sink._sqs._sink import SqsSink, sqs_config, sqs_strategy
     from penstock.async_sink._sqs._writer import SqsWriter
     from penstock.async_sink._state import BufferedRequestState
+    from penstock.async_sink._state_format import state_from_bytes, state_to_bytes
     from penstock.async_sink._strategy import RateLimitingStrategy, RequestInfo, ResultInfo
     from penstock.async_sink._terminal import (
         CallbackHandler,
@@ -95,6 +96,7 @@ __all__ = [
     "DynamoDbSink",
     "DynamoDbWriter",
     "ElementConverter",
+    "EntryCodec",
     "EntryFailure",
     "EntryListener",
     "FailedAttempt",
@@ -165,6 +167,7 @@ _MODULES = {
     "_buffer": ("RequestBuffer",),
     "_classifier": ("EVERYTHING_IS_FATAL", "FatalExceptionClassifier"),
     "_clock": ("Clock", "LoopClock", "Timer"),
+    "_codec": ("EntryCodec",),
     "_config": ("AsyncSinkConfig",),
     "_congestion": ("CongestionControlRateLimitingStrategy", "ScalingTarget"),
     "_congestion_config": ("CongestionControlConfig",),
@@ -189,7 +192,6 @@ _MODULES = {
     "_kinesis._entry": ("KinesisRequestEntry",),
     "_kinesis._partition_key": ("KinesisElementConverter", "PartitionKey"),
     "_kinesis._sink": ("KinesisStreamsSink", "aggregation_strategy", "kinesis_aggregation_config", "kinesis_strategy"),
-    "_kinesis._state_codec": ("state_from_bytes", "state_to_bytes"),
     "_kinesis._writer": ("KinesisStreamsWriter",),
     "_lanes": ("LaneLimiter", "LaneObservation"),
     "_metrics": ("SinkGauges", "SinkMetrics"),
@@ -205,6 +207,7 @@ _MODULES = {
     "_sqs._sink": ("SqsSink", "sqs_config", "sqs_strategy"),
     "_sqs._writer": ("SqsWriter",),
     "_state": ("BufferedRequestState",),
+    "_state_format": ("state_from_bytes", "state_to_bytes"),
     "_strategy": ("RateLimitingStrategy", "RequestInfo", "ResultInfo"),
     "_terminal": ("CallbackHandler", "DeadLetterHandler", "DropHandler", "TerminalRecord", "TerminalRecordHandler"),
     "_token_bucket": ("TokenBucketRateLimitingStrategy",),

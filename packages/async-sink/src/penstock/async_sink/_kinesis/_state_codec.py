@@ -1,45 +1,56 @@
-"""Buffered entries as bytes, to be kept across versions and languages."""
+"""Kinesis entries as bytes: `[data, partition key, explicit hash key or nil]` in MessagePack."""
 
 import msgspec
 
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry, size_in_bytes
-from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink.errors import StateFormatError
 
-_MAGIC = b"PSKS"
-_VERSION = 1
+LEGACY_MAGIC = b"PSKS"
+"""How states began when there were only those of Kinesis sinks."""
+_LEGACY_VERSION = 1
 
-
-class _Body(msgspec.Struct, array_like=True):
-    entries: list[tuple[bytes, str, str | None]]
-
-
+_Plain = tuple[bytes, str, str | None]
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Body)
+_decoder = msgspec.msgpack.Decoder(_Plain)
 
 
-def state_to_bytes(state: BufferedRequestState[KinesisRequestEntry]) -> bytes:
-    """Four bytes of magic, one of version, then MessagePack: [[[data, partition key, explicit hash key or nil], …]].
-
-    Strings are UTF-8, whatever the machine's locale is.
-    """
-    body = _Body([(entry.data, entry.partition_key, entry.explicit_hash_key) for entry, _ in state.entries])
-    return _MAGIC + bytes([_VERSION]) + _encoder.encode(body)
+class _LegacyBody(msgspec.Struct, array_like=True):
+    entries: list[_Plain]
 
 
-def state_from_bytes(raw: bytes) -> BufferedRequestState[KinesisRequestEntry]:
-    """The state that `state_to_bytes` wrote.
+_legacy_decoder = msgspec.msgpack.Decoder(_LegacyBody)
+
+
+class KinesisEntryCodec:
+    """An `EntryCodec`."""
+
+    name = "kinesis"
+    version = 1
+
+    def encode(self, entry: KinesisRequestEntry) -> bytes:
+        """The entry as bytes; strings are UTF-8, whatever the machine's locale is."""
+        return _encoder.encode((entry.data, entry.partition_key, entry.explicit_hash_key))
+
+    def decode(self, raw: bytes, version: int) -> KinesisRequestEntry:
+        """The entry of these bytes."""
+        return KinesisRequestEntry(*_decoder.decode(raw))
+
+    def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
+        """Data and partition key."""
+        return size_in_bytes(entry)
+
+
+def decode_legacy(raw: bytes) -> list[KinesisRequestEntry]:
+    """The entries of a state that begins with `LEGACY_MAGIC`: then a byte of version, and `[[entry, …]]`.
 
     Raises:
-        StateFormatError: the bytes are no such state, damaged, or of an unknown version.
+        StateFormatError: it is damaged, or of an unknown version.
     """
-    if raw[:4] != _MAGIC or len(raw) < 5:
-        raise StateFormatError("these bytes are no state of a Kinesis sink")
-    if raw[4] != _VERSION:
-        raise StateFormatError(f"the state has version {raw[4]}, this release reads version {_VERSION}")
+    version = raw[4] if len(raw) > 4 else 0
+    if version != _LEGACY_VERSION:
+        raise StateFormatError(f"the state has version {version}, this release reads version {_LEGACY_VERSION}")
     try:
-        body = _decoder.decode(raw[5:])
+        body = _legacy_decoder.decode(raw[5:])
     except msgspec.MsgspecError as error:
         raise StateFormatError(f"the state is damaged: {error}") from error
-    entries = [KinesisRequestEntry(data, key, hash_key) for data, key, hash_key in body.entries]
-    return BufferedRequestState(tuple((entry, size_in_bytes(entry)) for entry in entries))
+    return [KinesisRequestEntry(*plain) for plain in body.entries]

@@ -6,12 +6,18 @@ from typing import Any
 
 import msgspec
 
+from penstock.async_sink._sqs._attributes import (
+    AttributeValue,
+    attribute_size_in_bytes,
+    check_attributes,
+    wire_attribute,
+)
 from penstock.async_sink.errors import InvalidRecordError
 
 # The characters that SendMessage does not take, by its reference.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 MAX_DELAY_SECONDS = 900
-_MAX_ATTRIBUTES = 10
+_MAX_ID_LENGTH = 128
 
 
 class SqsRequestEntry(msgspec.Struct, frozen=True):
@@ -25,16 +31,8 @@ class SqsRequestEntry(msgspec.Struct, frozen=True):
     """By which a FIFO queue drops repeats for five minutes: with it, a message that is sent again is there once."""
     delay_seconds: int | None = None
     """Seconds, up to 900, before the message can be received; None for the queue's own delay."""
-    attributes: Mapping[str, str | int | float | bytes] = {}
-    """Message attributes: strings, numbers or binaries, 10 at most."""
-
-
-def _wire_attribute(value: str | float | bytes) -> dict[str, Any]:
-    if isinstance(value, str):
-        return {"DataType": "String", "StringValue": value}
-    if isinstance(value, bytes):
-        return {"DataType": "Binary", "BinaryValue": value}
-    return {"DataType": "Number", "StringValue": repr(value)}
+    attributes: Mapping[str, AttributeValue] = {}
+    """Message attributes: strings, numbers (exact) or binaries, 10 at most."""
 
 
 def to_wire(entry: SqsRequestEntry, place: int) -> dict[str, Any]:
@@ -47,18 +45,14 @@ def to_wire(entry: SqsRequestEntry, place: int) -> dict[str, Any]:
     if entry.deduplication_id is not None:
         wire["MessageDeduplicationId"] = entry.deduplication_id
     if entry.attributes:
-        wire["MessageAttributes"] = {name: _wire_attribute(value) for name, value in entry.attributes.items()}
+        wire["MessageAttributes"] = {name: wire_attribute(value) for name, value in entry.attributes.items()}
     return wire
 
 
 def size_in_bytes(entry: SqsRequestEntry) -> int:
     """Bytes as the service counts them: the body, and the attributes' names, types and values."""
     size = len(entry.body) if entry.body.isascii() else len(entry.body.encode())
-    for name, value in entry.attributes.items():
-        wire = _wire_attribute(value)
-        content = value if isinstance(value, bytes) else wire["StringValue"].encode()
-        size += len(name.encode()) + len(wire["DataType"]) + len(content)
-    return size
+    return size + sum(attribute_size_in_bytes(name, value) for name, value in entry.attributes.items())
 
 
 def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
@@ -74,5 +68,10 @@ def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
         raise InvalidRecordError(record_number, f"its body holds {found[0]!r}, which a message cannot have")
     if entry.delay_seconds is not None and not 0 <= entry.delay_seconds <= MAX_DELAY_SECONDS:
         raise InvalidRecordError(record_number, f"its delay is {entry.delay_seconds} s, not 0 to {MAX_DELAY_SECONDS}")
-    if len(entry.attributes) > _MAX_ATTRIBUTES:
-        raise InvalidRecordError(record_number, f"it has {len(entry.attributes)} attributes, more than 10")
+    for name, value in (("group", entry.group_id), ("deduplication id", entry.deduplication_id)):
+        if value is not None and not 0 < len(value) <= _MAX_ID_LENGTH:
+            raise InvalidRecordError(
+                record_number, f"its {name} has {len(value)} characters, not 1 to {_MAX_ID_LENGTH}"
+            )
+    if entry.attributes:
+        check_attributes(entry.attributes, record_number)

@@ -1,0 +1,269 @@
+import datetime
+import pickle
+import struct
+import zlib
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.async_sink import (
+    BufferedRequestState,
+    DynamoDbRequestEntry,
+    EntryCodec,
+    FirehoseRequestEntry,
+    KinesisRequestEntry,
+    SqsRequestEntry,
+    state_from_bytes,
+    state_to_bytes,
+)
+from penstock.async_sink._dynamodb import _entry as dynamodb
+from penstock.async_sink._dynamodb._checked import item_from_json
+from penstock.async_sink._kinesis import _entry as kinesis
+from penstock.async_sink._sqs import _entry as sqs
+from penstock.async_sink._sqs._attributes import number_of
+from penstock.async_sink.errors import InvalidRecordError, StateFormatError
+
+text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30)
+numbers = (
+    st.integers(-(10**38) + 1, 10**38 - 1)
+    | st.decimals(allow_nan=False, allow_infinity=False, places=20, min_value=-(10**17), max_value=10**17)
+    | st.floats(allow_nan=False, allow_infinity=False)
+)
+plain = st.recursive(
+    text | numbers | st.binary(max_size=40) | st.booleans() | st.none() | st.datetimes(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(names, inner, max_size=4)
+        | st.sets(names, min_size=1, max_size=4)
+        | st.sets(st.binary(max_size=9), min_size=1, max_size=4)
+        | st.sets(st.integers() | st.decimals(allow_nan=False, allow_infinity=False, places=3), min_size=1, max_size=4)
+    ),
+    max_leaves=12,
+)
+keys = st.none() | st.text("abcö", min_size=1, max_size=128)
+attributes = st.dictionaries(
+    st.text("abc_-", min_size=1, max_size=20), names | numbers | st.binary(min_size=1, max_size=40), max_size=10
+)
+ENTRIES: dict[str, tuple[st.SearchStrategy[Any], Any]] = {
+    "kinesis": (
+        st.builds(
+            KinesisRequestEntry, st.binary(max_size=2_000), names, st.none() | st.integers(0, 2**128 - 1).map(str)
+        ),
+        kinesis.size_in_bytes,
+    ),
+    "firehose": (st.builds(FirehoseRequestEntry, st.binary(max_size=2_000)), lambda entry: len(entry.data)),
+    "dynamodb": (
+        st.dictionaries(names, plain, max_size=5).map(DynamoDbRequestEntry.put)
+        | st.dictionaries(names, text | st.binary(max_size=9), max_size=2).map(DynamoDbRequestEntry.delete_key),
+        dynamodb.size_in_bytes,
+    ),
+    "sqs": (
+        st.builds(SqsRequestEntry, names, keys, keys, st.none() | st.integers(0, 900), attributes),
+        sqs.size_in_bytes,
+    ),
+}
+EXAMPLES = {
+    "kinesis": KinesisRequestEntry(b"\x00\xff", "ключ", "42"),
+    "firehose": FirehoseRequestEntry(b"\x00\xff"),
+    "dynamodb": DynamoDbRequestEntry.put({"ключ": [{b"a", b"b"}, {Decimal("0.10")}, {"s"}, {"n": None}, True, 1.5]}),
+    "sqs": SqsRequestEntry(
+        "рейс", "g", "d", 0, {"a": 1, "b": b"\x00", "c": "ж", "d": Decimal("1.0000000000000000001")}
+    ),
+}
+
+
+def state_of(entries: Sequence[Any], size: Any) -> BufferedRequestState[Any]:
+    return BufferedRequestState(tuple((entry, size(entry)) for entry in entries))
+
+
+def framed(payload: Any) -> bytes:
+    body = msgspec.msgpack.encode(payload)
+    return struct.pack("<4sBI", b"PSST", 1, zlib.crc32(body)) + body
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+@given(data=st.data())
+def test_a_state_of_any_destination_comes_back_as_it_was(kind: str, data: st.DataObject) -> None:
+    """Any bytes, non-ASCII keys, every type of attribute value; numbers keep all their digits."""
+    entries, size = ENTRIES[kind]
+    try:
+        state = state_of(data.draw(st.lists(entries, max_size=8)), size)
+    except ValueError:
+        # Numbers that DynamoDB does not take are no entries.
+        return
+    assert state_from_bytes(state_to_bytes(state)) == state
+
+
+@given(numbers)
+def test_numbers_keep_their_digits(number: float | Decimal) -> None:
+    """Written as text and read again, a number is the same one: as a float only if that is exact."""
+    assert Decimal(str(number_of(str(number)))) == Decimal(str(number))
+
+
+def test_numbers_of_items_are_exact() -> None:
+    """38 digits survive, and so does a zero at the end."""
+    item = DynamoDbRequestEntry.put({"n": Decimal("1." + "0" * 36 + "1"), "m": Decimal("2.50"), "s": {Decimal("7.0")}})
+    state = state_of([item], dynamodb.size_in_bytes)
+    ((entry, _),) = state_from_bytes(state_to_bytes(state)).entries
+    assert entry.item == {"n": {"N": "1." + "0" * 36 + "1"}, "m": {"N": "2.50"}, "s": {"NS": ["7.0"]}}
+
+
+@pytest.mark.parametrize("kind", EXAMPLES)
+def test_any_changed_byte_and_any_cut_is_noticed(kind: str) -> None:
+    """Nothing damaged is taken for a state, wherever the damage is."""
+    _, size = ENTRIES[kind]
+    raw = state_to_bytes(state_of([EXAMPLES[kind]] * 2, size))
+    for place in range(len(raw)):
+        changed = raw[:place] + bytes([raw[place] ^ 0x10]) + raw[place + 1 :]
+        for damaged in (changed, raw[:place]):
+            with pytest.raises(StateFormatError):
+                state_from_bytes(damaged)
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [
+        (b"", "no state"),
+        (pickle.dumps([1]), "no state"),
+        (b"PSST\x02\x90", "version 2"),
+        (b"PSKS\x02\x90", "version 2"),
+        (b"PSKS\x01\x91", "damaged"),
+        (b"PSKS\x01" + msgspec.msgpack.encode([[[1, 2, 3]]]), "damaged"),
+        (framed([1, 2]), "damaged"),
+        (framed(["kafka", 1, []]), "'kafka'.*known: kinesis, firehose, dynamodb, sqs"),
+        (framed(["sqs", 2, []]), "have version 2, its codec reads up to 1"),
+        (framed(["sqs", 0, []]), "have version 0"),
+        (framed(["kinesis", 1, [b"\x93\x01\x02\x03"]]), "damaged: entry 0"),
+        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"S": 1}}, False])]]), "int where a string is due"),
+        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"N": "one"}}, False])]]), "'one' is no number"),
+        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"X": 1}}, False])]]), "'X' is no type"),
+        (framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Number", "x"]}])]]), "no number"),
+        (framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Binary", "x"]}])]]), "'Binary'"),
+    ],
+)
+def test_bytes_that_are_no_state_are_an_error(raw: bytes, words: str) -> None:
+    """Foreign, damaged and newer states are told apart."""
+    with pytest.raises(StateFormatError, match=words):
+        state_from_bytes(raw)
+
+
+def test_states_of_the_first_format_stay_readable() -> None:
+    """These bytes were written when only Kinesis sinks had states."""
+    raw = b"PSKS\x01\x91\x92\x93\xc4\x02\x00\xff\xa8\xd0\xba\xd0\xbb\xd1\x8e\xd1\x87\xc0\x93\xc4\x01x\xa1k\xa242"
+    state = state_from_bytes(raw)
+    assert [entry for entry, _ in state.entries] == [
+        KinesisRequestEntry(b"\x00\xff", "ключ"),
+        KinesisRequestEntry(b"x", "k", "42"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "raw"),
+    [
+        ("kinesis", b"\x93\xc4\x02\x00\xff\xa8\xd0\xba\xd0\xbb\xd1\x8e\xd1\x87\xa242"),
+        ("firehose", b"\x00\xff"),
+    ],
+)
+def test_states_of_today_stay_readable(kind: str, raw: bytes) -> None:
+    """The format is kept: these bytes were written by version 1."""
+    _, size = ENTRIES[kind]
+    state = state_of([EXAMPLES[kind]], size)
+    assert state_from_bytes(framed([kind, 1, [raw]])) == state
+    assert state_to_bytes(state) == framed([kind, 1, [raw]])
+
+
+class LineCodec:
+    """Of a destination whose entries are lines; its first version had them in UTF-16."""
+
+    name = "lines"
+    version = 2
+
+    def encode(self, entry: str) -> bytes:
+        return entry.encode()
+
+    def decode(self, raw: bytes, version: int) -> str:
+        return raw.decode("utf-16" if version == 1 else "utf-8")
+
+    def get_size_in_bytes(self, entry: str) -> int:
+        return len(entry.encode())
+
+
+def test_a_destination_brings_its_own_codec() -> None:
+    """With it its states are kept as others are, older versions too; without it the error asks for it."""
+    codec: EntryCodec[str] = LineCodec()
+    state = BufferedRequestState((("рейс", 8), ("b", 1)))
+    raw = state_to_bytes(state, codec)
+    assert state_from_bytes(raw, [codec]) == state
+    assert state_from_bytes(framed(["lines", 1, ["ж".encode("utf-16")]]), [codec]).entries == (("ж", 2),)
+    with pytest.raises(StateFormatError, match="give `codec`"):
+        state_to_bytes(state)
+    with pytest.raises(StateFormatError, match="'lines'"):
+        state_from_bytes(raw)
+    with pytest.raises(StateFormatError, match="entry 0"):
+        state_from_bytes(framed(["lines", 2, [b"\xff"]]), [codec])
+
+
+def test_an_entry_of_another_destination_is_an_error() -> None:
+    """It says which one."""
+    mixed = BufferedRequestState[Any](((FirehoseRequestEntry(b"x"), 1), (SqsRequestEntry("x"), 1)))
+    with pytest.raises(StateFormatError, match="entry 1"):
+        state_to_bytes(mixed)
+
+
+def test_an_empty_state_comes_back_empty() -> None:
+    """Whatever it was of."""
+    assert state_from_bytes(state_to_bytes(BufferedRequestState[Any]())).entries == ()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[]",
+        b'{"a": 1}',
+        b'{"a": {}}',
+        b'{"a": {"S": "x", "N": "1"}}',
+        b'{"a": {"B": "%"}}',
+        b'{"a": {"BS": ["%"]}}',
+        b'{"a": {"BS": "eA=="}}',
+        b'{"a": {"N": "NaN"}}',
+        b'{"a": {"N": 1}}',
+        b'{"a": {"BOOL": 1}}',
+        b'{"a": {"M": []}}',
+        b'{"a": {"L": [1]}}',
+    ],
+)
+def test_json_that_is_no_item_is_an_error(raw: bytes) -> None:
+    """Each type has its form."""
+    with pytest.raises(ValueError):  # noqa: PT011  # each says something else
+        item_from_json(raw)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({f"a{number}": "x" for number in range(11)}, "11 attributes, more than 10"),
+        ({"a": ""}, "is empty"),
+        ({"a": True}, "is bool"),
+        ({"a": float("nan")}, "is not finite"),
+        ({"a": None}, "is NoneType"),
+        ({"": "x"}, "has a name"),
+        ({"aws.x": "x"}, "has a name"),
+        ({"a..b": "x"}, "has a name"),
+        ({"a b": "x"}, "has a name"),
+    ],
+)
+def test_attributes_that_a_queue_refuses_are_an_error_before(values: Any, words: str) -> None:
+    """The error names the record and the attribute."""
+    with pytest.raises(InvalidRecordError, match=words):
+        sqs.check_entry(SqsRequestEntry("x", attributes=values), 3)
+
+
+def test_dates_are_strings_in_items() -> None:
+    """DynamoDB has no type for them."""
+    assert DynamoDbRequestEntry.put({"d": datetime.date(2026, 1, 2)}).item == {"d": {"S": "2026-01-02"}}
