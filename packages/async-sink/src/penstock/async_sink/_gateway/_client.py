@@ -17,12 +17,11 @@ from penstock.async_sink._gateway._kinds import DYNAMODB, FIREHOSE, KINDS, KINES
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._sink import AsyncSinkBase
-from penstock.async_sink._sqs._entry import SqsRequestEntry
 from penstock.async_sink._sqs._sink import sqs_config
 from penstock.async_sink._sqs._writer import SqsEntryWriter
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._writer import AsyncSinkWriter
-from penstock.async_sink.errors import InvalidRecordError, SinkOptionError
+from penstock.async_sink.errors import SinkOptionError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import ClientSecurity
 
@@ -94,16 +93,6 @@ class RemoteDynamoDbWriter(_ThroughGateway, DynamoDbEntryWriter[Any]):
 
 class RemoteSqsWriter(_ThroughGateway, SqsEntryWriter[Any]):
     """Writes to a queue through a sink gateway. Made by `RemoteSink`."""
-
-    def get_size_in_bytes(self, entry: SqsRequestEntry) -> int:
-        """Body bytes.
-
-        Raises:
-            InvalidRecordError: a field breaks a rule, or the message has attributes: the contract has none.
-        """
-        if entry.attributes:
-            raise InvalidRecordError(self.records_written, "it has attributes, which cannot go through a gateway")
-        return super().get_size_in_bytes(entry)
 
 
 AnyRemoteWriter = RemoteWriter | RemoteFirehoseWriter | RemoteDynamoDbWriter | RemoteSqsWriter

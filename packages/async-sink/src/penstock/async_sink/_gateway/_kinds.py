@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.async_sink._dynamodb._checked import item_from_json
 from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry
 from penstock.async_sink._dynamodb._entry import size_in_bytes as dynamodb_size
 from penstock.async_sink._firehose._writer import FirehoseRequestEntry
 from penstock.async_sink._kinesis import _entry as kinesis
 from penstock.async_sink._sqs import _entry as sqs
+from penstock.async_sink._sqs._attributes import AttributeValue, number_of, wire_attribute
 from penstock.async_sink.errors import InvalidRecordError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
@@ -19,7 +21,6 @@ FIREHOSE: Final = "firehose"
 DYNAMODB: Final = "dynamodb"
 SQS: Final = "sqs"
 
-_items = msgspec.json.Decoder(dict[str, dict[str, Any]])
 _json = msgspec.json.Encoder()
 
 
@@ -57,12 +58,32 @@ def _firehose_from(sent: pb.Entry, number: int) -> FirehoseRequestEntry:
     return FirehoseRequestEntry(sent.data)
 
 
+def _attribute_to(value: AttributeValue) -> pb.MessageAttribute:
+    wire = wire_attribute(value)
+    if wire["DataType"] == "Binary":
+        return pb.MessageAttribute(binary_value=wire["BinaryValue"])
+    if wire["DataType"] == "Number":
+        return pb.MessageAttribute(number_value=wire["StringValue"])
+    return pb.MessageAttribute(string_value=wire["StringValue"])
+
+
+def _attribute_from(sent: pb.MessageAttribute) -> AttributeValue:
+    match sent.WhichOneof("value"):
+        case "binary_value":
+            return sent.binary_value
+        case "number_value":
+            return number_of(sent.number_value)
+        case _:
+            return sent.string_value
+
+
 def _sqs_to(entry: sqs.SqsRequestEntry) -> pb.Entry:
     return pb.Entry(
         data=entry.body.encode(),
         message_group_id=entry.group_id or "",
         deduplication_id=entry.deduplication_id or "",
         delay_seconds=entry.delay_seconds,
+        message_attributes={name: _attribute_to(value) for name, value in entry.attributes.items()},
     )
 
 
@@ -71,11 +92,16 @@ def _sqs_from(sent: pb.Entry, number: int) -> sqs.SqsRequestEntry:
         body = sent.data.decode()
     except UnicodeDecodeError as error:
         raise InvalidRecordError(number, "its body is not UTF-8") from error
+    try:
+        attributes = {name: _attribute_from(value) for name, value in sent.message_attributes.items()}
+    except ValueError as error:
+        raise InvalidRecordError(number, f"an attribute of it cannot be read: {error}") from error
     entry = sqs.SqsRequestEntry(
         body,
         sent.message_group_id or None,
         sent.deduplication_id or None,
         sent.delay_seconds if sent.HasField("delay_seconds") else None,
+        attributes,
     )
     sqs.check_entry(entry, number)
     return entry
@@ -83,11 +109,9 @@ def _sqs_from(sent: pb.Entry, number: int) -> sqs.SqsRequestEntry:
 
 def _dynamodb_from(sent: pb.Entry, number: int) -> DynamoDbRequestEntry:
     try:
-        entry = DynamoDbRequestEntry(_items.decode(sent.data), sent.delete)
-        dynamodb_size(entry)
-    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        return DynamoDbRequestEntry(item_from_json(sent.data), sent.delete)
+    except (ValueError, RecursionError) as error:
         raise InvalidRecordError(number, f"its item is no object of attribute values: {error}") from error
-    return entry
 
 
 KINDS: Final[Mapping[str, DestinationKind]] = {

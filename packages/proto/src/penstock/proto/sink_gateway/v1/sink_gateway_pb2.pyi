@@ -62,10 +62,63 @@ class Hello(_message.Message):
 Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
+class MessageAttribute(_message.Message):
+    """A message attribute of SQS."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STRING_VALUE_FIELD_NUMBER: _builtins.int
+    NUMBER_VALUE_FIELD_NUMBER: _builtins.int
+    BINARY_VALUE_FIELD_NUMBER: _builtins.int
+    string_value: _builtins.str
+    """A string."""
+    number_value: _builtins.str
+    """The decimal digits of a number, as many as it has."""
+    binary_value: _builtins.bytes
+    """A binary."""
+    def __init__(
+        self,
+        *,
+        string_value: _builtins.str = ...,
+        number_value: _builtins.str = ...,
+        binary_value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["binary_value", b"binary_value", "number_value", b"number_value", "string_value", b"string_value", "value", b"value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["binary_value", b"binary_value", "number_value", b"number_value", "string_value", b"string_value", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_value: _TypeAlias = _typing.Literal["string_value", "number_value", "binary_value"]  # noqa: Y015
+    _WhichOneofArgType_value: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_value) -> _WhichOneofReturnType_value | None: ...
+
+Global___MessageAttribute: _TypeAlias = MessageAttribute  # noqa: Y015
+
+@_typing.final
 class Entry(_message.Message):
     """An entry of a batch."""
 
     DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class MessageAttributesEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        @_builtins.property
+        def value(self) -> Global___MessageAttribute: ...
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: Global___MessageAttribute | None = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _typing.Literal["value", b"value"]  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
 
     DATA_FIELD_NUMBER: _builtins.int
     PARTITION_KEY_FIELD_NUMBER: _builtins.int
@@ -74,6 +127,7 @@ class Entry(_message.Message):
     DEDUPLICATION_ID_FIELD_NUMBER: _builtins.int
     DELAY_SECONDS_FIELD_NUMBER: _builtins.int
     DELETE_FIELD_NUMBER: _builtins.int
+    MESSAGE_ATTRIBUTES_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
     """kinesis and firehose: the record's bytes. sqs: the message's body in UTF-8. dynamodb: the item, or the key of a delete, as a JSON
     object of attribute values, binaries in base64.
@@ -90,6 +144,10 @@ class Entry(_message.Message):
     """sqs: seconds, up to 900, before the message can be received; not set for the queue's own delay."""
     delete: _builtins.bool
     """dynamodb: whether the item is deleted instead of put."""
+    @_builtins.property
+    def message_attributes(self) -> _containers.MessageMap[_builtins.str, Global___MessageAttribute]:
+        """sqs: message attributes by name, 10 at most."""
+
     def __init__(
         self,
         *,
@@ -100,10 +158,11 @@ class Entry(_message.Message):
         deduplication_id: _builtins.str = ...,
         delay_seconds: _builtins.int | None = ...,
         delete: _builtins.bool = ...,
+        message_attributes: _abc.Mapping[_builtins.str, Global___MessageAttribute] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "delay_seconds", b"delay_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "data", b"data", "deduplication_id", b"deduplication_id", "delay_seconds", b"delay_seconds", "delete", b"delete", "explicit_hash_key", b"explicit_hash_key", "message_group_id", b"message_group_id", "partition_key", b"partition_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds", "data", b"data", "deduplication_id", b"deduplication_id", "delay_seconds", b"delay_seconds", "delete", b"delete", "explicit_hash_key", b"explicit_hash_key", "message_attributes", b"message_attributes", "message_group_id", b"message_group_id", "partition_key", b"partition_key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__delay_seconds: _TypeAlias = _typing.Literal["delay_seconds"]  # noqa: Y015
     _WhichOneofArgType__delay_seconds: _TypeAlias = _typing.Literal["_delay_seconds", b"_delay_seconds"]  # noqa: Y015
@@ -173,7 +232,9 @@ Global___WriteRequest: _TypeAlias = WriteRequest  # noqa: Y015
 
 @_typing.final
 class Credit(_message.Message):
-    """What the client may send on top of what it has sent."""
+    """What the client may send on top of what it has sent. The first one is all that the client may have without an answer: a batch that
+    is larger can never be sent.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -182,7 +243,7 @@ class Credit(_message.Message):
     entries: _builtins.int
     """Entries."""
     bytes: _builtins.int
-    """Bytes of data and partition keys."""
+    """Bytes, by the destination's own measure: data and partition keys, bodies and attributes, items with binaries before base64."""
     def __init__(
         self,
         *,
