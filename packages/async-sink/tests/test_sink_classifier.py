@@ -68,3 +68,11 @@ def test_by_default_every_error_is_fatal() -> None:
     """A writer that does not say what can be tried again must not try a bug again for ever."""
     error = ZeroDivisionError()
     assert EVERYTHING_IS_FATAL.fatal_error(error) is error
+
+
+def test_an_error_out_of_the_chain_does_not_become_its_own_cause() -> None:
+    """The root is raised as it is: with the outer error as its cause, the chain would be a circle."""
+    root, outer = PermissionError("root"), RuntimeError()
+    outer.__cause__ = root
+    assert FatalExceptionClassifier.of_types(PermissionError).fatal_error(outer) is root
+    assert root.__cause__ is None

@@ -35,10 +35,10 @@ class All:
         return self._lane_limiter
 
     @property
-    def limit(self) -> int:
-        """The smallest limit among those that have one; 0 if none has."""
+    def limit(self) -> int | None:
+        """The smallest limit among those that have one; None if none has."""
         limits = [limit for each in self._strategies if (limit := getattr(each, "limit", None)) is not None]
-        return min(limits, default=0)
+        return min(limits, default=None)
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         """Tell each."""

@@ -60,7 +60,8 @@ class FatalExceptionClassifier:
             for cause in chain:
                 if matches(cause):
                     wrapped = wrap(cause)
-                    if wrapped is not error and wrapped.__cause__ is None:
+                    # A link of the chain stands below `error` already: with it as cause the chain would be a circle.
+                    if wrapped.__cause__ is None and all(wrapped is not link for link in chain):
                         wrapped.__cause__ = error
                     return wrapped
         return None

@@ -24,7 +24,8 @@ class CongestionControlRateLimitingStrategy:
     """Blocks when requests or messages in flight would pass their limit; moves the limit by the answers.
 
     A request with a throttled entry scales down, a whole success scales up. A failure that is no throttle says nothing
-    about the destination's room and moves nothing.
+    about the destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`:
+    beyond it a decrease would decrease nothing.
 
     `congestion_control` decides when to scale, as in FLIP-242's first draft; by default any throttled entry scales down
     and any whole success up.
@@ -132,6 +133,8 @@ class CongestionControlRateLimitingStrategy:
             self._limit = min(threshold, self._limit + (result.batch_size if self._by_messages else 1))
         else:
             self._limit = self._scaling.scale_up(self._limit)
+        if not self._by_messages:
+            self._limit = min(self._limit, self._max_in_flight_requests)
 
     def should_block(self, request: RequestInfo) -> bool:
         """Whether a limit would be passed."""
