@@ -39,7 +39,7 @@ def test_the_bytes_follow_every_change() -> None:
     assert buffer.total_size_in_bytes == 7
     buffer.put_back(taken)
     assert buffer.total_size_in_bytes == 12
-    buffer.add_all([wrapper(2, 3), wrapper(3, 4)], 7)
+    buffer.add(wrapper(2, 7))
     assert buffer.total_size_in_bytes == 19
 
 

@@ -1,6 +1,7 @@
 import base64
 import json
 import pickle
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from penstock.async_sink import (
     KinesisRequestEntry,
     KinesisStreamsSink,
 )
-from penstock.async_sink._kinesis._arrow import EntryBatch
+from penstock.async_sink._kinesis._arrow import check_rows
 from penstock.async_sink._kinesis._entry import check_entry, size_in_bytes
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
@@ -127,32 +128,35 @@ def test_a_record_batch_becomes_entries_slice_by_slice() -> None:
         partitionKey=["x", "k", "ключ", "k"],
         explicitHashKey=["1", None, "7", None],
     )
-    batch = EntryBatch(whole.slice(1), first_number=0, max_record_size_in_bytes=100)
-    assert list(batch.slices(2)) == [
-        (0, [KinesisRequestEntry(b"a", "k"), KinesisRequestEntry(b"bb", "ключ", "7")]),
-        (2, [KinesisRequestEntry(b"ccc", "k")]),
+    rows = check_rows(whole.slice(1), first_number=0, max_record_size_in_bytes=100)
+    entries = [
+        KinesisRequestEntry(b"a", "k"),
+        KinesisRequestEntry(b"bb", "ключ", "7"),
+        KinesisRequestEntry(b"ccc", "k"),
     ]
-    assert batch.sizes == [2, 10, 4]
+    assert rows.entries(0, 3) == entries
+    assert rows.entries(1, 2) == entries[1:2]
+    assert rows.cut(1, 3).entries(0, 2) == entries[1:]
+    assert rows.cut(1, 3).entries(1, 2) == entries[2:]
+    assert [end - start for start, end in pairwise(rows.ends)] == [2, 10, 4]
 
 
 def test_other_types_that_mean_the_same_are_read() -> None:
     """Large and dictionary-encoded columns, and text as data, are cast."""
     data = pa.array(["é", "b"], pa.large_string())
     keys = pa.array(["k", "k"]).dictionary_encode()
-    batch = EntryBatch(arrow(data=data, partitionKey=keys), first_number=0, max_record_size_in_bytes=100)
-    assert list(batch.slices(10)) == [
-        (0, [KinesisRequestEntry("é".encode(), "k"), KinesisRequestEntry(b"b", "k")]),
-    ]
+    rows = check_rows(arrow(data=data, partitionKey=keys), first_number=0, max_record_size_in_bytes=100)
+    assert rows.entries(0, 2) == [KinesisRequestEntry("é".encode(), "k"), KinesisRequestEntry(b"b", "k")]
 
 
 def test_an_empty_batch_is_no_entries() -> None:
     """There may be no rows in a task's batch."""
-    batch = EntryBatch(
+    rows = check_rows(
         arrow(data=pa.array([], pa.binary()), partitionKey=pa.array([], pa.string())),
         first_number=0,
         max_record_size_in_bytes=1,
     )
-    assert list(batch.slices(5)) == []
+    assert len(rows.ends) == 1
 
 
 @pytest.mark.parametrize(
@@ -171,13 +175,13 @@ def test_an_empty_batch_is_no_entries() -> None:
 def test_a_row_that_breaks_a_rule_is_named(columns: dict[str, list[object]], words: str) -> None:
     """The number is that of the record among all that were written."""
     with pytest.raises(InvalidRecordError, match=words):
-        EntryBatch(arrow(**columns), first_number=100, max_record_size_in_bytes=100)
+        check_rows(arrow(**columns), first_number=100, max_record_size_in_bytes=100)
 
 
 def test_an_oversize_row_is_named() -> None:
     """Data and key count together."""
     with pytest.raises(RecordTooLargeError) as caught:
-        EntryBatch(arrow(data=[b"a", b"a" * 9], partitionKey=["k", "kk"]), first_number=5, max_record_size_in_bytes=10)
+        check_rows(arrow(data=[b"a", b"a" * 9], partitionKey=["k", "kk"]), first_number=5, max_record_size_in_bytes=10)
     assert (caught.value.record_number, caught.value.size_in_bytes) == (6, 11)
 
 
@@ -185,14 +189,14 @@ def test_an_oversize_row_is_named() -> None:
 def test_a_missing_column_is_named(columns: dict[str, list[object]], option: str) -> None:
     """The error says which one is wanted, and which ones there are."""
     with pytest.raises(SinkOptionError) as caught:
-        EntryBatch(arrow(**columns), first_number=0, max_record_size_in_bytes=10)
+        check_rows(arrow(**columns), first_number=0, max_record_size_in_bytes=10)
     assert caught.value.option == option
 
 
 def test_a_column_of_a_wrong_type_is_named() -> None:
     """Numbers are no bytes."""
     with pytest.raises(SinkOptionError) as caught:
-        EntryBatch(arrow(data=[1.5], partitionKey=["a"]), first_number=0, max_record_size_in_bytes=10)
+        check_rows(arrow(data=[1.5], partitionKey=["a"]), first_number=0, max_record_size_in_bytes=10)
     assert caught.value.option == "data"
 
 

@@ -68,23 +68,30 @@ class Backlog(Generic[R]):
         try:
             heads = [heap[0][1] for heap in heaps if heap]
             heads += [resting[0][2] for resting in (self._resting,) if resting]
-            heads += [fresh.head for fresh in (self.fresh,) if len(fresh)]
+            written = [wrapper.written_at for wrapper in heads]
+            written += [fresh.first.written_at for fresh in (self.fresh,) if len(fresh)]
         except IndexError:
             return None
-        return min((wrapper.written_at for wrapper in heads), default=None)
+        return min(written, default=None)
 
     @property
     def is_plain(self) -> bool:
         """Whether a batch is simply the head of `fresh`: neither lanes nor keys matter."""
         return self._key_of is None and not self._parked and (self._limiter is None or not self._limiter.active)
 
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether entries of one key wait for each other."""
+        return self._key_of is not None
+
     def add(self, wrapper: RequestEntryWrapper[R]) -> None:
         """Add an entry at the end."""
         self.fresh.add(wrapper)
 
-    def add_all(self, wrappers: Iterable[RequestEntryWrapper[R]], size_in_bytes: int) -> None:
-        """Add entries at the end; `size_in_bytes` is their total."""
-        self.fresh.add_all(wrappers, size_in_bytes)
+    def fall_apart(self) -> list[RequestEntryWrapper[R]]:
+        """All entries one by one, to change what is known of them."""
+        self.fresh.put_back(self.fresh.take(len(self.fresh)))
+        return list(self)
 
     def put_back(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         """Put entries, in the order of their numbers, to the head: they may leave at once."""

@@ -9,6 +9,7 @@ from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
 from penstock.async_sink._lanes import LaneLimiter, LaneObservation
 from penstock.async_sink._order import Ordering
+from penstock.async_sink._runs import EntryRun, fall_apart, rows_until
 from penstock.async_sink._settlement import EXPIRED, Settlement, Settler, TerminalReason, Termination
 from penstock.async_sink._strategy import RateLimitingStrategy, RequestInfo, ResultInfo
 
@@ -21,7 +22,7 @@ _DEFAULT_ASK_AGAIN_SECONDS = 0.1
 def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: float) -> Batch[R]:
     for wrapper in wrappers:
         wrapper.attempts += 1
-    return Batch(wrappers, size, now, reason)
+    return Batch(wrappers, len(wrappers), size, now, reason)
 
 
 class Dispatcher(Generic[R]):
@@ -105,25 +106,30 @@ class Dispatcher(Generic[R]):
             or self._demanded > 0
         ) and not (self._blocked or self._suspended)
 
-    def add_all(self, wrappers: Sequence[RequestEntryWrapper[R]], size_in_bytes: int) -> bool:
-        """Add entries; `size_in_bytes` is their total. Returns whether `next_batch` is worth a call."""
-        self.held_entries += len(wrappers)
-        self.held_bytes += size_in_bytes
-        self._fresh.add_all(wrappers, size_in_bytes)
+    def add_run(self, run: EntryRun[R]) -> bool:
+        """Add entries. Returns whether `next_batch` is worth a call."""
+        self.held_entries += run.count
+        self.held_bytes += run.size_in_bytes
+        self._fresh.add_run(run)
         return not self._blocked and not self._suspended and self._due() is not None
 
-    def fitting(self, sizes: Sequence[int], start: int) -> tuple[int, int]:
-        """How far entries from `start` on may be added at once, a batch's number at most: (end, their bytes)."""
-        config = self._config
-        room = min(config.max_buffered_requests - self.held_entries, config.max_batch_size)
-        room_bytes = config.max_buffered_bytes - self.held_bytes
-        end, added = start, 0
-        for size in sizes[start : start + room]:
-            if added + size > room_bytes:
-                break
-            added += size
-            end += 1
-        return end, added
+    def rows_until(self, ends: Sequence[int], start: int) -> int:
+        """How far rows from `start` on, of which the first has room, may be added at once: no further than where a
+        batch is due, as if they came one by one."""
+        config, fresh = self._config, self._fresh
+        missing = min(self._max_batch_size, self._strategy.get_max_batch_size()) - len(fresh)
+        return rows_until(
+            ends,
+            start,
+            min(
+                len(ends) - 1 - start,
+                self._most_entries - self.held_entries,
+                # Past the number of a batch something holds batches back, and nothing leaves before it is asked again.
+                missing if missing > 0 else config.max_batch_size,
+            ),
+            room=self._most_bytes - self.held_bytes,
+            enough=self._most_batch_bytes - fresh.total_size_in_bytes,
+        )
 
     def demand_batch(self) -> None:
         """Let a batch leave though it is not full."""
@@ -167,7 +173,7 @@ class Dispatcher(Generic[R]):
             return "size"
         if fresh.total_size_in_bytes >= self._config.max_batch_size_in_bytes:
             return "bytes"
-        if fresh.head.attempts > 0:
+        if fresh.first.attempts > 0:
             # What failed does not wait for newer entries to fill its batch up.
             return "retry"
         if self._demanded > 0:
@@ -213,8 +219,8 @@ class Dispatcher(Generic[R]):
         if self.buffer.is_plain:
             if not fresh:
                 return None
-            if fresh.head.not_before > now:
-                self._block(fresh.head.not_before, "back_off")
+            if fresh.first.not_before > now:
+                self._block(fresh.first.not_before, "back_off")
                 return None
             extent = self._creator.measure(fresh, self._strategy.get_max_batch_size(), now)
             if not self._admits(RequestInfo(extent.batch_size, extent.size_in_bytes, now)):
@@ -238,9 +244,11 @@ class Dispatcher(Generic[R]):
 
     def _expire_head(self, now: float) -> None:
         fresh = self.buffer.fresh
-        while fresh and self._settler.is_expired(fresh.head, now):
-            self._expire(fresh.take(1)[0], now)
-            self._demanded = max(0, self._demanded - 1)
+        while fresh and self._settler.is_expired(fresh.first, now):
+            expired = fresh.take(fresh.first.count)
+            for wrapper in expired:
+                self._expire(wrapper, now)
+            self._demanded = max(0, self._demanded - len(expired))
 
     def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
         if not self._settler.is_expired(wrapper, now):
@@ -288,20 +296,21 @@ class Dispatcher(Generic[R]):
         given up are held until `release_terminal`.
         """
         del self.in_flight[id(batch)]
-        self._in_flight_messages -= len(batch.wrappers)
+        self._in_flight_messages -= batch.size
         self._blocked = False
         self.ask_again_at = None
         settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
         self._put_back(settlement, now, give_up=give_up)
         terminated = [each.wrapper for each in settlement.terminated]
         self._hold_terminal(terminated)
-        self._forget(settlement.acknowledged, batch.size_in_bytes if not failures else None)
-        self.buffer.release_keys(settlement.acknowledged)
-        self.buffer.release_keys(terminated)
+        self._forget(settlement.accepted, settlement.accepted_bytes)
+        if self.buffer.keeps_keys:
+            self.buffer.release_keys(fall_apart(settlement.acknowledged))
+            self.buffer.release_keys(terminated)
         self._strategy.register_completed_request(
             ResultInfo(
                 failed_messages=len(failures),
-                batch_size=len(batch.wrappers),
+                batch_size=batch.size,
                 throttled_messages=settlement.throttled,
                 size_in_bytes=batch.size_in_bytes,
                 submitted_at=batch.submitted_at,
@@ -335,9 +344,9 @@ class Dispatcher(Generic[R]):
         for wrapper in wrappers:
             self._terminal[wrapper.number] = wrapper
 
-    def _forget(self, wrappers: Sequence[RequestEntryWrapper[R]], size_in_bytes: int | None = None) -> None:
-        self.held_entries -= len(wrappers)
-        self.held_bytes -= total_size_in_bytes(wrappers) if size_in_bytes is None else size_in_bytes
+    def _forget(self, count: int, size_in_bytes: int) -> None:
+        self.held_entries -= count
+        self.held_bytes -= size_in_bytes
 
     def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]], *, keep: bool = False) -> None:
         """The handler has entries that were given up; with `keep` it has not, and they go back to the buffer."""
@@ -346,4 +355,4 @@ class Dispatcher(Generic[R]):
         if keep:
             self.buffer.put_back(sorted(wrappers, key=lambda wrapper: wrapper.number))
         else:
-            self._forget(wrappers)
+            self._forget(len(wrappers), total_size_in_bytes(wrappers))

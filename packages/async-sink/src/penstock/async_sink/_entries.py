@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from opentelemetry.context import Context
@@ -41,7 +41,10 @@ class FailedAttempt:
 
 
 class EntryListener(Protocol):
-    """Learns what becomes of the entries that were written with it; called on the writer's loop."""
+    """Learns what becomes of the entries that were written with it; called on the writer's loop.
+
+    One that has a method `acknowledged_many` as well (`EntryRunListener`) is told of neighbours by one call.
+    """
 
     def acknowledged(self, entry_index: int, attempts: int) -> None:
         """The destination has accepted the entry; it was submitted `attempts` times."""
@@ -53,8 +56,19 @@ class EntryListener(Protocol):
         """The writer has failed: entries without a word so far get none."""
 
 
+@runtime_checkable
+class EntryRunListener(EntryListener, Protocol):
+    """A listener that wants one call for neighbours that were accepted together."""
+
+    def acknowledged_many(self, first_index: int, count: int, attempts: int) -> None:
+        """The destination has accepted that many entries from `first_index` on; instead of `acknowledged` for each."""
+
+
 class RequestEntryWrapper(msgspec.Struct, Generic[R]):
     """An entry with its size, and what the writer has to remember of it."""
+
+    count: ClassVar[int] = 1
+    """How many entries it stands for."""
 
     entry: R
     """What is sent."""

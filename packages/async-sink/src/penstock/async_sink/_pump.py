@@ -13,9 +13,10 @@ from penstock.async_sink._classifier import FatalExceptionClassifier
 from penstock.async_sink._clock import Clock, Timer
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._dispatcher import Dispatcher
-from penstock.async_sink._entries import RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._entries import EntryListener, EntryRunListener, RequestEntryWrapper
 from penstock.async_sink._lanes import LaneLimiter
 from penstock.async_sink._result import Outcome, ResultHandler, all_failed
+from penstock.async_sink._runs import Part
 from penstock.async_sink._settlement import Termination
 from penstock.async_sink._signal import Signal
 from penstock.async_sink._telemetry import SinkTelemetry
@@ -60,6 +61,14 @@ def _throttled_lanes(outcome: Outcome) -> Counter[str]:
     if not lanes:
         return Counter()
     return Counter(lane for each in outcome.failures if each.throttled and (lane := lanes[each.index]) is not None)
+
+
+def _acknowledge(listener: EntryListener, part: Part[R]) -> None:
+    if part.count > 1 and isinstance(listener, EntryRunListener):
+        listener.acknowledged_many(part.index, part.count, part.attempts)
+        return
+    for index in range(part.index, part.index + part.count):
+        listener.acknowledged(index, part.attempts)
 
 
 class RequestPump(Generic[R]):
@@ -169,7 +178,7 @@ class RequestPump(Generic[R]):
         request = _Request(batch, self._telemetry.start(batch), self._settle, self._dispatcher.lane_limiter)
         self._requests.add(request)
         request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
-        first = batch.wrappers[0].number
+        first = batch.first_number
         task = asyncio.get_running_loop().create_task(self._run(request), name=f"{self._name} from record {first}")
         request.task = task
         self._tasks.add(task)
@@ -177,7 +186,7 @@ class RequestPump(Generic[R]):
 
     async def _run(self, request: _Request[R]) -> None:
         handler, entries = request.handler, request.batch.entries
-        with self._telemetry.inside(request.span, request.batch.wrappers[0].context):
+        with self._telemetry.inside(request.span, request.batch.parts[0].context):
             try:
                 await self._submit(entries, handler)
             except Exception as error:
@@ -199,10 +208,10 @@ class RequestPump(Generic[R]):
         batch = request.batch
         self._telemetry.metrics.timed_out += 1
         if self._config.fail_on_timeout:
-            error = RequestTimeoutError(self._request_timeout, len(batch.wrappers), batch.wrappers[0].number)
+            error = RequestTimeoutError(self._request_timeout, batch.size, batch.first_number)
             request.handler.complete_exceptionally(error)
         else:
-            request.handler.retry_failures(all_failed(len(batch.wrappers), code="RequestTimeout"))
+            request.handler.retry_failures(all_failed(batch.size, code="RequestTimeout"))
         if request.task is not None:
             request.task.cancel()
 
@@ -219,16 +228,17 @@ class RequestPump(Generic[R]):
             request.span,
             seconds=now - batch.submitted_at,
             acknowledged=acknowledged,
-            acknowledged_bytes=(batch.size_in_bytes if not outcome.failures else total_size_in_bytes(acknowledged)),
+            accepted=settlement.accepted,
+            accepted_bytes=settlement.accepted_bytes,
             failed=len(outcome.failures),
             retried=len(settlement.retried) + len(settlement.spoilt),
             throttled_lanes=_throttled_lanes(outcome),
             throttled=settlement.throttled,
             error=error,
         )
-        for wrapper in acknowledged:
-            if wrapper.listener is not None:
-                wrapper.listener.acknowledged(wrapper.index, wrapper.attempts)
+        for part in acknowledged:
+            if part.listener is not None:
+                _acknowledge(part.listener, part)
         if error is not None:
             self.fail(error)
         self.pump()
@@ -333,5 +343,5 @@ class RequestPump(Generic[R]):
         await asyncio.gather(*tasks, return_exceptions=True)
         self._keep(list(self._dispatcher.terminal))
         for request in list(self._requests):
-            request.handler.retry_failures(all_failed(len(request.batch.wrappers), code="WriterClosed"))
+            request.handler.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
         self.changed.notify()

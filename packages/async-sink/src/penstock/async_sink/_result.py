@@ -52,7 +52,7 @@ class ResultHandler(Generic[R]):
     @property
     def first_record_number(self) -> int:
         """Number of the request's first record, in the order of writing."""
-        return self._batch.wrappers[0].number
+        return self._batch.first_number
 
     def complete(self) -> None:
         """Every entry was accepted."""
@@ -93,12 +93,12 @@ class ResultHandler(Generic[R]):
         up, the others are not charged for it. Only for refusals that an entry causes: one that has another cause
         gives up every entry, one by one.
         """
-        count = len(self._batch.wrappers)
+        count = self._batch.size
         self._answer(Outcome([EntryFailure(i, code, message, throttled=False, spoilt=True) for i in range(count)]))
 
     def complete_exceptionally(self, error: BaseException) -> None:
         """End the writer: its caller gets the error. The entries stay in the snapshot."""
-        self._answer(Outcome(all_failed(len(self._batch.wrappers)), error))
+        self._answer(Outcome(all_failed(self._batch.size), error))
 
     def _answer(self, outcome: Outcome) -> None:
         if not self._answered:

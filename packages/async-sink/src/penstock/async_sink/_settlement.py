@@ -8,7 +8,8 @@ from typing import Generic, TypeVar
 from penstock.async_sink._backoff import full_jitter_seconds
 from penstock.async_sink._batches import Batch
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._entries import EntryFailure, FailedAttempt, RequestEntryWrapper
+from penstock.async_sink._entries import EntryFailure, FailedAttempt, RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._runs import Part
 
 R = TypeVar("R")
 
@@ -42,7 +43,12 @@ class Termination(Generic[R]):
 class Settlement(Generic[R]):
     """What an answer meant for each entry of its request."""
 
-    acknowledged: list[RequestEntryWrapper[R]] = field(default_factory=list)
+    acknowledged: Sequence[Part[R]] = ()
+    """Entries, and runs of them."""
+    accepted: int = 0
+    """How many entries those are."""
+    accepted_bytes: int = 0
+    """Their bytes."""
     retried: list[RequestEntryWrapper[R]] = field(default_factory=list)
     spoilt: list[RequestEntryWrapper[R]] = field(default_factory=list)
     """Entries of a request that was refused whole; they are sent again in two halves."""
@@ -65,23 +71,23 @@ class Settler(Generic[R]):
         self._maximum = config.retry_backoff_maximum.total_seconds()
         self._random = random
 
-    def is_expired(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
-        """Whether the entry's time to live is over."""
-        return self._time_to_live is not None and now - wrapper.written_at >= self._time_to_live
+    def is_expired(self, part: Part[R], now: float) -> bool:
+        """Whether the time to live of an entry, or of a run of them, is over."""
+        return self._time_to_live is not None and now - part.written_at >= self._time_to_live
 
     def sort_out(
         self, batch: Batch[R], failures: Sequence[EntryFailure], now: float, *, give_up: bool
     ) -> Settlement[R]:
         """With `give_up` every failed entry is kept as it is: the writer has failed, its snapshot is to hold them."""
-        settlement = Settlement[R]()
         if not failures:
-            settlement.acknowledged = batch.wrappers
-            return settlement
+            return Settlement(batch.parts, batch.size, batch.size_in_bytes)
+        acknowledged: list[RequestEntryWrapper[R]] = []
+        settlement = Settlement[R](acknowledged)
         by_index = {failure.index: failure for failure in failures}
         for index, wrapper in enumerate(batch.wrappers):
             failure = by_index.get(index)
             if failure is None:
-                settlement.acknowledged.append(wrapper)
+                acknowledged.append(wrapper)
                 continue
             settlement.throttled += failure.throttled
             self._remember(wrapper, failure, now)
@@ -97,6 +103,7 @@ class Settler(Generic[R]):
                 settlement.spoilt.append(wrapper)
             else:
                 settlement.retried.append(wrapper)
+        settlement.accepted, settlement.accepted_bytes = len(acknowledged), total_size_in_bytes(acknowledged)
         if settlement.retried:
             # One wait for all of the request: they leave together again, and the batch is not cut between them.
             attempts = max(wrapper.attempts for wrapper in settlement.retried)
@@ -115,7 +122,7 @@ class Settler(Generic[R]):
     def _terminal_reason(
         self, wrapper: RequestEntryWrapper[R], failure: EntryFailure, batch: Batch[R], now: float
     ) -> TerminalReason | None:
-        if failure.spoilt and len(batch.wrappers) == 1:
+        if failure.spoilt and batch.size == 1:
             return TerminalReason.POISON
         if failure.final:
             return TerminalReason.REFUSED

@@ -12,8 +12,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, StatusCode
 
 from penstock.async_sink._batches import Batch
-from penstock.async_sink._entries import RequestEntryWrapper
 from penstock.async_sink._metrics import SinkGauges, SinkMetrics
+from penstock.async_sink._runs import Part
 from penstock.async_sink._settlement import TerminalReason, Termination
 
 R = TypeVar("R")
@@ -24,12 +24,12 @@ SPAN_SUBMIT = "async_sink.submit"
 _MAX_LINKS = 16
 
 
-def _other_callers(wrappers: Sequence[RequestEntryWrapper[R]]) -> list[Link]:
-    first = wrappers[0].context
+def _other_callers(parts: Sequence[Part[R]]) -> list[Link]:
+    first = parts[0].context
     links: list[Link] = []
     seen = {id(first)}
-    for wrapper in wrappers:
-        caller = wrapper.context
+    for part in parts:
+        caller = part.context
         if caller is None or id(caller) in seen:
             continue
         seen.add(id(caller))
@@ -80,19 +80,19 @@ class SinkTelemetry:
         """Count a request that leaves, and begin its span: a child of what wrote the first of its entries."""
         counted = self.metrics
         counted.requests += 1
-        counted.submitted += len(batch.wrappers)
+        counted.submitted += batch.size
         counted.bytes_submitted += batch.size_in_bytes
         counted.flush_reasons[batch.reason] += 1
         self._requests.add(1, {**self._attributes, "reason": batch.reason})
-        self._fill.record(len(batch.wrappers) / counted.max_batch_size, self._attributes)
+        self._fill.record(batch.size / counted.max_batch_size, self._attributes)
         return self._tracer.start_span(
             SPAN_SUBMIT,
-            context=batch.wrappers[0].context,
+            context=batch.parts[0].context,
             kind=trace.SpanKind.CLIENT,
-            links=_other_callers(batch.wrappers),
+            links=_other_callers(batch.parts),
             attributes={
                 **self._attributes,
-                "entries": len(batch.wrappers),
+                "entries": batch.size,
                 "bytes": batch.size_in_bytes,
                 "attempt": batch.attempt,
             },
@@ -112,8 +112,9 @@ class SinkTelemetry:
         span: Span,
         *,
         seconds: float,
-        acknowledged: Sequence[RequestEntryWrapper[R]],
-        acknowledged_bytes: int,
+        acknowledged: Sequence[Part[R]],
+        accepted: int,
+        accepted_bytes: int,
         failed: int,
         retried: int,
         throttled: int,
@@ -122,17 +123,17 @@ class SinkTelemetry:
     ) -> None:
         """Count an answer and end its span."""
         counted = self.metrics
-        counted.records_out += len(acknowledged)
-        counted.bytes_out += acknowledged_bytes
+        counted.records_out += accepted
+        counted.bytes_out += accepted_bytes
         counted.failed += failed
         counted.retried += retried
         counted.throttled += throttled
-        self._count_attempts(acknowledged)
+        self._count_attempts(acknowledged, accepted)
         counted.current_send_time_ms = seconds * 1000.0
         self._send_time.set(counted.current_send_time_ms, self._attributes)
         if acknowledged:
-            self._records.add(len(acknowledged), self._attributes)
-            self._bytes.add(acknowledged_bytes, self._attributes)
+            self._records.add(accepted, self._attributes)
+            self._bytes.add(accepted_bytes, self._attributes)
         if failed:
             self._errors.add(failed, self._attributes)
         if throttled:
@@ -148,8 +149,13 @@ class SinkTelemetry:
                 span.set_status(StatusCode.ERROR, str(error))
         span.end()
 
-    def _count_attempts(self, acknowledged: Sequence[RequestEntryWrapper[R]]) -> None:
-        attempts = Counter([wrapper.attempts for wrapper in acknowledged])
+    def _count_attempts(self, acknowledged: Sequence[Part[R]], accepted: int) -> None:
+        if len(acknowledged) == accepted:
+            attempts = Counter([part.attempts for part in acknowledged])
+        else:
+            attempts = Counter()
+            for part in acknowledged:
+                attempts[part.attempts] += part.count
         self.metrics.attempts.update(attempts)
         # One recording for a request's entries of the same number: one for each entry would cost more than sending it.
         for number in attempts:

@@ -21,6 +21,7 @@ from penstock.async_sink._entries import EntryListener, RequestEntryWrapper
 from penstock.async_sink._metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._pump import RequestPump
 from penstock.async_sink._result import ResultHandler
+from penstock.async_sink._runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._telemetry import SinkTelemetry
@@ -201,7 +202,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         )
         if self._dispatcher.buffer:
             now = self._pump.now()
-            for wrapper in self._dispatcher.buffer:
+            for wrapper in self._dispatcher.buffer.fall_apart():
                 wrapper.written_at = now
             self._pump.arm()
             self._pump.pump()
@@ -277,25 +278,30 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             await self.write(element, listener=listener, index=index)
 
     async def _write_entries(
-        self, entries: Sequence[R], sizes: Sequence[int], *, listener: EntryListener | None, first_index: int
+        self, entries: Sequence[R], sizes: Iterable[int], *, listener: EntryListener | None, first_index: int
     ) -> None:
         """Write entries whose sizes are known and checked."""
-        pump = self._open_pump()
-        dispatcher, context = self._dispatcher, otel_context.get_current()
-        done, count = 0, len(entries)
+        await self._write_rows(EntryRows.of(entries, sizes), listener=listener, first_index=first_index)
+
+    async def _write_rows(self, rows: Rows[R], *, listener: EntryListener | None, first_index: int = 0) -> None:
+        """Write rows whose sizes are checked. Batches leave as if they were written one by one."""
+        dispatcher, context, ends = self._dispatcher, otel_context.get_current(), rows.ends
+        done, count = 0, len(ends) - 1
         while done < count:
-            if not dispatcher.has_room(sizes[done]):
-                await self._wait_for_room(pump, sizes[done])
-            upto, added = dispatcher.fitting(sizes, done)
-            number, now = self._records_written - done, pump.now()
-            due = dispatcher.add_all(
-                [
-                    RequestEntryWrapper(
-                        entries[i], sizes[i], number + i, context, listener, first_index + i, written_at=now
-                    )
-                    for i in range(done, upto)
-                ],
-                added,
+            pump = self._open_pump()
+            size = ends[done + 1] - ends[done]
+            if not dispatcher.has_room(size):
+                await self._wait_for_room(pump, size)
+            upto = dispatcher.rows_until(ends, done)
+            due = dispatcher.add_run(
+                EntryRun(
+                    rows.cut(done, upto),
+                    number=self._records_written,
+                    context=context,
+                    listener=listener,
+                    index=first_index + done,
+                    written_at=pump.now(),
+                )
             )
             self._records_written += upto - done
             done = upto

@@ -1,12 +1,13 @@
 """Record batches as entries, column by column."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
+from array import array
+from collections.abc import Sequence
+from typing import Any, Self, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.async_sink._columns import binary_values, first_row, read_column, string_values
+from penstock.async_sink._columns import ColumnValues, byte_ends, first_row, integers, read_column
 from penstock.async_sink._kinesis._entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry, check_hash_key
 from penstock.async_sink._kinesis._partition_key import PartitionKey
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
@@ -17,8 +18,46 @@ EXPLICIT_HASH_KEY = "explicitHashKey"
 _KEY_COLUMN = PartitionKey.from_column(PARTITION_KEY)
 
 
-class EntryBatch:
-    """A record batch that is checked as a whole, and becomes entries slice by slice as they are needed.
+class KinesisRows:
+    """Rows of columns, which become entries when somebody looks at them."""
+
+    are_entries = False
+
+    def __init__(
+        self,
+        data: ColumnValues,
+        keys: ColumnValues,
+        hash_keys: Sequence[str | None] | None,
+        ends: "memoryview[int] | array[int]",
+    ) -> None:
+        self._data = data
+        self._keys = keys
+        self._hash_keys = hash_keys
+        self.ends = ends
+        """Bytes of data and partition keys up to each row, and to the end of the last one."""
+
+    def entries(self, start: int, end: int) -> list[KinesisRequestEntry]:
+        """Entries, made anew."""
+        data, keys = self._data.values(start, end), self._keys.values(start, end)
+        if self._hash_keys is None:
+            return list(map(KinesisRequestEntry, data, keys))
+        return list(map(KinesisRequestEntry, data, keys, self._hash_keys[start:end]))
+
+    def cut(self, start: int, end: int) -> Self:
+        """Some rows, copied out of the record batch."""
+        hash_keys = None if self._hash_keys is None else self._hash_keys[start:end]
+        ends = array("q", self.ends[start : end + 1].tobytes())
+        return type(self)(self._data.cut(start, end), self._keys.cut(start, end), hash_keys, ends)
+
+
+def check_rows(
+    batch: pa.RecordBatch,
+    *,
+    first_number: int,
+    max_record_size_in_bytes: int,
+    partition_key: PartitionKey | None = None,
+) -> KinesisRows:
+    """Check a record batch as a whole.
 
     Columns: `data` binary, `partitionKey` string (or what the partition key is made of), and `explicitHashKey` string
     where wanted (null for none).
@@ -28,62 +67,39 @@ class EntryBatch:
         InvalidRecordError: a value is null, or breaks a rule of PutRecords.
         RecordTooLargeError: a record is larger than the limit.
     """
-
-    def __init__(
-        self,
-        batch: pa.RecordBatch,
-        *,
-        first_number: int,
-        max_record_size_in_bytes: int,
-        partition_key: PartitionKey | None = None,
-    ) -> None:
-        self._first_number = first_number
-        self._data = read_column(batch, DATA, pa.binary())
-        keys = partition_key or _KEY_COLUMN
-        self._keys = keys.of_rows(batch)
-        self._hash_keys: Any = None
-        if EXPLICIT_HASH_KEY in batch.schema.names:
-            hash_keys = read_column(batch, EXPLICIT_HASH_KEY, pa.string())
-            self._hash_keys = hash_keys if hash_keys.null_count < len(hash_keys) else None
-        self.sizes: Sequence[int] = ()
-        """Bytes of each record: data and partition key."""
-        self._check(max_record_size_in_bytes)
-
-    def __len__(self) -> int:
-        return len(self._data)
-
-    def _check(self, max_record_size_in_bytes: int) -> None:
-        if len(self) == 0:
-            return
-        for name, column in ((DATA, self._data), (PARTITION_KEY, self._keys)):
+    data = read_column(batch, DATA, pa.binary())
+    keys = (partition_key or _KEY_COLUMN).of_rows(batch)
+    hash_keys: list[str | None] | None = None
+    if EXPLICIT_HASH_KEY in batch.schema.names:
+        hash_keys = read_column(batch, EXPLICIT_HASH_KEY, pa.string()).to_pylist()
+    if len(data) > 0:
+        for name, column in ((DATA, data), (PARTITION_KEY, keys)):
             if column.null_count:
-                self._refuse(pc.is_null(column), f"its {name} is null")
-        lengths = pc.utf8_length(self._keys)
-        bounds = cast("Any", pc.min_max(lengths)).as_py()
-        if bounds["min"] < 1 or bounds["max"] > MAX_PARTITION_KEY_LENGTH:
-            wrong = pc.or_(pc.less(lengths, 1), pc.greater(lengths, MAX_PARTITION_KEY_LENGTH))
-            self._refuse(wrong, f"its partition key has not 1 to {MAX_PARTITION_KEY_LENGTH} characters")
-        if self._hash_keys is not None:
-            for row, key in enumerate(self._hash_keys.to_pylist()):
-                if key is not None:
-                    check_hash_key(key, self._first_number + row)
-        self.sizes = pc.add(pc.binary_length(self._data), pc.binary_length(self._keys)).to_pylist()
-        largest = max(self.sizes)
-        if largest > max_record_size_in_bytes:
-            row = next(row for row, size in enumerate(self.sizes) if size > max_record_size_in_bytes)
-            raise RecordTooLargeError(self._first_number + row, self.sizes[row], max_record_size_in_bytes)
+                _refuse(first_number, pc.is_null(column), f"its {name} is null")
+        _check_keys(keys, first_number)
+        for row, key in enumerate(hash_keys or ()):
+            if key is not None:
+                check_hash_key(key, first_number + row)
+    ends = byte_ends(data, keys)
+    _check_sizes(ends, first_number, max_record_size_in_bytes)
+    has_hash_keys = hash_keys is not None and any(key is not None for key in hash_keys)
+    return KinesisRows(ColumnValues(data), ColumnValues(keys), hash_keys if has_hash_keys else None, integers(ends))
 
-    def _refuse(self, wrong: Any, reason: str) -> None:
-        raise InvalidRecordError(self._first_number + first_row(wrong), reason)
 
-    def slices(self, rows: int) -> Iterator[tuple[int, list[KinesisRequestEntry]]]:
-        """(first row, entries) for each run of at most that many rows."""
-        for start in range(0, len(self), rows):
-            end = min(start + rows, len(self))
-            data = binary_values(self._data, start, end)
-            keys = string_values(self._keys, start, end)
-            if self._hash_keys is None:
-                yield start, list(map(KinesisRequestEntry, data, keys))
-            else:
-                hash_keys = self._hash_keys.slice(start, rows).to_pylist()
-                yield start, list(map(KinesisRequestEntry, data, keys, hash_keys))
+def _check_keys(keys: Any, first_number: int) -> None:
+    lengths = pc.utf8_length(keys)
+    bounds = cast("Any", pc.min_max(lengths)).as_py()
+    if bounds["min"] < 1 or bounds["max"] > MAX_PARTITION_KEY_LENGTH:
+        wrong = pc.or_(pc.less(lengths, 1), pc.greater(lengths, MAX_PARTITION_KEY_LENGTH))
+        _refuse(first_number, wrong, f"its partition key has not 1 to {MAX_PARTITION_KEY_LENGTH} characters")
+
+
+def _check_sizes(ends: Any, first_number: int, limit: int) -> None:
+    sizes = pc.subtract(ends[1:], ends[:-1])
+    row = first_row(pc.greater(sizes, limit))
+    if row >= 0:
+        raise RecordTooLargeError(first_number + row, sizes[row].as_py(), limit)
+
+
+def _refuse(first_number: int, wrong: Any, reason: str) -> None:
+    raise InvalidRecordError(first_number + first_row(wrong), reason)

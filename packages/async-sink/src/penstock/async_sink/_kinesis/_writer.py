@@ -6,8 +6,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.async_sink._aws_writer import AwsSinkWriter
+from penstock.async_sink._batches import made
 from penstock.async_sink._entries import EntryFailure, EntryListener
-from penstock.async_sink._kinesis._arrow import EntryBatch
+from penstock.async_sink._kinesis._arrow import check_rows
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry, check_entry, size_in_bytes
 from penstock.async_sink._kinesis._partition_key import PartitionKey
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
@@ -48,16 +49,13 @@ class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
         if not isinstance(elements, pa.RecordBatch):
             await super().write_many(elements, listener=listener)
             return
-        batch = EntryBatch(
+        rows = check_rows(
             elements,
             first_number=self.records_written,
             partition_key=self.partition_key,
             max_record_size_in_bytes=self.config.max_record_size_in_bytes,
         )
-        rows = self.config.max_batch_size
-        for start, entries in batch.slices(rows):
-            sizes = batch.sizes[start : start + rows]
-            await self._write_entries(entries, sizes, listener=listener, first_index=start)
+        await self._write_rows(rows, listener=listener)
 
 
 class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntryWriter):
@@ -72,7 +70,8 @@ class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntry
 
     async def send(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> list[EntryFailure]:
         """Call PutRecords; the answer is in the order of the request."""
-        return self._codec.failures(await client.call_raw("PutRecords", self._codec.encode(entries)), len(entries))
+        answer = await client.call_raw("PutRecords", self._codec.encode(made(entries)))
+        return self._codec.failures(answer, len(entries))
 
     async def send_and_locate(
         self,
@@ -81,6 +80,6 @@ class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntry
         result_handler: ResultHandler[KinesisRequestEntry],
     ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
         """Call PutRecords; shards are read when a record was refused, or the strategy goes by them already."""
-        answer = await client.call_raw("PutRecords", self._codec.encode(entries))
+        answer = await client.call_raw("PutRecords", self._codec.encode(made(entries)))
         failures = self._codec.failures(answer, len(entries))
         return failures, self._codec.shards(answer) if failures or result_handler.wants_lanes else ()
