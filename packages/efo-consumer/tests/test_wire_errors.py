@@ -115,8 +115,7 @@ async def test_a_broken_poll_is_repeated(kind: str, operation: str, monkeypatch:
         rows = await opened.put(5)
         opened.server.faults.add(kind, operation=operation, count=1)
         publisher = opened.publisher(POLLING)
-        client = publisher._client
-        monkeypatch.setattr(client, "_timeout", client._timeout.__class__(total=0.5))
+        monkeypatch.setattr(publisher._client, "_total_timeout_seconds", 0.5)
         assert await read(publisher, 5) == rows
         assert opened.hits == 1
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig
@@ -20,15 +20,6 @@ _logger = logging.getLogger(__name__)
 # A request that fails now and then is nothing; so many in a row, and four times as many, and so on, are told.
 _FIRST_WARNING = 4
 _MORE = 4
-
-
-class _Json10Session(AwsSession):
-    """Signs requests of protocol AWS JSON 1.0, which differs from 1.1 in its content type alone."""
-
-    def sign(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes, service: str = "kinesis"
-    ) -> dict[str, str]:
-        return super().sign(method, url, {**headers, "Content-Type": "application/x-amz-json-1.0"}, body, service)
 
 
 def check_service_limits(config: AsyncSinkConfig, *, max_batch_size: int, max_batch_size_in_bytes: int) -> None:
@@ -67,11 +58,12 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
     async def open_destination(self) -> None:
         """Open the connection pool."""
         # Making a session reads configuration files.
-        session = await asyncio.to_thread(_Json10Session if self.JSON_10 else AwsSession, self._aws)
+        session = await asyncio.to_thread(AwsSession, self._aws)
         self._client = JsonClient(
             session,
             service=self.SERVICE,
             target_prefix=self.TARGET_PREFIX,
+            json_version="1.0" if self.JSON_10 else "1.1",
             connections=self.config.max_in_flight_requests,
         )
 

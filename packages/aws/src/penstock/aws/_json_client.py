@@ -2,15 +2,17 @@
 
 import asyncio
 import base64
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
 import msgspec
 
 from penstock.aws._classify import are_credentials_refused
+from penstock.aws._http_pool import HttpPool
 from penstock.aws._session import AwsSession
+from penstock.aws._signer import JsonSigner
 from penstock.aws.errors import AwsConnectionError, AwsServiceError
 
 
@@ -42,11 +44,21 @@ def service_error(operation: str, status: int, headers: Mapping[str, str], body:
 
 
 class JsonClient:
-    """Signed calls of one service over kept-alive connections; an async context manager.
+    """Signed calls of one service over kept-alive connections; an async context manager. Goes by no proxy.
 
     Does not retry, so that callers see every throttle; but for credentials that are refused, which are renewed once
-    where they can be. Cancelling a call closes its connection; whether the service did it is
-    then unknown, as after a time-out.
+    where they can be, and for a kept connection that proves to be closed. Cancelling a call closes its connection;
+    whether the service did it is then unknown, as after a time-out.
+
+    Args:
+        session: says where the service is, and has the credentials.
+        service: as in a signature's scope.
+        target_prefix: of the header X-Amz-Target.
+        json_version: of AWS JSON: `1.0` or `1.1`.
+        connections: at most; more calls than these wait.
+        connect_timeout_seconds: for a connection with its handshake.
+        total_timeout_seconds: for a call, with the time that it waits for a connection.
+        wall_clock: seconds since the epoch, for signatures.
     """
 
     def __init__(
@@ -55,26 +67,34 @@ class JsonClient:
         *,
         service: str = "kinesis",
         target_prefix: str = "Kinesis_20131202",
+        json_version: str = "1.1",
         connections: int = 50,
         connect_timeout_seconds: float = 10.0,
         total_timeout_seconds: float = 60.0,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._session = session
-        self._service = service
-        self._target_prefix = target_prefix
         self._connections = connections
         self._url = session.endpoint_url(service) + "/"
-        self._timeout = aiohttp.ClientTimeout(total=total_timeout_seconds, sock_connect=connect_timeout_seconds)
-        self._http: aiohttp.ClientSession | None = None
+        self._signer = JsonSigner(
+            url=self._url,
+            region=session.region,
+            service=service,
+            content_type=f"application/x-amz-json-{json_version}",
+            target_prefix=target_prefix,
+            wall_clock=wall_clock,
+        )
+        self._connect_timeout_seconds = connect_timeout_seconds
+        self._total_timeout_seconds = total_timeout_seconds
+        self._pool: HttpPool | None = None
         self._fetching_credentials = asyncio.Lock()
 
     @property
     def session(self) -> AwsSession:
-        """The session that signs."""
+        """The session whose credentials sign."""
         return self._session
 
     async def __aenter__(self) -> Self:
-        self._open()
         return self
 
     async def __aexit__(
@@ -85,34 +105,29 @@ class JsonClient:
     ) -> None:
         await self.close()
 
-    def _open(self) -> aiohttp.ClientSession:
-        if self._http is None:
-            connector = aiohttp.TCPConnector(
-                limit=self._connections,
-                ssl=self._session.ssl_context() or False,
-                # The service closes idle connections after about a minute: do it first.
-                keepalive_timeout=20,
-            )
-            self._http = aiohttp.ClientSession(connector=connector, timeout=self._timeout)
-        return self._http
-
     async def close(self) -> None:
-        """Close the connections. The client opens new ones if it is used again."""
-        http, self._http = self._http, None
-        if http is not None:
-            await http.close()
+        """Close the connections; calls on their way end with an error. A client that is used again opens new ones."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
 
-    async def _headers(self, operation: str, body: bytes) -> dict[str, str]:
-        headers = {
-            "Content-Type": "application/x-amz-json-1.1",
-            "X-Amz-Target": f"{self._target_prefix}.{operation}",
-        }
+    def _open(self) -> HttpPool:
+        if self._pool is None:
+            self._pool = HttpPool(
+                self._url,
+                self._session.ssl_context,
+                connections=self._connections,
+                connect_timeout_seconds=self._connect_timeout_seconds,
+            )
+        return self._pool
+
+    async def _head(self, operation: str, body: bytes) -> bytes:
         if self._session.refresh_is_due:
             # Fetching credentials may ask files, metadata services or STS: not on the loop, and once for all calls.
             async with self._fetching_credentials:
                 if self._session.refresh_is_due:
                     await asyncio.to_thread(self._session.frozen_credentials)
-        return self._session.sign("POST", self._url, headers, body, self._service)
+        return self._signer.head(self._session.frozen_credentials(), operation, body)
 
     async def call_raw(self, operation: str, body: bytes) -> bytes:
         """Send a JSON body, give the JSON body of the answer.
@@ -130,17 +145,18 @@ class JsonClient:
         return await self._call_once(operation, body)
 
     async def _call_once(self, operation: str, body: bytes) -> bytes:
-        headers = await self._headers(operation, body)
+        head = await self._head(operation, body)
         try:
-            async with self._open().post(self._url, data=body, headers=headers) as response:
-                answer = await response.read()
-                if response.status == 200:
-                    return answer
-                lower = {name.lower(): value for name, value in response.headers.items()}
-                raise service_error(operation, response.status, lower, answer)
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            async with asyncio.timeout(self._total_timeout_seconds) as limit:
+                answer = await self._open().call(head, body)
+        except OSError as error:
             reason = str(error) or type(error).__name__
+            if limit.expired():
+                reason = f"none within {self._total_timeout_seconds:g} s"
             raise AwsConnectionError(operation=operation, endpoint=self._url, reason=reason) from error
+        if answer.status == 200:
+            return answer.body
+        raise service_error(operation, answer.status, answer.headers, answer.body)
 
     async def call(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Send parameters, give the answer as plain JSON values.

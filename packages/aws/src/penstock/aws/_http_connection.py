@@ -1,0 +1,170 @@
+"""One kept-alive connection over HTTP/1.1, for one call at a time.
+
+Calls are small in number of headers and large in body, and many a second: requests are ready bytes, answers are read
+by llhttp and given whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import httptools
+
+_MAX_HEAD_BYTES = 64 * 1024
+# A small body in one packet with the head; a copy of a large one costs more than another call of the kernel.
+_MAX_JOINED_BYTES = 128 * 1024
+
+
+class HttpAnswer(NamedTuple):
+    """An answer, whole."""
+
+    status: int
+    headers: dict[str, str]
+    """By names in small letters."""
+    body: bytes
+
+
+class HttpConnectionError(ConnectionError):
+    """The connection ended, or what came is not an answer.
+
+    `untouched` says that nothing came, as when the service closed a connection that was idle for too long.
+    """
+
+    def __init__(self, reason: str, *, untouched: bool) -> None:
+        super().__init__(reason)
+        self.untouched = untouched
+
+
+class HttpConnection(asyncio.BufferedProtocol):
+    """A protocol for `create_connection`.
+
+    Args:
+        buffer: where to receive into; may be shared by the connections of a loop.
+    """
+
+    def __init__(self, buffer: memoryview) -> None:
+        self._buffer = buffer
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[HttpAnswer] | None = None
+        self._closed = self._loop.create_future()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._received_bytes = 0
+        self._is_head_read = False
+        self._is_kept_alive = False
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether another request may be sent."""
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def request(self, head: bytes, body: bytes) -> HttpAnswer:
+        """Send a request, wait for its answer. Cancelling it spoils the connection: abort it then.
+
+        Raises:
+            HttpConnectionError: no answer came.
+        """
+        if self._transport is None or self._transport.is_closing():
+            raise HttpConnectionError("the connection was closed", untouched=True)
+        self._begin()
+        self._waiter = self._loop.create_future()
+        if len(body) <= _MAX_JOINED_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._transport.write(body)
+        return await self._waiter
+
+    def abort(self) -> None:
+        """Close at once: TLS's own good-bye would wait for the other side's."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def wait_closed(self) -> None:
+        """Wait until the connection has ended."""
+        await asyncio.shield(self._closed)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """See asyncio."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """See asyncio."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See asyncio."""
+        if self._waiter is None:
+            # Nothing was asked: it would be taken for the answer to the next request.
+            self.abort()
+            return
+        self._received_bytes += nbytes
+        try:
+            self._parser.feed_data(self._buffer[:nbytes])
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._fail(f"the answer is not HTTP/1.1: {error}")
+        else:
+            if not self._is_head_read and self._received_bytes > _MAX_HEAD_BYTES:
+                self._fail("the answer's head is too long")
+
+    def on_message_begin(self) -> None:
+        """See httptools."""
+        if self._waiter is None:
+            # Behind an answer begins another one: it would be taken for the answer to the next request.
+            self.abort()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """See httptools."""
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        """See httptools."""
+        self._is_head_read = True
+        self._is_kept_alive = self._parser.should_keep_alive()
+
+    def on_body(self, body: bytes) -> None:
+        """See httptools."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """See httptools."""
+        status = self._parser.get_status_code()
+        if 100 <= status < 200:
+            self._is_head_read, self._headers = False, {}
+            return
+        self._complete(status)
+
+    def _complete(self, status: int) -> None:
+        waiter, self._waiter = self._waiter, None
+        assert self._transport is not None
+        # A request that was answered before it was sent whole cannot be told from the next one.
+        if not self._is_kept_alive or waiter is None or self._transport.get_write_buffer_size():
+            self._transport.abort()
+        if waiter is not None and not waiter.done():
+            waiter.set_result(HttpAnswer(status, self._headers, b"".join(self._body)))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        if not self._closed.done():
+            self._closed.set_result(None)
+        if self._waiter is None:
+            return
+        framed = "content-length" in self._headers or "transfer-encoding" in self._headers
+        if self._is_head_read and not framed and exc is None:
+            # Without a length an answer lasts until the connection's end.
+            self._complete(self._parser.get_status_code())
+        else:
+            self._fail(f"the connection failed: {exc or 'it ended before the answer did'}")
+
+    def _fail(self, reason: str) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_exception(HttpConnectionError(reason, untouched=self._received_bytes == 0))
+        self.abort()

@@ -1,0 +1,338 @@
+"""Calls over kept-alive connections, against a server that answers as a test says, byte by byte."""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import pytest
+import trustme
+
+from penstock.aws import AwsConnectionError, AwsServiceError, AwsSession, JsonClient
+from penstock.aws._http_pool import IDLE_SECONDS, HttpPool
+from penstock.aws.testing import emulator_options
+
+Answer = Callable[["Server", asyncio.StreamWriter], Awaitable[None]]
+
+
+def ok(body: bytes = b"{}", *more: str) -> bytes:
+    head = "".join(f"{line}\r\n" for line in ("HTTP/1.1 200 OK", f"Content-Length: {len(body)}", *more))
+    return head.encode() + b"\r\n" + body
+
+
+class Server:
+    """Counts connections, keeps requests, answers by a function."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self.url = ""
+        self.connections = 0
+        self.ended = 0
+        self.changed = asyncio.Condition()
+        self.requests: list[tuple[bytes, bytes]] = []
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self.writers.append(writer)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = int(head.lower().partition(b"content-length:")[2].partition(b"\r\n")[0])
+                self.requests.append((head, await reader.readexactly(length)))
+                async with self.changed:
+                    self.changed.notify_all()
+                await self.answer(self, writer)
+        writer.close()
+        async with self.changed:
+            self.ended += 1
+            self.changed.notify_all()
+
+    async def until(self, reached: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10), self.changed:
+            await self.changed.wait_for(reached)
+
+
+@asynccontextmanager
+async def serving(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Server]:
+    served = Server(answer)
+    server = await asyncio.start_server(served.serve, "127.0.0.1", 0, ssl=tls)
+    served.url = f"{'https' if tls else 'http'}://localhost:{server.sockets[0].getsockname()[1]}"
+    try:
+        yield served
+    finally:
+        server.close()
+        for writer in served.writers:
+            writer.transport.abort()
+
+
+def always(*answers: bytes) -> Answer:
+    """These pieces for each request, each in a packet of its own."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        for piece in answers:
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0)
+
+    return answer
+
+
+def client_of(server: Server, ca_bundle: str | None = None, **options: object) -> JsonClient:
+    return JsonClient(AwsSession(emulator_options(server.url, ca_bundle)), **options)  # type: ignore[arg-type]  # of tests
+
+
+async def test_one_connection_serves_call_after_call() -> None:
+    """Its requests are whole: a line, headers, a body of the length that they say."""
+    async with serving(always(ok(b'{"a":1}'))) as server, client_of(server) as client:
+        for size in (0, 10, 300_000):
+            assert await client.call_raw("PutRecords", b"x" * size) == b'{"a":1}'
+        assert server.connections == 1
+    head, body = server.requests[-1]
+    assert head.startswith(b"POST / HTTP/1.1\r\n")
+    assert b"\r\nx-amz-target:Kinesis_20131202.PutRecords\r\n" in head
+    assert body == b"x" * 300_000
+
+
+async def test_calls_at_once_have_a_connection_each_up_to_the_limit() -> None:
+    """The others wait, and take the connections over."""
+    release = asyncio.Event()
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        await release.wait()
+        writer.write(ok())
+
+    async with serving(answer) as server, client_of(server, connections=3) as client, asyncio.TaskGroup() as tasks:
+        for _ in range(9):
+            tasks.create_task(client.call_raw("PutRecords", b"{}"))
+        await server.until(lambda: len(server.requests) == 3)
+        release.set()
+    assert (server.connections, len(server.requests)) == (3, 9)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (ok(b'{"a":1}')[:30], ok(b'{"a":1}')[30:]),
+        (b"HTTP/1.1 100 Continue\r\n\r\n", ok(b'{"a":1}')),
+        (b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n{"a\r\n', b'4\r\n":1}\r\n0\r\n\r\n'),
+    ],
+    ids=["in two packets", "after an interim answer", "in chunks"],
+)
+async def test_an_answer_may_come_in_any_framing(pieces: tuple[bytes, ...]) -> None:
+    """And the connection serves the next call."""
+    async with serving(always(*pieces)) as server, client_of(server) as client:
+        assert await client.call("PutRecords", {}) == {"a": 1}
+        assert await client.call("PutRecords", {}) == {"a": 1}
+        assert server.connections == 1
+
+
+async def test_an_answer_without_a_length_lasts_until_the_connection_ends() -> None:
+    """Old proxies answer so."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        writer.write(b'HTTP/1.1 200 OK\r\n\r\n{"a":1}')
+        await writer.drain()
+        writer.close()
+
+    async with serving(answer) as server, client_of(server) as client:
+        assert await client.call("PutRecords", {}) == {"a": 1}
+        assert await client.call("PutRecords", {}) == {"a": 1}
+        assert server.connections == 2
+
+
+async def test_a_connection_that_the_service_closes_is_replaced() -> None:
+    """`Connection: close` is heard."""
+    async with serving(always(ok(b"{}", "Connection: close"))) as server, client_of(server) as client:
+        await client.call("PutRecords", {})
+        await client.call("PutRecords", {})
+        assert server.connections == 2
+
+
+async def test_a_kept_connection_that_proves_closed_is_replaced_once() -> None:
+    """The service closes idle connections whenever it likes, also while a request is on its way."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) == 2:
+            writer.transport.abort()
+        else:
+            writer.write(ok())
+
+    async with serving(answer) as server, client_of(server) as client:
+        await client.call("PutRecords", {})
+        await client.call("PutRecords", {})
+        assert (server.connections, len(server.requests)) == (2, 3)
+
+
+async def test_a_new_connection_that_ends_without_an_answer_is_an_error() -> None:
+    """It is not tried again: the caller decides whether the call may be made twice."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        writer.transport.abort()
+
+    async with serving(answer) as server, client_of(server) as client:
+        with pytest.raises(AwsConnectionError, match="PutRecords"):
+            await client.call("PutRecords", {})
+        assert len(server.requests) == 1
+
+
+async def test_an_answer_that_breaks_off_is_an_error_even_on_a_kept_connection() -> None:
+    """Something of the answer came: the service has seen the request."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) == 1:
+            writer.write(ok())
+            return
+        writer.write(ok(b'{"a":1}')[:-1])
+        await writer.drain()
+        writer.close()
+
+    async with serving(answer) as server, client_of(server) as client:
+        await client.call("PutRecords", {})
+        with pytest.raises(AwsConnectionError, match="ended before the answer did"):
+            await client.call("PutRecords", {})
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize(
+    "surplus",
+    [ok(b'{"forged":1}'), b"HTTP/1.1 200 OK\r\nContent-Le", b"H", b"rubbish"],
+    ids=["an answer", "a part of one", "a letter", "rubbish"],
+)
+async def test_what_comes_behind_an_answer_is_not_the_next_answer(surplus: bytes) -> None:
+    """The connection that brought it is used no more."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        writer.write(ok(b'{"a":1}') + (surplus if len(server.requests) == 1 else b""))
+
+    async with serving(answer) as server, client_of(server) as client:
+        assert await client.call("PutRecords", {}) == {"a": 1}
+        assert await client.call("PutRecords", {}) == {"a": 1}
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"SSH-2.0-x\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 20_000, "too long"),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n", "not HTTP"),
+    ],
+    ids=["another protocol", "two lengths", "an endless head", "an upgrade"],
+)
+async def test_what_is_no_answer_is_an_error(answer: bytes, words: str) -> None:
+    """It says so, and the connection is closed."""
+    async with serving(always(answer)) as server, client_of(server) as client:
+        with pytest.raises(AwsConnectionError, match=words):
+            await client.call("PutRecords", {})
+        await server.until(lambda: server.ended == 1)
+
+
+async def test_an_answer_before_the_request_was_sent_whole_is_told_and_ends_the_connection() -> None:
+    """A service may refuse by the head alone; the rest of the body would be taken for the next request."""
+    refusal = b'{"__type":"InvalidArgumentException","message":"too large"}'
+    head = b"HTTP/1.1 413 Too Large\r\nContent-Length: %d\r\n\r\n" % len(refusal)
+    heads = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(head + refusal)
+        with suppress(ConnectionError):
+            await writer.drain()
+            # Not read on: what is on its way stays there.
+            await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1024)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    async with JsonClient(AwsSession(emulator_options(url))) as client:
+        for _ in range(2):
+            with pytest.raises(AwsServiceError, match="too large"):
+                await client.call_raw("PutRecords", b"x" * 30_000_000)
+    assert len(heads) == 2
+    server.close()
+
+
+async def test_a_call_that_takes_too_long_ends_with_its_connection() -> None:
+    """The error says how long it waited; a late answer finds nobody."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) > 1:
+            writer.write(ok())
+
+    async with serving(answer) as server, client_of(server, total_timeout_seconds=0.05) as client:
+        with pytest.raises(AwsConnectionError, match=r"within 0\.05 s"):
+            await client.call("PutRecords", {})
+        await server.until(lambda: server.ended == 1)
+        assert await client.call("PutRecords", {}) == {}
+
+
+async def test_a_cancelled_call_closes_its_connection_and_gives_its_place_back() -> None:
+    """What it would have answered reaches no other call."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) > 1:
+            writer.write(ok())
+
+    async with serving(answer) as server, client_of(server, connections=1) as client:
+        call = asyncio.create_task(client.call("PutRecords", {}))
+        await server.until(lambda: len(server.requests) == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await server.until(lambda: server.ended == 1)
+        assert await client.call("PutRecords", {}) == {}
+
+
+async def test_closing_ends_calls_and_the_client_can_be_used_again() -> None:
+    """A call on its way gets an error, not another connection."""
+
+    async def answer(server: Server, writer: asyncio.StreamWriter) -> None:
+        if len(server.requests) != 2:
+            writer.write(ok())
+
+    async with serving(answer) as server, client_of(server) as client:
+        await client.call("PutRecords", {})
+        call = asyncio.create_task(client.call("PutRecords", {}))
+        await server.until(lambda: len(server.requests) == 2)
+        await client.close()
+        with pytest.raises(AwsConnectionError):
+            await call
+        assert server.connections == 1
+        assert await client.call("PutRecords", {}) == {}
+
+
+async def test_an_idle_connection_is_not_used_for_long() -> None:
+    """It is closed before the service would close it; the one that was used last is used first."""
+    now = [0.0]
+    request = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
+    async with serving(always(ok())) as server:
+        pool = HttpPool(server.url, lambda: None, connections=9, connect_timeout_seconds=9, clock=lambda: now[0])
+        await pool.call(request, b"")
+        now[0] = IDLE_SECONDS
+        await pool.call(request, b"")
+        assert server.connections == 1
+        now[0] = 2 * IDLE_SECONDS + 1
+        await pool.call(request, b"")
+        assert server.connections == 2
+        await server.until(lambda: server.ended == 1)
+        await pool.close()
+
+
+async def test_tls_is_verified_by_the_given_authority(tmp_path: Path) -> None:
+    """Large requests and answers pass; an authority that is not trusted is a connection error."""
+    authority = trustme.CA()
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    authority.issue_cert("localhost").configure_cert(tls)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    large = b"y" * 3_000_000
+    async with serving(always(ok(large)), tls) as server:
+        async with client_of(server, str(tmp_path / "ca.pem")) as client:
+            for _ in range(2):
+                assert await client.call_raw("PutRecords", b"x" * 3_000_000) == large
+            assert server.connections == 1
+        async with client_of(server, str(tmp_path / "other.pem")) as client:
+            with pytest.raises(AwsConnectionError, match="certificate"):
+                await client.call("PutRecords", {})
