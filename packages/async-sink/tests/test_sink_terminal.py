@@ -140,8 +140,9 @@ async def test_a_record_that_expires_before_it_leaves_is_not_sent_at_all(
     assert (drop.dropped, writer.metrics.dead_lettered) == (3, 3)
 
 
+@pytest.mark.parametrize("end_of_input", [False, True])
 async def test_dead_letters_count_when_their_sink_has_them(
-    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, end_of_input: bool
 ) -> None:
     """Until then they are in the snapshot and hold the flush; then they have record, error and history."""
     letters = FakeDestination()
@@ -157,7 +158,7 @@ async def test_dead_letters_count_when_their_sink_has_them(
         await writer.write_many("0123456789")
         await settle()
         assert [state.entries for state in writer.snapshot_state()] == [(("4", 1),)]
-        flushing = asyncio.create_task(writer.flush(end_of_input=True))
+        flushing = asyncio.create_task(writer.flush(end_of_input))
         await settle()
         assert not flushing.done()
         letters.requests[0].answer.set()

@@ -331,7 +331,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
     async def flush(self, end_of_input: bool = False) -> None:
         """Wait until nothing is in flight; with `end_of_input`, until everything is acknowledged.
 
-        Without `end_of_input`, entries that failed are back in the buffer afterwards, at its head.
+        Without `end_of_input`, entries that failed are back in the buffer afterwards, at its head, and what a terminal
+        record handler was given is with it.
 
         Raises:
             SinkError: the writer has failed.
@@ -349,7 +350,8 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             return
         dispatcher.suspend()
         try:
-            while dispatcher.in_flight:
+            # In the snapshot that is taken next, what is on its way to the handler would be there twice.
+            while dispatcher.in_flight or dispatcher.terminal:
                 await pump.changed.wait()
                 self._open_pump()
         finally:
