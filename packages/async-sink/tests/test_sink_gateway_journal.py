@@ -85,9 +85,47 @@ async def test_damage_before_the_end_is_an_error_that_names_the_byte(tmp_path: P
     with pytest.raises(JournalError, match="checksum") as caught:
         journal(tmp_path)
     assert (caught.value.name, caught.value.offset) == (str(path), len(HEADER))
-    for header, words in ((b"PSGJ\x02\0\0\0", "version 2"), (b"GIF89a\0\0", "no journal")):
+    for header, words in ((b"PSGJ\x03\0\0\0", "version 3"), (b"GIF89a\0\0", "no journal")):
         with pytest.raises(JournalError, match=words):
             list(scan(header + frames[0], "x"))
+
+
+async def test_a_damaged_length_is_not_taken_for_a_torn_tail(tmp_path: Path) -> None:
+    """Whichever byte in the middle is damaged: an error, else what was acknowledged after it would be lost."""
+    kept = journal(tmp_path)
+    for number in range(3):
+        await append(kept, b"batch %d" % number)
+    await kept.close()
+    (path,) = files(tmp_path)
+    whole = path.read_bytes()
+    offsets = [offset for offset, _, _ in scan(whole, "x")]
+    for place in range(offsets[1], offsets[2]):
+        for bit in (0x01, 0x80):
+            damaged = whole[:place] + bytes([whole[place] ^ bit]) + whole[place + 1 :]
+            with pytest.raises(JournalError) as caught:
+                list(scan(damaged, "x"))
+            assert caught.value.offset == offsets[1]
+    path.write_bytes(whole[: offsets[1]] + b"\xff" + whole[offsets[1] + 1 :])
+    with pytest.raises(JournalError, match="head"):
+        journal(tmp_path)
+    assert path.stat().st_size == len(whole)
+    path.write_bytes(whole)
+    reopened = journal(tmp_path)
+    assert contents(reopened) == [b"batch 0", b"batch 1", b"batch 2"]
+    await reopened.close()
+
+
+async def test_a_file_that_is_cut_off_before_another_one_is_an_error(tmp_path: Path) -> None:
+    """A kill cuts off the last file only: any other has lost what was acknowledged."""
+    kept = journal(tmp_path, segment_bytes=100)
+    for number in range(3):
+        await append(kept, b"%d" % number * 80)
+    await kept.close()
+    first = min(files(tmp_path))
+    first.write_bytes(first.read_bytes()[:-3])
+    with pytest.raises(JournalError, match="its end is missing") as caught:
+        journal(tmp_path)
+    assert caught.value.name == str(first)
 
 
 async def test_one_process_has_the_folder(tmp_path: Path) -> None:

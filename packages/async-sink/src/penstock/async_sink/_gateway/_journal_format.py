@@ -1,8 +1,9 @@
 """The bytes of a durable gateway's journal. No I/O.
 
-A file begins with eight bytes: `PSGJ`, the version, three zeros. Records follow: the length of the payload and its
-CRC-32 (little endian, four bytes each), and the payload in MessagePack. A file that was cut off within a record, or
-whose end was never written (zeros), has lost nothing that anybody was told of; damage anywhere else is an error.
+A file begins with eight bytes: `PSGJ`, the version, three zeros. Records follow: the length of the payload, its CRC-32,
+and the CRC-32 of these two (little endian, four bytes each); then the payload in MessagePack. A file that was cut off
+within a record, or whose end was never written (zeros), has lost nothing that anybody was told of. Damage anywhere else
+is an error: the checksum of the head tells a length that was damaged from a record that was cut off.
 """
 
 import struct
@@ -13,9 +14,10 @@ import msgspec
 
 from penstock.async_sink.errors import JournalError
 
-VERSION = 1
+VERSION = 2
 HEADER = b"PSGJ" + bytes((VERSION, 0, 0, 0))
-_FRAME = struct.Struct("<II")
+_FRAME = struct.Struct("<III")
+_CHECKED_HEAD_BYTES = 8
 
 
 class AcceptedBatch(msgspec.Struct, array_like=True, tag=1, frozen=True):
@@ -45,7 +47,8 @@ _decoder = msgspec.msgpack.Decoder(Record)
 def encode(record: Record) -> bytes:
     """The record with its frame."""
     payload = _encoder.encode(record)
-    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+    head = _FRAME.pack(len(payload), zlib.crc32(payload), 0)[:_CHECKED_HEAD_BYTES]
+    return head + zlib.crc32(head).to_bytes(4, "little") + payload
 
 
 def decode(framed: bytes) -> Record:
@@ -68,9 +71,13 @@ def scan(content: bytes, name: str) -> Iterator[tuple[int, int, Record]]:
         raise JournalError(name, 4, f"has version {content[4]}, this release reads version {VERSION}")
     offset, size = len(HEADER), len(content)
     while size - offset >= _FRAME.size:
-        length, crc = _FRAME.unpack_from(content, offset)
+        length, crc, head_crc = _FRAME.unpack_from(content, offset)
         end = offset + _FRAME.size + length
-        if end > size or not any(content[offset:]):
+        if zlib.crc32(content[offset : offset + _CHECKED_HEAD_BYTES]) != head_crc:
+            if not content[offset:].strip(b"\0"):
+                return
+            raise JournalError(name, offset, "is damaged: the checksum of a record's head is wrong")
+        if end > size:
             return
         payload = content[offset + _FRAME.size : end]
         if zlib.crc32(payload) != crc:
