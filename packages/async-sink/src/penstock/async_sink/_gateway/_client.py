@@ -55,6 +55,7 @@ class _ThroughGateway(AsyncSinkWriter[Any, Any]):
             self._security,
             self._hello,
             reconnect_seconds=self._reconnect_seconds,
+            opened=self._opened,
             granted=self._granted,
             lost=self._credits.revoke,
             failed=self.fail,
@@ -67,12 +68,21 @@ class _ThroughGateway(AsyncSinkWriter[Any, Any]):
         if connection is not None:
             await connection.close()
 
+    def _opened(self, entries: int, size_in_bytes: int) -> None:
+        self._credits.open(entries, size_in_bytes)
+        self.wake()
+
     def _granted(self, entries: int, size_in_bytes: int) -> None:
         self._credits.grant(entries, size_in_bytes)
         self.wake()
 
     async def submit_request_entries(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
-        """Send a batch; what the gateway could not write for good is rejected, what it did not answer sent again."""
+        """Send a batch; what the gateway could not write for good is rejected, what it did not answer sent again.
+
+        Raises:
+            SinkOptionError: the batch is larger than all that the gateway grants.
+        """
+        self._credits.check()
         assert self._connection is not None
         failures, retries = await self._connection.send(list(map(self._to_message, entries)))
         self.metrics.retried += retries

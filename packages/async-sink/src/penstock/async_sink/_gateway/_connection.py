@@ -34,7 +34,10 @@ class _Sent:
 
 
 class GatewayConnection:
-    """One stream of batches at a time. `granted`, `lost` and `failed` tell the writer what changed."""
+    """One stream of batches at a time. `opened`, `granted`, `lost` and `failed` tell the writer what changed.
+
+    `opened` gets the first grant of a stream, `granted` the others.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class GatewayConnection:
         hello: pb.Hello,
         *,
         reconnect_seconds: float,
+        opened: Callable[[int, int], None],
         granted: Callable[[int, int], None],
         lost: Callable[[], None],
         failed: Callable[[Exception], None],
@@ -52,6 +56,7 @@ class GatewayConnection:
         self._security = security
         self._hello = hello
         self._reconnect_seconds = reconnect_seconds
+        self._opened = opened
         self._granted = granted
         self._lost = lost
         self._failed = failed
@@ -114,9 +119,11 @@ class GatewayConnection:
             error: grpc.aio.AioRpcError | None = None
             try:
                 async for response in stub.Write(requests):
-                    if not self._connected:
+                    if self._connected:
+                        self._take(response)
+                    else:
                         self._connected, attempts = True, 0
-                    self._take(response)
+                        self._opened(response.credit.entries, response.credit.bytes)
             except grpc.aio.AioRpcError as raised:
                 error = raised
             finally:

@@ -11,6 +11,7 @@ from penstock.async_sink._gateway._durable import DurableBatches
 from penstock.async_sink._gateway._feeder import Feeder
 from penstock.async_sink._gateway._journal import Journal
 from penstock.async_sink._gateway._kinds import KINDS, KINESIS, DestinationKind
+from penstock.async_sink._gateway._orphans import Orphanage
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import GatewayProtocolError, SinkError
@@ -30,6 +31,7 @@ class SharedDestination:
     writer: AnyWriter
     feeder: Feeder
     durable: DurableBatches | None
+    orphanage: Orphanage
     clients: int = field(default=0)
     """Clients that are connected."""
 
@@ -94,8 +96,9 @@ class SharedDestinations:
         await writer.__aenter__()
         feeder = Feeder(writer)
         feeder.open()
-        durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder)
-        destination = self._open[kind, name] = SharedDestination(KINDS[kind], name, writer, feeder, durable)
+        orphanage = Orphanage()
+        durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder, orphanage)
+        destination = self._open[kind, name] = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage)
         if durable is not None:
             await durable.resume()
         return destination

@@ -6,6 +6,7 @@ import logging
 from penstock.async_sink._gateway._feeder import Feeder
 from penstock.async_sink._gateway._journal import Journal
 from penstock.async_sink._gateway._kinds import DestinationKind
+from penstock.async_sink._gateway._orphans import Orphanage
 from penstock.async_sink._gateway._session import BatchTracker
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
@@ -15,11 +16,14 @@ _logger = logging.getLogger(__name__)
 class DurableBatches:
     """Connects a destination's feeder with the journal."""
 
-    def __init__(self, journal: Journal, kind: DestinationKind, name: str, feeder: Feeder) -> None:
+    def __init__(
+        self, journal: Journal, kind: DestinationKind, name: str, feeder: Feeder, orphanage: Orphanage
+    ) -> None:
         self._journal = journal
         self._kind = kind
         self._name = name
         self._feeder = feeder
+        self._orphanage = orphanage
         self._in_hand: set[int] = set()
 
     async def keep(self, client_id: str, weight: int, batch: pb.Batch) -> int:
@@ -54,13 +58,16 @@ class DurableBatches:
                 tracker: BatchTracker, sequence: int = sequence, client_id: str = client_id, batch: pb.Batch = batch
             ) -> None:
                 self.settled(sequence, client_id, batch, tracker)
+                self._orphanage.settled(tracker.entry_count, tracker.size_in_bytes)
 
             tracker = BatchTracker(batch.batch_id, len(entries), size, settled, self._abandoned)
             # Its client is gone, or has its acknowledgement.
             tracker.answered = True
+            self._orphanage.taken(len(entries), size)
             self._feeder.add(client_id, entries, size, tracker, weight=record.weight)
 
     def _abandoned(self, error: BaseException) -> None:
+        self._orphanage.abandon()
         _logger.warning("batches for %s %s stay in the journal: %s", self._kind.name, self._name, error)
 
     def release(self) -> None:

@@ -10,6 +10,7 @@ from penstock.async_sink._gateway._credits import CreditWindow
 from penstock.async_sink._gateway._destinations import SharedDestination, SharedDestinations
 from penstock.async_sink._gateway._durable import DurableBatches
 from penstock.async_sink._gateway._session import BatchTracker, ClientSession, entries_of
+from penstock.async_sink._gateway._until_stopped import UntilStopped
 from penstock.async_sink.errors import (
     CreditExceededError,
     DestinationError,
@@ -86,11 +87,11 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
             self._sessions.discard(session)
-            session.ended.set()
+            session.end()
 
     async def _read(self, requests: AsyncIterator[pb.WriteRequest], session: ClientSession) -> None:
         try:
-            await self._accept_batches(_UntilStopped(requests, self._draining), session)
+            await self._accept_batches(UntilStopped(requests, self._draining), session)
         except SinkError as error:
             session.fail(error)
         except asyncio.CancelledError:
@@ -99,7 +100,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             session.fail(error)
             raise
 
-    async def _accept_batches(self, requests: "_UntilStopped", session: ClientSession) -> None:
+    async def _accept_batches(self, requests: UntilStopped, session: ClientSession) -> None:
         first = await requests.next()
         name = first.hello.destination if first is not None else ""
         if first is None:
@@ -110,7 +111,9 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         if first.WhichOneof("message") != "hello":
             raise GatewayProtocolError("the first request must be hello")
         shared = await self._destinations.get(first.hello.kind, name)
-        session.open_credit()
+        if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
+            raise GatewayDrainingError(name)
+        session.open_credit(shared.orphanage)
         with shared.client(first.hello.client_id):
             while (request := await requests.next()) is not None:
                 if request.WhichOneof("message") != "batch":
@@ -162,29 +165,6 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         journal = self._destinations.journal
         pending = 0 if journal is None else journal.pending_batches
         return pb.StatsResponse(destinations=[_stats(shared, pending) for shared in self._destinations.all()])
-
-
-class _UntilStopped:
-    """Reads requests until the stream ends or the gateway drains."""
-
-    def __init__(self, requests: AsyncIterator[pb.WriteRequest], stop: asyncio.Event) -> None:
-        self._requests = requests
-        self._stop = stop
-        self.stopped = False
-
-    async def next(self) -> pb.WriteRequest | None:
-        """The next request; None at the end, or when the gateway drains."""
-        read = asyncio.ensure_future(anext(self._requests, None))
-        stop = asyncio.create_task(self._stop.wait(), name="gateway drain")
-        try:
-            await asyncio.wait({read, stop}, return_when=asyncio.FIRST_COMPLETED)
-            self.stopped = self._stop.is_set()
-            return None if self.stopped else read.result()
-        finally:
-            # A request that was read and not accepted has no acknowledgement: its client sends it again.
-            for task in (read, stop):
-                task.cancel()
-            await asyncio.gather(read, stop, return_exceptions=True)
 
 
 def _stats(shared: SharedDestination, durable_batches: int) -> pb.DestinationStats:

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.async_sink._entries import EntryFailure
 from penstock.async_sink._gateway._credits import CreditAccount, CreditWindow
 from penstock.async_sink._gateway._kinds import DestinationKind
+from penstock.async_sink._gateway._orphans import Orphanage
 from penstock.async_sink._signal import Signal
 from penstock.async_sink.errors import GatewayProtocolError, RecordTooLargeError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -90,12 +91,14 @@ class BatchTracker:
 class ClientSession:
     """Credits, batches without an answer, and answers on their way out. No I/O.
 
-    The number of answers that wait is bounded by the credits.
+    Credits count again when the word about them is handed out, not before: a client that reads no answers runs out of
+    credits, so they bound what waits here.
     """
 
     def __init__(self, window: CreditWindow) -> None:
         self._account = CreditAccount(window)
         self._pending: set[BatchTracker] = set()
+        self._orphanage: Orphanage | None = None
         self._window = window
         self._answers: deque[pb.WriteResponse] = deque()
         self.changed = Signal()
@@ -104,9 +107,13 @@ class ClientSession:
         self.error: BaseException | None = None
         """What ends the stream, once the answers so far are out."""
         self._reading = True
+        # Nothing else is said before the first credit, which the account begins with.
+        self._opened = False
+        self._is_over = False
 
-    def open_credit(self) -> None:
-        """Grant the whole window: the destination is there."""
+    def open_credit(self, orphanage: Orphanage) -> None:
+        """Grant the whole window: the destination is there. What is left at the end is counted in `orphanage`."""
+        self._orphanage = orphanage
         self._say(pb.WriteResponse(credit=pb.Credit(entries=self._window.entries, bytes=self._window.bytes)))
 
     def _say(self, answer: pb.WriteResponse) -> None:
@@ -141,15 +148,28 @@ class ClientSession:
         """The batch was not accepted after all; the stream is about to end by an error."""
         self._pending.discard(tracker)
 
+    def end(self) -> None:
+        """The stream has ended: what is not written yet has nobody who waits for its answer."""
+        self._answers.clear()
+        self._is_over = True
+        if self._orphanage is not None:
+            for tracker in self._pending:
+                self._orphanage.taken(tracker.entry_count, tracker.size_in_bytes)
+        self.ended.set()
+
     def _settled(self, tracker: BatchTracker) -> None:
         self._pending.discard(tracker)
-        self._account.restore(tracker.entry_count, tracker.size_in_bytes)
+        if self._is_over and self._orphanage is not None:
+            self._orphanage.settled(tracker.entry_count, tracker.size_in_bytes)
+            return
         if not tracker.answered:
             self._say(tracker.answer())
         self._say(pb.WriteResponse(credit=pb.Credit(entries=tracker.entry_count, bytes=tracker.size_in_bytes)))
 
     def fail(self, error: BaseException) -> None:
         """End the stream by this error; the first one counts."""
+        if self._is_over and self._orphanage is not None:
+            self._orphanage.abandon()
         if self.error is None:
             self.error = error
             self.changed.notify()
@@ -168,7 +188,11 @@ class ClientSession:
         """The next message to the client; None when the stream is to end."""
         while True:
             if self._answers:
-                return self._answers.popleft()
+                answer = self._answers.popleft()
+                if self._opened and answer.WhichOneof("message") == "credit":
+                    self._account.restore(answer.credit.entries, answer.credit.bytes)
+                self._opened = True
+                return answer
             if self.error is not None or (not self._reading and not self._pending):
                 return None
             await self.changed.wait()
