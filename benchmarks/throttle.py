@@ -155,12 +155,12 @@ def run(rounds: int) -> Iterator[Case]:
     yield alone("throttled-share", "all records sent", [load.throttled_share for load in ours])
     # The sums of all rounds: a median would hide a single record.
     for name, total in (
+        ("acknowledged", sum(load.acknowledged for load in ours)),
         ("lost", sum(load.lost for load in ours)),
         ("doubled", sum(load.doubled for load in ours)),
         ("timed-out", sum(load.timed_out for load in ours)),
     ):
-        acknowledged = sum(load.acknowledged for load in ours)
-        yield alone(name, f"none of {acknowledged:,} records, in all rounds", [float(total)] * rounds)
+        yield alone(name, "one", [float(total)] * rounds)
     for name, slug in ((_AIMD, "aimd-half"), (_PRODUCER, "async-kinesis")):
         yield Case(
             name=f"goodput-over-{slug}",
