@@ -1,16 +1,18 @@
 """Decides what leaves when: the writer without its I/O."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from penstock.async_sink._backlog import Backlog, KeyOf
 from penstock.async_sink._batches import Batch, BatchCreator
 from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._demand import Demand
 from penstock.async_sink._entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
-from penstock.async_sink._lanes import LaneLimiter, LaneObservation
+from penstock.async_sink._holdings import Holdings
+from penstock.async_sink._lanes import LaneLimiter
 from penstock.async_sink._order import Ordering
 from penstock.async_sink._runs import EntryRun, fall_apart, rows_until
-from penstock.async_sink._settlement import EXPIRED, Settlement, Settler, TerminalReason, Termination
+from penstock.async_sink._settlement import EXPIRED, Settlement, Settler, TerminalReason, Termination, lane_observations
 from penstock.async_sink._strategy import RateLimitingStrategy, RequestInfo, ResultInfo
 
 R = TypeVar("R")
@@ -54,20 +56,11 @@ class Dispatcher(Generic[R]):
         self._most_batch_bytes = config.max_batch_size_in_bytes
         self.in_flight: dict[int, Batch[R]] = {}
         self._in_flight_messages = 0
-        self._terminal: dict[int, RequestEntryWrapper[R]] = {}
-        self._most_entries = config.max_buffered_requests
-        self._most_bytes = config.max_buffered_bytes
-        self.held_entries = 0
-        """Entries in the buffer, in flight, and on their way to the terminal record handler."""
-        self.held_bytes = 0
-        """Bytes of those entries."""
+        self.held: Holdings[R] = Holdings(config.max_buffered_requests, config.max_buffered_bytes)
         self._threshold = 1
         self.expired: list[Termination[R]] = []
         """Entries whose time was over before they could leave; for the caller to take."""
-        self._demanded = 0
-        self._demanded_by = ""
-        self._draining = 0
-        self._suspended = 0
+        self.demand = Demand()
         self._blocked = False
         self.blocked_by: str | None = None
         """What keeps a batch that is due: `rate` or `requests_in_flight`."""
@@ -80,38 +73,29 @@ class Dispatcher(Generic[R]):
         return self._in_flight_messages
 
     @property
-    def terminal(self) -> Iterable[RequestEntryWrapper[R]]:
-        """Entries on their way to the terminal record handler."""
-        return self._terminal.values()
-
-    @property
     def lane_limiter(self) -> LaneLimiter | None:
         """The strategy's lanes, if it has some and the order allows them."""
         return self._limiter
 
-    def has_room(self, size_in_bytes: int) -> bool:
-        """Whether an entry of that size may be added."""
-        return self.held_entries < self._most_entries and self.held_bytes + size_in_bytes <= self._most_bytes
-
     def add(self, wrapper: RequestEntryWrapper[R]) -> bool:
         """Add an entry. Returns whether `next_batch` is worth a call."""
-        self.held_entries += 1
-        self.held_bytes += wrapper.size_in_bytes
-        fresh = self._fresh
+        held, fresh, demand = self.held, self._fresh, self.demand
+        held.entries += 1
+        held.size_in_bytes += wrapper.size_in_bytes
         # What else makes a batch due happened before the latest `next_batch`.
         return (
             fresh.add(wrapper) >= self._threshold
             or fresh.total_size_in_bytes >= self._most_batch_bytes
-            or self._draining > 0
-            or self._demanded > 0
-        ) and not (self._blocked or self._suspended)
+            or demand.draining > 0
+            or demand.entries > 0
+        ) and not (self._blocked or demand.suspended)
 
     def add_run(self, run: EntryRun[R]) -> bool:
         """Add entries. Returns whether `next_batch` is worth a call."""
-        self.held_entries += run.count
-        self.held_bytes += run.size_in_bytes
+        self.held.entries += run.count
+        self.held.size_in_bytes += run.size_in_bytes
         self._fresh.add_run(run)
-        return not self._blocked and not self._suspended and self._due() is not None
+        return not self._blocked and not self.demand.suspended and self._due() is not None
 
     def rows_until(self, ends: Sequence[int], start: int) -> int:
         """How far rows from `start` on, of which the first has room, may be added at once: no further than where a
@@ -123,38 +107,13 @@ class Dispatcher(Generic[R]):
             start,
             min(
                 len(ends) - 1 - start,
-                self._most_entries - self.held_entries,
+                self.held.room,
                 # Past the number of a batch something holds batches back, and nothing leaves before it is asked again.
                 missing if missing > 0 else config.max_batch_size,
             ),
-            room=self._most_bytes - self.held_bytes,
+            room=self.held.room_bytes,
             enough=self._most_batch_bytes - fresh.total_size_in_bytes,
         )
-
-    def demand_batch(self) -> None:
-        """Let a batch leave though it is not full."""
-        if self._demanded == 0:
-            self._demanded, self._demanded_by = 1, "full"
-
-    def demand_all(self) -> None:
-        """Let all that is in the buffer now leave, full batches or not."""
-        self._demanded, self._demanded_by = len(self.buffer.fresh), "time"
-
-    def begin_drain(self) -> None:
-        """Until `end_drain`, batches leave without being full."""
-        self._draining += 1
-
-    def end_drain(self) -> None:
-        """Undo one `begin_drain`."""
-        self._draining -= 1
-
-    def suspend(self) -> None:
-        """Until `resume`, nothing leaves."""
-        self._suspended += 1
-
-    def resume(self) -> None:
-        """Undo one `suspend`."""
-        self._suspended -= 1
 
     def unblock(self) -> None:
         """Ask the strategy again: something that it goes by has changed."""
@@ -176,22 +135,17 @@ class Dispatcher(Generic[R]):
         if fresh.first.attempts > 0:
             # What failed does not wait for newer entries to fill its batch up.
             return "retry"
-        if self._demanded > 0:
-            return self._demanded_by
-        return "flush" if self._draining > 0 else None
+        return self.demand.reason
 
     def next_batch(self, now: float) -> Batch[R] | None:
         """The batch that leaves now, registered as in flight; None when nothing may leave."""
         if self.ask_again_at is not None and now >= self.ask_again_at:
             self.ask_again_at = None
             self._blocked = False
-        if self._blocked or self._suspended:
+        if self._blocked or self.demand.suspended:
             return None
         self.blocked_by = None
-        roused = self.buffer.rouse(now)
-        if roused and self._demanded:
-            # What was demanded stands behind them now; they leave by themselves and must not use it up.
-            self._demanded += roused
+        self.demand.stands_behind(self.buffer.rouse(now))
         while True:
             reason = self._due() or ("pace" if self.buffer.lanes_are_due(now) else None)
             if reason is None:
@@ -225,13 +179,13 @@ class Dispatcher(Generic[R]):
             extent = self._creator.measure(fresh, self._strategy.get_max_batch_size(), now)
             if not self._admits(RequestInfo(extent.batch_size, extent.size_in_bytes, now)):
                 return None
-            self._demanded = max(0, self._demanded - extent.batch_size)
+            self.demand.met(extent.batch_size)
             batch = self._creator.create(fresh, extent, now)
             batch.reason = reason
             return self._launch(batch)
         limit = max(1, min(self._max_batch_size, self._strategy.get_max_batch_size()))
         wrappers, looked_at = self.buffer.take(limit, self._config.max_batch_size_in_bytes, now)
-        self._demanded = max(0, self._demanded - looked_at)
+        self.demand.met(looked_at)
         if self._config.time_to_live is not None:
             wrappers = [wrapper for wrapper in wrappers if not self._expire(wrapper, now)]
         if not wrappers:
@@ -248,12 +202,12 @@ class Dispatcher(Generic[R]):
             expired = fresh.take(fresh.first.count)
             for wrapper in expired:
                 self._expire(wrapper, now)
-            self._demanded = max(0, self._demanded - len(expired))
+            self.demand.met(len(expired))
 
     def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
         if not self._settler.is_expired(wrapper, now):
             return False
-        self._hold_terminal([wrapper])
+        self.held.hold_terminal([wrapper])
         self.buffer.release_keys([wrapper])
         self.expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
         return True
@@ -302,8 +256,8 @@ class Dispatcher(Generic[R]):
         settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
         self._put_back(settlement, now, give_up=give_up)
         terminated = [each.wrapper for each in settlement.terminated]
-        self._hold_terminal(terminated)
-        self._forget(settlement.accepted, settlement.accepted_bytes)
+        self.held.hold_terminal(terminated)
+        self.held.forget(settlement.accepted, settlement.accepted_bytes)
         if self.buffer.keeps_keys:
             self.buffer.release_keys(fall_apart(settlement.acknowledged))
             self.buffer.release_keys(terminated)
@@ -318,12 +272,7 @@ class Dispatcher(Generic[R]):
             )
         )
         if self._limiter is not None and lanes:
-            throttled = {failure.index for failure in failures if failure.throttled}
-            observations = [
-                LaneObservation(wrapper.entry, wrapper.size_in_bytes, lane, index in throttled)
-                for index, (wrapper, lane) in enumerate(zip(batch.wrappers, lanes, strict=True))
-            ]
-            self._limiter.observe(observations, batch.submitted_at, now)
+            self._limiter.observe(lane_observations(batch, failures, lanes), batch.submitted_at, now)
         return settlement
 
     def _put_back(self, settlement: Settlement[R], now: float, *, give_up: bool) -> None:
@@ -340,19 +289,10 @@ class Dispatcher(Generic[R]):
         # The other half of a request that was cut must not overtake them.
         self.buffer.join_halves()
 
-    def _hold_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        for wrapper in wrappers:
-            self._terminal[wrapper.number] = wrapper
-
-    def _forget(self, count: int, size_in_bytes: int) -> None:
-        self.held_entries -= count
-        self.held_bytes -= size_in_bytes
-
     def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]], *, keep: bool = False) -> None:
         """The handler has entries that were given up; with `keep` it has not, and they go back to the buffer."""
-        for wrapper in wrappers:
-            self._terminal.pop(wrapper.number, None)
+        self.held.release_terminal(wrappers)
         if keep:
             self.buffer.put_back(sorted(wrappers, key=lambda wrapper: wrapper.number))
         else:
-            self._forget(len(wrappers), total_size_in_bytes(wrappers))
+            self.held.forget(len(wrappers), total_size_in_bytes(wrappers))

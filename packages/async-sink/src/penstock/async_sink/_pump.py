@@ -14,19 +14,14 @@ from penstock.async_sink._clock import Clock, Timer
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._dispatcher import Dispatcher
 from penstock.async_sink._entries import EntryListener, EntryRunListener, RequestEntryWrapper
+from penstock.async_sink._handover import Handover
 from penstock.async_sink._lanes import LaneLimiter
 from penstock.async_sink._result import Outcome, ResultHandler, all_failed
 from penstock.async_sink._runs import Part
-from penstock.async_sink._settlement import Termination
 from penstock.async_sink._signal import Signal
 from penstock.async_sink._telemetry import SinkTelemetry
-from penstock.async_sink._terminal import TerminalRecord, TerminalRecordHandler
-from penstock.async_sink.errors import (
-    RecordsRejectedError,
-    RejectedRecord,
-    RequestTimeoutError,
-    UnansweredRequestError,
-)
+from penstock.async_sink._terminal import TerminalRecordHandler
+from penstock.async_sink.errors import RequestTimeoutError, UnansweredRequestError
 
 _logger = logging.getLogger(__name__)
 
@@ -49,11 +44,6 @@ class _Request(Generic[R]):
         self.handler: ResultHandler[R] = ResultHandler(batch, lambda outcome: settle(self, outcome), limiter=limiter)
         self.timeout: Timer | None = None
         self.task: asyncio.Task[None] | None = None
-
-
-def _rejected(termination: Termination[R]) -> RejectedRecord:
-    wrapper, failure = termination.wrapper, termination.failure
-    return RejectedRecord(wrapper.number, wrapper.attempts, failure.error_code, failure.error_message)
 
 
 def _throttled_lanes(outcome: Outcome) -> Counter[str]:
@@ -87,8 +77,6 @@ class RequestPump(Generic[R]):
         destination: str = "",
     ) -> None:
         self._name = name
-        self._terminal = terminal
-        self._destination = destination
         self._config = config
         self._dispatcher = dispatcher
         self._telemetry = telemetry
@@ -101,6 +89,9 @@ class RequestPump(Generic[R]):
         self._request_timeout = config.request_timeout.total_seconds()
         self._requests: set[_Request[R]] = set()
         self._tasks: set[asyncio.Future[None]] = set()
+        self._handover: Handover[R] = Handover(
+            name, destination, dispatcher, telemetry, terminal, self._tasks, self._handed_over
+        )
         self._buffer_timer: Timer | None = None
         self._wake_timer: Timer | None = None
         self._wake_at: float | None = None
@@ -131,7 +122,7 @@ class RequestPump(Generic[R]):
     def _time_is_up(self) -> None:
         self._buffer_timer = None
         # Only marks and starts: what the strategy holds back follows as answers come, and the loop never waits here.
-        self._dispatcher.demand_all()
+        self._dispatcher.demand.all_of(len(self._dispatcher.buffer.fresh))
         self.pump()
 
     def pump(self) -> int:
@@ -146,7 +137,7 @@ class RequestPump(Generic[R]):
         self._telemetry.blocked(self._dispatcher.blocked_by, now)
         if self._dispatcher.expired:
             expired, self._dispatcher.expired = self._dispatcher.expired, []
-            error = self._give_up(expired)
+            error = self._handover.give_up(expired, failed=self.failure is not None)
             if error is not None:
                 self.fail(error)
             self.changed.notify()
@@ -222,7 +213,7 @@ class RequestPump(Generic[R]):
         now, batch = self._clock.now(), request.batch
         give_up = outcome.error is not None or self.failure is not None or self._closed
         settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up, lanes=outcome.lanes)
-        error = outcome.error or self._give_up(settlement.terminated)
+        error = outcome.error or self._handover.give_up(settlement.terminated, failed=self.failure is not None)
         acknowledged = settlement.acknowledged
         self._telemetry.end(
             request.span,
@@ -244,70 +235,12 @@ class RequestPump(Generic[R]):
         self.pump()
         self.changed.notify()
 
-    def _give_up(self, terminated: Sequence[Termination[R]]) -> BaseException | None:
-        """Tell the listeners; entries that have none go to the handler, or fail the writer and stay in its snapshot."""
-        if not terminated:
-            return None
-        self._telemetry.terminated(terminated)
-        orphans: list[Termination[R]] = []
-        told: list[RequestEntryWrapper[R]] = []
-        for each in terminated:
-            wrapper = each.wrapper
-            if wrapper.listener is None:
-                orphans.append(each)
-            else:
-                wrapper.listener.rejected(wrapper.index, wrapper.attempts, each.failure)
-                told.append(wrapper)
-        self._dispatcher.release_terminal(told)
-        if not orphans:
-            return None
-        if self._terminal is None or self.failure is not None:
-            self._keep([each.wrapper for each in orphans])
-            return RecordsRejectedError([_rejected(each) for each in orphans])
-        error: BaseException | None = None
-        for group in [orphans] if self._terminal.takes_many else [[each] for each in orphans]:
-            if error is None:
-                error = self._hand(self._terminal, group)
-            else:
-                self._keep([each.wrapper for each in group])
-        return error
-
-    def _hand(self, handler: TerminalRecordHandler, group: Sequence[Termination[R]]) -> BaseException | None:
-        wrappers = [each.wrapper for each in group]
-        try:
-            pending = handler.handle([TerminalRecord.of(self._destination, each) for each in group])
-        except Exception as error:
-            self._keep(wrappers)
-            return error
-        if pending is None:
-            self._handled(wrappers)
-            return None
-        handling = asyncio.ensure_future(pending)
-        handing_over = asyncio.get_running_loop().create_task(
-            self._hand_over(handling, wrappers), name=f"{self._name} hands {len(wrappers)} record(s) over"
-        )
-        for task in (handling, handing_over):
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        return None
-
-    async def _hand_over(self, pending: Awaitable[None], wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        try:
-            await pending
-        except Exception as error:
-            self._keep(wrappers)
+    def _handed_over(self, error: BaseException | None) -> None:
+        if error is not None:
             self.fail(error)
             return
-        self._handled(wrappers)
         self.pump()
         self.changed.notify()
-
-    def _keep(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        self._dispatcher.release_terminal(wrappers, keep=True)
-
-    def _handled(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        self._dispatcher.release_terminal(wrappers)
-        self._telemetry.dead_lettered(len(wrappers))
 
     def fail(self, error: BaseException) -> None:
         """End the writer: the first error is the one that its callers get. Entries stay for the snapshot."""
@@ -326,7 +259,7 @@ class RequestPump(Generic[R]):
     def unacknowledged(self) -> list[RequestEntryWrapper[R]]:
         """Entries in the buffer, in flight, and not yet taken by the terminal handler, in the order of writing."""
         held = [wrapper for request in self._requests for wrapper in request.batch.wrappers]
-        held.extend(self._dispatcher.terminal)
+        held.extend(self._dispatcher.held.terminal)
         held.extend(self._dispatcher.buffer)
         held.sort(key=lambda wrapper: wrapper.number)
         return held
@@ -341,7 +274,7 @@ class RequestPump(Generic[R]):
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._keep(list(self._dispatcher.terminal))
+        self._handover.keep(list(self._dispatcher.held.terminal))
         for request in list(self._requests):
             request.handler.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
         self.changed.notify()

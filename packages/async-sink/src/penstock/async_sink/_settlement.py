@@ -9,6 +9,7 @@ from penstock.async_sink._backoff import full_jitter_seconds
 from penstock.async_sink._batches import Batch
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._entries import EntryFailure, FailedAttempt, RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._lanes import LaneObservation
 from penstock.async_sink._runs import Part
 
 R = TypeVar("R")
@@ -56,6 +57,17 @@ class Settlement(Generic[R]):
     throttled: int = 0
     delay: float = 0.0
     """Seconds for which the retried ones back off."""
+
+
+def lane_observations(
+    batch: Batch[R], failures: Sequence[EntryFailure], lanes: Sequence[str | None]
+) -> list[LaneObservation]:
+    """What an answer said of each entry and its lane."""
+    throttled = {failure.index for failure in failures if failure.throttled}
+    return [
+        LaneObservation(wrapper.entry, wrapper.size_in_bytes, lane, index in throttled)
+        for index, (wrapper, lane) in enumerate(zip(batch.wrappers, lanes, strict=True))
+    ]
 
 
 EXPIRED = EntryFailure(0, "TimeToLiveExpired", "its time to live is over", throttled=False, final=True)

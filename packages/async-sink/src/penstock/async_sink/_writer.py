@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from random import random as default_random
-from typing import ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from opentelemetry import context as otel_context
 from opentelemetry.metrics import MeterProvider
@@ -18,21 +18,20 @@ from penstock.async_sink._converter import ElementConverter, as_converter
 from penstock.async_sink._defaults import aimd_strategy
 from penstock.async_sink._dispatcher import Dispatcher
 from penstock.async_sink._entries import EntryListener, RequestEntryWrapper
-from penstock.async_sink._metrics import SinkGauges, SinkMetrics
+from penstock.async_sink._intake import Intake
 from penstock.async_sink._pump import RequestPump
 from penstock.async_sink._result import ResultHandler
-from penstock.async_sink._runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.async_sink._terminal import TerminalRecordHandler
-from penstock.async_sink.errors import BufferFullError, RecordTooLargeError, WriterClosedError
+from penstock.async_sink.errors import RecordTooLargeError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
 
 
-class AsyncSinkWriter(ABC, Generic[I, R]):
+class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
     """Buffers entries, sends them in batches as fast as the destination takes them, and sends again what failed.
 
     A destination of your own implements `submit_request_entries` and `get_size_in_bytes`. The writer is an async
@@ -73,6 +72,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         self._config = config or AsyncSinkConfig()
         self._destination = destination or type(self).__name__
         self._apply = as_converter(converter).apply
+        self._converts = converter is not None
         self._strategy = strategy or aimd_strategy(self._config)
         self._classifier = classifier
         self._clock = clock
@@ -91,9 +91,6 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             key_of=self.get_order_key,
             requests_are_atomic=self.requests_are_atomic,
         )
-        self._pump: RequestPump[R] | None = None
-        self._records_written = 0
-        self._failure_was_raised = False
         self.restore(initial_states)
 
     @abstractmethod
@@ -121,69 +118,6 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
 
     async def close_destination(self) -> None:
         """Close what `open_destination` opened. Called once, after the last request."""
-
-    @property
-    def config(self) -> AsyncSinkConfig:
-        """The writer's limits."""
-        return self._config
-
-    @property
-    def destination(self) -> str:
-        """Name of the destination."""
-        return self._destination
-
-    @property
-    def records_written(self) -> int:
-        """Records written so far, restored ones included."""
-        return self._records_written
-
-    @property
-    def metrics(self) -> SinkMetrics:
-        """Numbers since the writer was made."""
-        return self._telemetry.metrics
-
-    @property
-    def strategy(self) -> RateLimitingStrategy:
-        """The rate limiting strategy in use."""
-        return self._strategy
-
-    @property
-    def gives_up_records(self) -> bool:
-        """Whether a terminal record handler takes records that cannot be written."""
-        return self._terminal is not None
-
-    @property
-    def buffered_entries(self) -> int:
-        """Entries that wait to be sent."""
-        return len(self._dispatcher.buffer)
-
-    @property
-    def in_flight_requests(self) -> int:
-        """Requests that wait for their answer."""
-        return len(self._dispatcher.in_flight)
-
-    @property
-    def in_flight_messages(self) -> int:
-        """Entries that wait for their answer."""
-        return self._dispatcher.in_flight_messages
-
-    @property
-    def failure(self) -> BaseException | None:
-        """The error that ended the writer."""
-        return self._pump.failure if self._pump is not None else None
-
-    def gauges(self) -> SinkGauges:
-        """The writer at this moment."""
-        buffer, pump = self._dispatcher.buffer, self._pump
-        oldest = buffer.oldest_written_at()
-        return SinkGauges(
-            buffer_records=len(buffer),
-            buffer_bytes=buffer.total_size_in_bytes,
-            buffer_age_seconds=0.0 if oldest is None or pump is None else pump.now() - oldest,
-            in_flight_requests=self.in_flight_requests,
-            in_flight_messages=self.in_flight_messages,
-            limit=getattr(self._strategy, "limit", None),
-        )
 
     async def __aenter__(self) -> Self:
         await self.open_destination()
@@ -226,15 +160,6 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 closing.push_async_callback(self.close_destination)
                 await pump.close()
 
-    def _open_pump(self) -> RequestPump[R]:
-        pump = self._pump
-        if pump is None:
-            raise WriterClosedError(type(self).__name__)
-        if pump.failure is not None:
-            self._failure_was_raised = True
-            raise pump.failure
-        return pump
-
     async def write(self, element: I, *, listener: EntryListener | None = None, index: int = 0) -> None:
         """Write one element. Waits only while the buffer is full, for `max_block_time` at most; cancelled then, the
         element is not written.
@@ -252,7 +177,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         if size > self._config.max_record_size_in_bytes:
             raise RecordTooLargeError(self._records_written, size, self._config.max_record_size_in_bytes)
         dispatcher = self._dispatcher
-        if not dispatcher.has_room(size):
+        if not dispatcher.held.has_room(size):
             await self._wait_for_room(pump, size)
         number = self._records_written
         self._records_written = number + 1
@@ -274,59 +199,27 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 many.
             SinkError: the writer has failed.
         """
-        for index, element in enumerate(elements):
-            await self.write(element, listener=listener, index=index)
+        if self._converts or not isinstance(elements, list | tuple):
+            # A converter is told how many were written, and nobody may take more of an iterator than it can write.
+            for index, element in enumerate(elements):
+                await self.write(element, listener=listener, index=index)
+            return
+        step = self._config.max_batch_size
+        for start in range(0, len(elements), step):
+            await self._write_part(elements[start : start + step], listener, start)
 
-    async def _write_entries(
-        self, entries: Sequence[R], sizes: Iterable[int], *, listener: EntryListener | None, first_index: int
-    ) -> None:
-        """Write entries whose sizes are known and checked."""
-        await self._write_rows(EntryRows.of(entries, sizes), listener=listener, first_index=first_index)
-
-    async def _write_rows(self, rows: Rows[R], *, listener: EntryListener | None, first_index: int = 0) -> None:
-        """Write rows whose sizes are checked. Batches leave as if they were written one by one."""
-        dispatcher, context, ends = self._dispatcher, otel_context.get_current(), rows.ends
-        done, count = 0, len(ends) - 1
-        while done < count:
-            pump = self._open_pump()
-            size = ends[done + 1] - ends[done]
-            if not dispatcher.has_room(size):
-                await self._wait_for_room(pump, size)
-            upto = dispatcher.rows_until(ends, done)
-            due = dispatcher.add_run(
-                EntryRun(
-                    rows.cut(done, upto),
-                    number=self._records_written,
-                    context=context,
-                    listener=listener,
-                    index=first_index + done,
-                    written_at=pump.now(),
-                )
-            )
-            self._records_written += upto - done
-            done = upto
-            pump.arm()
-            if due and pump.pump():
-                await asyncio.sleep(0)
-
-    async def _wait_for_room(self, pump: RequestPump[R], size: int) -> None:
-        began = pump.now()
-        reason = "records" if self._dispatcher.held_entries >= self._config.max_buffered_requests else "bytes"
-        limit = None if self._config.max_block_time is None else self._config.max_block_time.total_seconds()
-        timer = None if limit is None else pump.call_at(began + limit, pump.changed.notify)
+    async def _write_part(self, entries: Sequence[Any], listener: EntryListener | None, first_index: int) -> None:
+        self._open_pump()
         try:
-            while not self._dispatcher.has_room(size):
-                self._dispatcher.demand_batch()
-                pump.pump()
-                if limit is not None and pump.now() - began >= limit:
-                    held, held_bytes = self._dispatcher.held_entries, self._dispatcher.held_bytes
-                    raise BufferFullError(held, held_bytes, limit, reason)
-                await pump.changed.wait()
-                self._open_pump()
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._telemetry.waited(f"buffer_{reason}", pump.now() - began)
+            sizes = list(map(self.get_size_in_bytes, entries))
+        except Exception:
+            sizes = []
+        if sizes and max(sizes) <= self._config.max_record_size_in_bytes:
+            await self._write_entries(entries, sizes, listener=listener, first_index=first_index)
+            return
+        # One of them cannot be written: `write` says which, when those before it are written.
+        for index, entry in enumerate(entries, start=first_index):
+            await self.write(entry, listener=listener, index=index)
 
     async def flush(self, end_of_input: bool = False) -> None:
         """Wait until nothing is in flight; with `end_of_input`, until everything is acknowledged.
@@ -339,23 +232,23 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """
         pump, dispatcher = self._open_pump(), self._dispatcher
         if end_of_input:
-            dispatcher.begin_drain()
+            dispatcher.demand.draining += 1
             try:
                 pump.pump()
-                while dispatcher.held_entries:
+                while dispatcher.held.entries:
                     await pump.changed.wait()
                     self._open_pump()
             finally:
-                dispatcher.end_drain()
+                dispatcher.demand.draining -= 1
             return
-        dispatcher.suspend()
+        dispatcher.demand.suspended += 1
         try:
             # In the snapshot that is taken next, what is on its way to the handler would be there twice.
-            while dispatcher.in_flight or dispatcher.terminal:
+            while dispatcher.in_flight or dispatcher.held.terminal:
                 await pump.changed.wait()
                 self._open_pump()
         finally:
-            dispatcher.resume()
+            dispatcher.demand.suspended -= 1
             # Later, so that a snapshot that is taken next sees the buffer as it was settled.
             asyncio.get_running_loop().call_soon(pump.pump)
 
