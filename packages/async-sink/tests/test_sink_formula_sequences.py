@@ -20,7 +20,6 @@ from penstock.async_sink import (
     RequestInfo,
     ResultInfo,
     ScalingTarget,
-    ShardBucket,
     TokenBucketRateLimitingStrategy,
 )
 
@@ -270,39 +269,3 @@ def test_all_is_each_of_its_strategies_as_if_it_were_alone(steps: list[Step], ch
                 twin.register_completed_request(result)
         limits = [twin.limit for twin in twins if hasattr(twin, "limit")]
         assert every.limit == (min(limits) if limits else None)
-
-
-def _taken(bucket: ShardBucket, now: float) -> int:
-    taken = 0
-    while bucket.take(1, now):
-        taken += 1
-    return taken
-
-
-def test_a_throttled_shard_pauses_for_about_a_tick_and_goes_on_at_its_new_pace() -> None:
-    """The bucket is emptied and owes a tick at its new scale; each tick brings rate x tick x scale, and all at once."""
-    bucket = ShardBucket(1_000.0, 1e9, now=0.0)
-    assert bucket.take(1, 10.0), "it is full by now"
-    bucket.answered(50, 50, 10.0, 10.0)
-    assert bucket.scale(10.0) == pytest.approx(0.5)
-    held = -1_000.0 * bucket.TICK_SECONDS * bucket.scale(10.0)
-    assert _taken(bucket, 10.0) == 0
-    for tick in (10.05, 10.1, 10.15, 10.2):
-        assert _taken(bucket, tick - 0.001) == 0
-        assert bucket.next_tick(tick - 0.001) == pytest.approx(tick)
-        held += 1_000.0 * bucket.TICK_SECONDS * bucket.scale(tick)
-        taken = _taken(bucket, tick)
-        assert taken == floor(held)
-        held -= taken
-    assert bucket.throttled == 50
-
-
-def test_what_is_given_back_to_a_shard_can_be_taken_again() -> None:
-    """A request that was blocked after all costs its shard nothing, in records and in bytes."""
-    bucket = ShardBucket(1_000.0, 1_000.0, now=0.0)
-    assert bucket.take(400, 10.0)
-    assert bucket.take(100, 10.0), "half a second of bytes, 500"
-    assert not bucket.take(100, 10.0)
-    bucket.give_back(100)
-    assert not bucket.take(101, 10.0)
-    assert bucket.take(100, 10.0)

@@ -97,7 +97,9 @@ def test_however_a_writer_ends_each_record_is_somewhere(
         fake = Slow(Random(seed), clock)
 
         async def asynchronous(record: TerminalRecord[Any]) -> None:
-            await asyncio.sleep(0)
+            taken = asyncio.Event()
+            clock.call_at(clock.now() + 0.25, taken.set)
+            await taken.wait()
             dead.append(record.entry)
 
         def callback(record: TerminalRecord[Any]) -> None:

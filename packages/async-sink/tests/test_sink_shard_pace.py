@@ -1,0 +1,132 @@
+"""The pace of a shard by its formula, tick by tick, and of a stream's default strategy."""
+
+from math import floor
+
+import pytest
+
+from penstock.async_sink import (
+    AsyncSinkConfig,
+    LaneObservation,
+    PerShardRateLimitingStrategy,
+    RequestInfo,
+    ResultInfo,
+    ShardBucket,
+    paced_strategy,
+)
+
+
+def _taken(bucket: ShardBucket, now: float) -> int:
+    taken = 0
+    while bucket.take(1, now):
+        taken += 1
+    return taken
+
+
+def test_a_throttled_shard_pauses_for_about_a_tick_and_goes_on_at_its_new_pace() -> None:
+    """The bucket is emptied and owes a tick at its new scale; each tick brings rate x tick x scale, and all at once."""
+    bucket = ShardBucket(1_000.0, 1e9, now=0.0)
+    assert bucket.take(1, 10.0), "it is full by now"
+    bucket.answered(50, 50, 10.0, 10.0)
+    assert bucket.scale(10.0) == pytest.approx(0.5)
+    held = -1_000.0 * bucket.TICK_SECONDS * bucket.scale(10.0)
+    assert _taken(bucket, 10.0) == 0
+    for tick in (10.05, 10.1, 10.15, 10.2):
+        assert _taken(bucket, tick - 0.001) == 0
+        assert bucket.next_tick(tick - 0.001) == pytest.approx(tick)
+        held += 1_000.0 * bucket.TICK_SECONDS * bucket.scale(tick)
+        taken = _taken(bucket, tick)
+        assert taken == floor(held)
+        held -= taken
+    assert bucket.throttled == 50
+
+
+def test_what_is_given_back_to_a_shard_can_be_taken_again() -> None:
+    """A request that was blocked after all costs its shard nothing, in records and in bytes."""
+    bucket = ShardBucket(1_000.0, 1_000.0, now=0.0)
+    assert bucket.take(400, 10.0)
+    assert bucket.take(100, 10.0), "half a second of bytes, 500"
+    assert not bucket.take(100, 10.0)
+    bucket.give_back(100)
+    assert not bucket.take(101, 10.0)
+    assert bucket.take(100, 10.0)
+
+
+def test_a_request_that_left_at_the_moment_of_a_decrease_saw_the_new_pace() -> None:
+    """Only what was sent before it saw the old one."""
+    bucket = ShardBucket(1_000.0, 1e9, now=0.0)
+    bucket.answered(50, 50, 10.0, 10.0)
+    bucket.answered(50, 50, 9.999, 10.0)
+    assert bucket.scale(10.0) == pytest.approx(0.5)
+    bucket.answered(50, 50, 10.0, 10.0)
+    assert bucket.scale(10.0) == pytest.approx(0.25)
+
+
+def test_a_throttled_shard_owes_bytes_as_well() -> None:
+    """A shard that is full by bytes pauses too, though it has records to spare."""
+    bucket = ShardBucket(1e9, 1_000.0, now=0.0)
+    assert bucket.take(1, 10.0), "it is full by now"
+    bucket.answered(99, 1, 10.0, 10.0)
+    owed = 1_000.0 * bucket.TICK_SECONDS * bucket.scale(10.0)
+    brought = 1_000.0 * bucket.TICK_SECONDS * (bucket.scale(10.05) + bucket.scale(10.1))
+    assert not bucket.take(1, 10.0)
+    assert not bucket.take(floor(brought - owed) + 1, 10.1)
+    assert bucket.take(floor(brought - owed), 10.1)
+
+
+def test_a_record_larger_than_what_a_shard_keeps_leaves_and_is_paid_for_afterwards() -> None:
+    """Half a second of bytes is kept; what is larger leaves when that is there, and the next one waits the longer."""
+    bucket = ShardBucket(1e9, 1_000.0, now=0.0)
+    assert bucket.take(800, 10.0)
+    assert not bucket.take(1, 10.3), "300 bytes are owed"
+    assert bucket.take(1, 10.35)
+
+
+def test_the_slowest_shard_still_lets_a_record_through() -> None:
+    """However little fits into half a second, a whole record fits."""
+    bucket = ShardBucket(1.0, 1e9, now=0.0)
+    for now in (10.0, 11.0, 12.0):
+        bucket.answered(0, 100, now, now)
+    assert any(bucket.take(1, 12.0 + tick * bucket.TICK_SECONDS) for tick in range(400))
+
+
+def test_a_shards_pace_is_a_hair_below_the_services() -> None:
+    """Over ten seconds 99.5 % of the rate leave: two clocks never run the same."""
+    strategy = PerShardRateLimitingStrategy(records_per_second=1_000, hash_key=lambda entry: 0)
+    strategy.observe([LaneObservation("e", 1, "shard", throttled=True)], 0.0, 1.0)
+    _, start = [strategy.take("shard", 1, 31.0 + n * 1e-6) for n in range(2_000)], 31.0
+    taken = 0
+    for tick in range(1, 201):
+        while strategy.take("shard", 1, start + tick * 0.05):
+            taken += 1
+    assert taken == pytest.approx(9_950, abs=1)
+
+
+def test_an_answer_with_a_throttle_teaches_where_each_record_went() -> None:
+    """Only answers without one are sampled: a shard that was seen once is known."""
+    strategy = PerShardRateLimitingStrategy(hash_key=int)
+    lanes = ["full" if number == 40 else f"shard-{number}" for number in range(64)]
+    strategy.observe(
+        [LaneObservation(str(number), 1, lane, throttled=lane == "full") for number, lane in enumerate(lanes)], 0.0, 1.0
+    )
+    assert [strategy.lane_of(str(number)) for number in range(64)] == lanes
+
+
+def test_the_strategy_of_a_stream_shrinks_once_per_round_trip_and_never_below_a_batch() -> None:
+    """`paced_strategy`, as its description says; what one shard refuses must not stop the others."""
+    config = AsyncSinkConfig(max_batch_size=100, max_in_flight_requests=10)
+    strategy = paced_strategy(config)
+    assert strategy.limit == 100
+    for expected in (200, 400, 800):
+        answered = strategy.limit
+        strategy.register_in_flight_request(RequestInfo(answered or 0))
+        strategy.register_completed_request(ResultInfo(0, answered or 0, submitted_at=1.0, now=2.0))
+        assert strategy.limit == expected
+    for _ in range(3):
+        strategy.register_in_flight_request(RequestInfo(100))
+    for _ in range(3):
+        strategy.register_completed_request(ResultInfo(50, 100, submitted_at=3.0, now=4.0))
+    assert strategy.limit == 400
+    for now in (5.0, 6.0, 7.0):
+        strategy.register_in_flight_request(RequestInfo(100))
+        strategy.register_completed_request(ResultInfo(100, 100, submitted_at=now, now=now))
+    assert strategy.limit == 100
