@@ -187,6 +187,12 @@ async def test_firehose_rows_are_checked_before_any_is_written(emulator: Running
             with pytest.raises(error) as caught:
                 await writer.write_many(pa.record_batch({"data": pa.array([b"good", bad], pa.binary())}))
             assert caught.value.record_number == 2
+        for entry, words in (
+            (FirehoseRequestEntry("text"), "its data is str, not bytes"),  # type: ignore[arg-type]  # the mistake
+            (b"raw", "bytes is no FirehoseRequestEntry: give the sink a converter"),
+        ):
+            with pytest.raises(InvalidRecordError, match=f"record 1: {words}"):
+                await writer.write(entry)
     assert len(delivered(emulator, delivery_stream)) == 1_024_000
 
 

@@ -57,8 +57,15 @@ class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
         """The data, before base64, as the service counts it.
 
         Raises:
-            InvalidRecordError: the data is empty, which the service does not take.
+            InvalidRecordError: the data is empty, which the service does not take, or no bytes.
         """
+        if not isinstance(entry, FirehoseRequestEntry):
+            what = f"{type(entry).__name__} is no FirehoseRequestEntry: give the sink a converter that makes one"
+            raise InvalidRecordError(self.records_written, what)
+        # Text would go on the wire as if it were base64, and arrive as other bytes.
+        if not isinstance(entry.data, bytes | bytearray):
+            what = f"its data is {type(entry.data).__name__}, not bytes: encode it"
+            raise InvalidRecordError(self.records_written, what)
         if not entry.data:
             raise InvalidRecordError(self.records_written, "its data is empty")
         return len(entry.data)
