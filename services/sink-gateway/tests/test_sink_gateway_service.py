@@ -1,5 +1,6 @@
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,8 +17,8 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from penstock.async_sink import RemoteSink, write_batches
-from penstock.async_sink.errors import DestinationError, GatewayError
+from penstock.async_sink import AsyncSinkConfig, RemoteSink, write_batches
+from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError
 from penstock.async_sink.gateway import SERVICE_NAME
 from penstock.async_sink.testing import wait_until
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -31,6 +32,7 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
+ONE_ATTEMPT = AsyncSinkConfig(max_attempts=1)
 
 
 @pytest.fixture(scope="module")
@@ -181,19 +183,70 @@ def test_a_token_file_is_demanded_of_clients(emulator: RunningEmulator, stream: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--credit-entries", "10"], "credit_entries"),
-        (["--max-batch-size", "many"], "max_batch_size"),
-        (["--host", "0.0.0.0"], "host"),
-        (["--endpoint-url", "ftp://x"], "endpointUrl"),
+        (["--credit-entries", "10"], ["--credit-entries", "PENSTOCK_SINK_CREDIT_ENTRIES", "500"]),
+        (["--max-batch-size", "many"], ["--max-batch-size", "'many' is not a whole number"]),
+        (["--max-batch-size", "501"], ["--max-batch-size", "more than the service takes, 500"]),
+        (["--linger-milliseconds", "-1"], ["--linger-milliseconds", "at least 1"]),
+        (["--host", "0.0.0.0"], ["--host"]),
+        (["--port", "many"], ["--port", "invalid int value"]),
+        (["--prot", "1"], ["unrecognized arguments: --prot"]),
+        (["--endpoint-url", "ftp://x"], ["--endpoint-url", "not an http or https URL"]),
+        (["--sqs-endpoint-url", "queue"], ["--sqs-endpoint-url", "not an http or https URL"]),
+        (["--profile", "nobodys"], ["--profile", "nobodys"]),
+        (["--ca-bundle", "/nowhere.pem"], ["--ca-bundle", "/nowhere.pem", "No such file"]),
+        (["--token-file", "/nowhere"], ["--token-file", "/nowhere", "No such file"]),
+        (["--durable", "/dev/null"], ["--durable", "/dev/null", "name one of the gateway's own"]),
     ],
 )
-def test_a_wrong_setting_ends_with_a_word_about_it(arguments: list[str], words: str) -> None:
-    """Exit code 2, one line that names the setting, and no stack trace."""
-    command = [sys.executable, "-m", MODULE, "serve", *arguments]
-    ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+def test_a_wrong_setting_ends_with_a_word_about_it(arguments: list[str], words: list[str]) -> None:
+    """Exit code 2, words that name the flag and say what is wrong, and no stack trace."""
+    ended = _serve(arguments, ENVIRONMENT)
     assert ended.returncode == 2
+    for word in words:
+        assert word in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def _serve(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", MODULE, "serve", *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [("AWS_ACCESS_KEY_ID", "no credentials: give keys, a profile or a role"), ("AWS_DEFAULT_REGION", "--region")],
+)
+def test_what_aws_needs_is_looked_for_at_the_start(missing: str, words: str, tmp_path: Path) -> None:
+    """Not when the first client comes: exit code 2, and what to do."""
+    environment = {name: value for name, value in ENVIRONMENT.items() if name != missing and name != "AWS_REGION"}
+    if missing == "AWS_ACCESS_KEY_ID":
+        del environment["AWS_SECRET_ACCESS_KEY"]
+    environment |= {"HOME": str(tmp_path), "AWS_EC2_METADATA_DISABLED": "true"}
+    ended = _serve([], environment)
+    assert (ended.returncode, ended.stdout) == (2, "")
     assert words in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_an_endpoint_that_does_not_answer_is_named_to_the_client() -> None:
+    """The client's error has the address and the reason; the gateway writes no stack trace."""
+    arguments = ["serve", "--endpoint-url", "http://127.0.0.1:1", "--max-attempts", "2"]
+    words = r"no answer from http://127\.0\.0\.1:1"
+    with (
+        service_process(MODULE, arguments, ENVIRONMENT) as process,
+        pytest.raises(RecordsRejectedError, match=words),
+    ):
+        write_batches(RemoteSink(process.address, destination="x", config=ONE_ATTEMPT), [rows(0, 1)])
+
+
+def test_help_names_the_variable_of_each_flag() -> None:
+    """Somebody who configures a container finds it there."""
+    ended = _serve(["--help"], ENVIRONMENT)
+    assert ended.returncode == 0
+    flags = set(re.findall(r"^  --([a-z-]+)", ended.stdout, re.MULTILINE))
+    assert {"durable", "port", "region", "credit-bytes"} <= flags
+    text = re.sub(r"\s+", "", ended.stdout)
+    assert [flag for flag in sorted(flags) if f"[PENSTOCK_SINK_{flag.upper().replace('-', '_')}]" not in text] == []
 
 
 def test_settings_come_from_the_environment(emulator: RunningEmulator, stream: str) -> None:

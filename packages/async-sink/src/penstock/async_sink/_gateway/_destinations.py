@@ -14,7 +14,7 @@ from penstock.async_sink._gateway._kinds import KINDS, KINESIS, DestinationKind
 from penstock.async_sink._gateway._orphans import Orphanage
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._writer import AsyncSinkWriter
-from penstock.async_sink.errors import GatewayProtocolError, SinkError
+from penstock.async_sink.errors import DestinationError, GatewayProtocolError, SinkError
 
 AnySink = AsyncSinkBase[Any, Any]
 AnyWriter = AsyncSinkWriter[Any, Any]
@@ -92,8 +92,14 @@ class SharedDestinations:
             return await self._open_one(kind, name)
 
     async def _open_one(self, kind: str, name: str) -> SharedDestination:
-        writer = self._make_sink[kind](name).create_writer()
-        await writer.__aenter__()
+        try:
+            writer = self._make_sink[kind](name).create_writer()
+            await writer.__aenter__()
+        except SinkError:
+            raise
+        except Exception as error:
+            # What reaching the destination takes is not there: a profile, a region, a file.
+            raise DestinationError(name, type(error).__name__, str(error)) from error
         feeder = Feeder(writer)
         feeder.open()
         orphanage = Orphanage()

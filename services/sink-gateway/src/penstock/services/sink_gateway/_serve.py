@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -19,8 +20,9 @@ from penstock.async_sink import (
     firehose_config,
     sqs_config,
 )
+from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptionError, AwsOptions
 from penstock.rpc import GrpcServer
 from penstock.services.sink_gateway._settings import GatewaySettings
 
@@ -32,18 +34,35 @@ def _sink(settings: GatewaySettings, stream: str) -> KinesisStreamsSink:
     return KinesisStreamsSink(settings.aws, stream, config=settings.sink)
 
 
-def _others(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[Any, Any]]]:
-    """The sinks of other kinds, by the name of their destination."""
+def sinks(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[Any, Any]]]:
+    """The sinks of each kind, by the name of their destination.
+
+    Raises:
+        AwsOptionError: an endpoint is no URL.
+    """
 
     def aws(kind: str) -> AwsOptions:
-        return replace(settings.aws, endpoint_url=settings.other_endpoints.get(kind))
+        try:
+            return replace(settings.aws, endpoint_url=settings.other_endpoints.get(kind))
+        except AwsOptionError as error:
+            raise AwsOptionError(f"{kind}_endpoint_url", error.reason) from error
 
     limits = settings.other_limits
+    firehose, dynamodb, sqs = (aws(kind) for kind in ("firehose", "dynamodb", "sqs"))
     return {
-        "firehose": lambda name: FirehoseSink(aws("firehose"), name, config=firehose_config(**limits)),
-        "dynamodb": lambda name: DynamoDbSink(aws("dynamodb"), name, config=dynamodb_config(**limits)),
-        "sqs": lambda url: SqsSink(aws("sqs"), url, config=sqs_config(**limits)),
+        "kinesis": lambda name: _sink(settings, name),
+        "firehose": lambda name: FirehoseSink(firehose, name, config=firehose_config(**limits)),
+        "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=dynamodb_config(**limits)),
+        "sqs": lambda url: SqsSink(sqs, url, config=sqs_config(**limits)),
     }
+
+
+def _open_journal(folder: Path) -> Journal:
+    try:
+        return Journal(folder)
+    except OSError as error:
+        reason = f"{folder} is no folder that can be written: {error.strerror}; name one of the gateway's own"
+        raise SinkOptionError("durable", reason) from error
 
 
 @asynccontextmanager
@@ -53,9 +72,11 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
     Raises:
         ServerStartError: the address cannot be bound.
         JournalError: the journal is damaged, or another process has it.
+        SinkOptionError: its folder cannot be used.
     """
-    journal = None if settings.durable is None else await asyncio.to_thread(Journal, settings.durable)
-    destinations = SharedDestinations(lambda name: _sink(settings, name), _others(settings), journal=journal)
+    journal = None if settings.durable is None else await asyncio.to_thread(_open_journal, settings.durable)
+    others = sinks(settings)
+    destinations = SharedDestinations(others.pop("kinesis"), others, journal=journal)
     servicer = SinkGatewayServicer(destinations, settings.window, max_weight=settings.max_client_weight)
     drain_ends = None
     try:

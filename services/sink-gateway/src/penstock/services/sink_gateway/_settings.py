@@ -91,7 +91,10 @@ class GatewaySettings:
         """
         limits = _numbers(arguments, _SINK)
         # Clients send batches: waiting for more of them, as a writer of single records does, would only cost time.
-        linger = timedelta(milliseconds=limits.pop("linger_milliseconds", 50))
+        linger_milliseconds = limits.pop("linger_milliseconds", 50)
+        if linger_milliseconds < 1:
+            raise SinkOptionError("linger_milliseconds", f"{linger_milliseconds} must be at least 1")
+        linger = timedelta(milliseconds=linger_milliseconds)
         sink = AsyncSinkConfig(max_time_in_buffer=linger, **limits)
         shared = {name: value for name, value in limits.items() if name != "max_batch_size"}
         max_client_weight = _numbers(arguments, _FAIR).get("max_client_weight", 16)
