@@ -1,0 +1,186 @@
+"""What a gateway holds is bounded, whatever its clients do; over real sockets."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import grpc
+import pytest
+
+from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, EntryFailure, KinesisRequestEntry, RemoteSink
+from penstock.async_sink._gateway._destinations import SharedDestination
+from penstock.async_sink.errors import CreditExceededError, SinkOptionError
+from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.testing import FakeDestination, FakeRequest, FakeWriter, wait_until
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
+from penstock.rpc import GrpcServer, ServerSettings, open_aio_channel
+
+WINDOW = CreditWindow(entries=20, bytes=100_000, largest_batch_entries=20, largest_batch_bytes=1_000)
+HELLO = pb.WriteRequest(hello=pb.Hello(kind="kinesis", destination="flights", client_id="c"))
+
+
+class KinesisLikeWriter(FakeWriter):
+    def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
+        return len(entry.data) + len(entry.partition_key)
+
+
+class FakeSink(AsyncSinkBase[Any, Any]):
+    def __init__(self, fake: FakeDestination) -> None:
+        self.fake = fake
+
+    def create_writer(self) -> Any:
+        config = AsyncSinkConfig(
+            max_batch_size=20, max_time_in_buffer=timedelta(milliseconds=5), retry_backoff_base=timedelta(0)
+        )
+        return KinesisLikeWriter(self.fake, config)
+
+    def restore_writer(self, states: Any) -> Any:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def running_gateway(fake: FakeDestination) -> AsyncIterator[tuple[str, SinkGatewayServicer, SharedDestinations]]:
+    destinations = SharedDestinations(lambda name: FakeSink(fake))
+    servicer = SinkGatewayServicer(destinations, WINDOW)
+    server = GrpcServer(ServerSettings(drain_seconds=0.5), register=[servicer.add_to], service_names=[SERVICE_NAME])
+    async with server:
+        yield server.address, servicer, destinations
+    await destinations.close(1.0)
+
+
+class RawClient:
+    """A client that keeps to no rule."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = open_aio_channel(address)
+        stub: Any = sink_gateway_pb2_grpc.SinkGatewayServiceStub(self.channel)
+        self.call: Any = stub.Write()
+
+    async def send(self, number: int, entries: int = 1) -> None:
+        sent = [pb.Entry(data=b"%d" % number, partition_key="k")] * entries
+        await self.call.write(pb.WriteRequest(batch=pb.Batch(batch_id=number, entries=sent)))
+
+    async def close(self) -> None:
+        self.call.cancel()
+        await self.channel.close(None)
+
+
+async def test_a_client_that_reads_no_answers_cannot_fill_the_gateway() -> None:
+    """Answers that it does not take count against its credits; it is ended when it sends more than they allow."""
+    words = "x" * 50_000
+
+    def refuse(request: FakeRequest) -> None:
+        places = range(len(request.entries))
+        request.handler.retry_failures(
+            [EntryFailure(place, "Refused", words, throttled=False, final=True) for place in places]
+        )
+
+    fake = FakeDestination(*[refuse] * 1_000)
+    async with running_gateway(fake) as (address, servicer, _):
+        client = RawClient(address)
+        await client.call.write(HELLO)
+        await wait_until(lambda: bool(servicer._sessions))
+        (session,) = servicer._sessions
+        sent = 0
+        while session.error is None and sent < 600:
+            await client.send(sent)
+            sent += 1
+            # One batch at a time: else it would exceed its credits before there is any answer to read.
+            await wait_until(lambda: len(fake.requests) >= sent or session.error is not None)  # noqa: B023
+        assert isinstance(session.error, CreditExceededError)
+        assert len(fake.requests) < 300
+        # A word about the batch and one about its credits for each that the window has room for.
+        assert len(session._answers) <= 2 * WINDOW.entries
+        failures = 0
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            while (answer := await client.call.read()) is not grpc.aio.EOF:
+                failures += answer.HasField("failure")
+        assert failures == len(fake.requests)
+        assert await client.call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        await client.close()
+
+
+def _held(shared: SharedDestination) -> int:
+    return shared.feeder.queued_entries + shared.writer.buffered_entries + shared.writer.in_flight_messages
+
+
+async def test_a_client_that_breaks_off_and_comes_again_cannot_fill_the_gateway() -> None:
+    """While a window of what vanished clients had sent is unwritten, nobody gets credits; then everybody does."""
+    fake = FakeDestination()
+    fake.script = [fake.hold() for _ in range(100)]
+    async with running_gateway(fake) as (address, servicer, destinations):
+        for _ in range(2):
+            client = RawClient(address)
+            await client.call.write(HELLO)
+            assert (await client.call.read()).credit.entries == 20
+            shared = await destinations.get("kinesis", "flights")
+            before = shared.orphanage.entries
+            held = _held(shared)
+            await client.send(1, entries=19)
+            await wait_until(lambda: _held(shared) >= held + 19)  # noqa: B023
+            await client.close()
+            await wait_until(lambda: shared.orphanage.entries == before + 19)  # noqa: B023
+        assert shared.orphanage.entries == 38
+        third = RawClient(address)
+        await third.call.write(HELLO)
+        credit = asyncio.ensure_future(third.call.read())
+        await wait_until(lambda: len(servicer._sessions) == 1)
+        done, _ = await asyncio.wait({credit}, timeout=0.2)
+        assert not done
+        fake.script.clear()
+        for request in fake.requests:
+            request.answer.set()
+        assert (await asyncio.wait_for(credit, 10)).credit.entries == 20
+        assert shared.orphanage.entries < 20
+        await third.close()
+        await wait_until(lambda: len(fake.accepted) == 38)
+
+
+async def test_a_drain_does_not_wait_for_a_client_that_waits_for_credits() -> None:
+    """It is sent away: there is nothing of it to write."""
+    fake = FakeDestination()
+    fake.script = [fake.hold() for _ in range(100)]
+    async with running_gateway(fake) as (address, servicer, destinations):
+        first = RawClient(address)
+        await first.call.write(HELLO)
+        await first.send(1, entries=20)
+        await wait_until(lambda: bool(fake.requests))
+        await first.close()
+        shared = await destinations.get("kinesis", "flights")
+        await wait_until(lambda: shared.orphanage.entries == 20)
+        second = RawClient(address)
+        await second.call.write(HELLO)
+        await wait_until(lambda: len(servicer._sessions) == 1)
+        await asyncio.wait_for(servicer.drain(30), 10)
+        assert await second.call.code() is grpc.StatusCode.UNAVAILABLE
+        await second.close()
+        fake.requests[0].answer.set()
+
+
+async def test_batches_are_no_larger_than_the_gateways_window() -> None:
+    """A client that is set to larger ones sends as many entries as it is ever granted."""
+    fake = FakeDestination()
+    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), max_batch_size=50)
+    async with running_gateway(fake) as (address, _, _):
+        async with RemoteSink(address, destination="flights", config=config).create_writer() as writer:
+            await writer.write_many([KinesisRequestEntry(b"x", "k")] * 100)
+        assert len(fake.accepted) == 100
+        assert writer.metrics.requests >= 5
+
+
+async def test_a_batch_that_the_window_never_covers_is_an_error_that_says_what_to_do() -> None:
+    """Instead of waiting for credits for ever; the entries stay in the snapshot."""
+    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5))
+    async with running_gateway(FakeDestination()) as (address, _, _):
+        writer = RemoteSink(address, destination="flights", config=config).create_writer()
+        await writer.__aenter__()
+        await writer.write_many([KinesisRequestEntry(b"x" * 60_000, "k")] * 2)
+        with pytest.raises(SinkOptionError, match="--credit-bytes") as caught:
+            await writer.flush(end_of_input=True)
+        assert caught.value.option == "max_batch_size_in_bytes"
+        assert sum(len(state.entries) for state in writer.snapshot_state()) == 2
+        await writer.close()
