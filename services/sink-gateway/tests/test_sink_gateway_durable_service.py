@@ -1,4 +1,5 @@
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.async_sink import RemoteSink, write_batches
+from penstock.async_sink.errors import GatewayStorageError
 from penstock.async_sink.testing import wait_until
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import ServiceProcess, service_process
@@ -110,6 +112,50 @@ def test_a_torn_journal_is_read_and_a_damaged_one_refused(emulator: RunningEmula
         while len(written(emulator)) < 100 and time.monotonic() < deadline:
             time.sleep(0.05)
     assert sorted(written(emulator)) == list(range(100))
+
+
+def journal_bytes(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.glob("journal-*.log"))
+
+
+def test_a_folder_has_one_gateway_at_a_time(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """The second one ends with code 2 and a word about it; the first one goes on."""
+    with service_process(MODULE, arguments(emulator, tmp_path), ENVIRONMENT) as process:
+        command = [sys.executable, "-m", MODULE, *arguments(emulator, tmp_path)]
+        ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+        assert (ended.returncode, ended.stdout) == (2, "")
+        assert "in use by another gateway" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert write_batches(RemoteSink(process.address, destination="flights"), [rows(0, 10)]).records == 10
+
+
+async def test_kill_9_on_a_full_disk_loses_nothing_that_was_acknowledged(
+    emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """The client that found the disk full has a typed error and keeps its records; the others are written later."""
+    fault = emulator.call(lambda: emulator.faults.add("throttle", stream="flights", operation="PutRecords"))
+    with service_process(MODULE, arguments(emulator, tmp_path), ENVIRONMENT) as process:
+        sink = RemoteSink(process.address, destination="flights")
+        assert write_batches(sink, [rows(0, 1_000)]).records == 1_000
+        # From here on the kernel lets no file of the process grow much more: EFBIG, in effect a full disk.
+        room = journal_bytes(tmp_path) + 30_000
+        resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (room, room))
+        writer = sink.create_writer()
+        await writer.__aenter__()
+        await writer.write_many(rows(1_000, 4_000))
+        with pytest.raises(GatewayStorageError):
+            await writer.flush(end_of_input=True)
+        kept = {int(entry.data) for state in writer.snapshot_state() for entry, _ in state.entries}
+        acknowledged = set(range(4_000)) - kept
+        assert kept
+        assert len(acknowledged) == 1_000 + writer.metrics.records_out
+        await writer.close()
+        kill(process)
+    assert written(emulator) == []
+    emulator.call(lambda: emulator.faults.clear(fault))
+    with service_process(MODULE, arguments(emulator, tmp_path), ENVIRONMENT):
+        await wait_until(lambda: set(written(emulator)) >= acknowledged, seconds=30)
+    assert len(written(emulator)) == len(set(written(emulator)))
 
 
 def _create(emulator: RunningEmulator) -> dict[str, tuple[str, Callable[[], int]]]:

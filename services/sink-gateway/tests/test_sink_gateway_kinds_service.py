@@ -1,0 +1,202 @@
+"""Every field of every destination's entries goes through a gateway process to the service and comes back."""
+
+import base64
+import os
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from penstock.async_sink import (
+    DynamoDbRequestEntry,
+    FirehoseRequestEntry,
+    KinesisRequestEntry,
+    RemoteSink,
+    SqsRequestEntry,
+)
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc.testing import ServiceProcess, service_process
+
+MODULE = "penstock.services.sink_gateway"
+ENVIRONMENT = {
+    **os.environ,
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(tls=False, companions=("dynamodb", "sqs"), shard_read_calls_per_second=1e6) as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="module")
+def gateway(emulator: RunningEmulator) -> Iterator[ServiceProcess]:
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
+    for kind in ("firehose", "dynamodb", "sqs"):
+        arguments += [f"--{kind}-endpoint-url", emulator.endpoints[kind]]
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        yield process
+
+
+async def send(gateway: ServiceProcess, kind: str, destination: str, entries: list[Any]) -> None:
+    async with RemoteSink(gateway.address, kind=kind, destination=destination).create_writer() as writer:
+        await writer.write_many(entries)
+    assert writer.metrics.records_out == len(entries)
+
+
+def stream(emulator: RunningEmulator, name: str, shards: int) -> None:
+    client = emulator.client()
+    client.create_stream(StreamName=name, ShardCount=shards)
+    client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+
+
+def records(emulator: RunningEmulator, name: str) -> list[list[tuple[str, bytes]]]:
+    """(partition key, data) by shard."""
+    return emulator.call(
+        lambda: [
+            [(record.partition_key, bytes(record.data)) for record in shard.records]
+            for shard in emulator.kinesis.streams[name].shards
+        ]
+    )
+
+
+async def test_records_of_streams(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """Data, keys of any script, and hash keys that pick another shard than the key does."""
+    stream(emulator, "keys", 2)
+    entries = [KinesisRequestEntry(b"\x00\xff", "ключ", str(half)) for half in (0, 2**128 - 1)]
+    await send(gateway, "kinesis", "keys", entries)
+    assert records(emulator, "keys") == [[("ключ", b"\x00\xff")], [("ключ", b"\x00\xff")]]
+
+
+async def test_the_largest_records_of_streams(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """1 MiB with its key, five of them in a request; a byte more is refused before it is sent."""
+    stream(emulator, "large", 5)
+    step = 2**128 // 5 + 1
+    data = os.urandom(2**20 - 1)
+    await send(gateway, "kinesis", "large", [KinesisRequestEntry(data, "k", str(number * step)) for number in range(5)])
+    assert records(emulator, "large") == [[("k", data)]] * 5
+    async with RemoteSink(gateway.address, destination="large").create_writer() as writer:
+        with pytest.raises(RecordTooLargeError):
+            await writer.write(KinesisRequestEntry(data + b"x", "k"))
+
+
+async def test_records_of_delivery_streams(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """Any bytes, and the largest record."""
+    configuration = {"RoleARN": "arn:aws:iam::123456789012:role/r", "BucketARN": "arn:aws:s3:::b"}
+    emulator.client("firehose").create_delivery_stream(
+        DeliveryStreamName="any", ExtendedS3DestinationConfiguration=configuration
+    )
+    large = os.urandom(1_024_000)
+    await send(gateway, "firehose", "any", [FirehoseRequestEntry(b"\x00\xff\n"), FirehoseRequestEntry(large)])
+    written = b"".join(file.read_bytes() for file in sorted((emulator.firehose_folder / "any").iterdir()))
+    assert written == b"\x00\xff\n" + large
+
+
+def table(emulator: RunningEmulator, name: str, key_type: str) -> Any:
+    client = emulator.client("dynamodb")
+    client.create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": key_type}],
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+    )
+    return client
+
+
+def plain(value: Any) -> Any:
+    """Sets have no order on the wire."""
+    if isinstance(value, dict):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        items = [plain(inner) for inner in value]
+        return items if any(isinstance(item, dict) for item in items) else sorted(items)
+    return value
+
+
+async def test_items_of_tables(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """Every type, nested, numbers with all their digits, names of any script; and deletes."""
+    client = table(emulator, "items", "S")
+    values = {
+        "id": "ключ",
+        "número": Decimal("1.2345678901234567890123456789012345678"),
+        "binary": bytes(range(256)),
+        "flags": [True, False, None],
+        "sets": {"s": {"a", "ж"}, "n": {Decimal("0.5"), 7}, "b": {b"\xff", b"\x00"}},
+        "deep": [{"x": [{"y": [b"\x01", {b"\x02"}]}]}],
+    }
+    entry = DynamoDbRequestEntry.put(values)
+    await send(gateway, "dynamodb", "items", [entry, DynamoDbRequestEntry.put({"id": "gone"})])
+    await send(gateway, "dynamodb", "items", [DynamoDbRequestEntry.delete_key({"id": "gone"})])
+    (found,) = client.scan(TableName="items")["Items"]
+    assert plain(found) == plain(entry.item)
+
+
+async def test_large_items_with_binary_keys(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """A binary counts as many bytes as it has, not as base64 has: 25 items of almost 400 kB are one request."""
+    client = table(emulator, "large", "B")
+    data = os.urandom(390_000)
+    entries = [DynamoDbRequestEntry.put({"id": bytes([number]), "data": data}) for number in range(25)]
+    await send(gateway, "dynamodb", "large", entries)
+    found = client.get_item(TableName="large", Key={"id": {"B": b"\x07"}})["Item"]
+    assert found["data"]["B"] == data
+    assert client.scan(TableName="large", Select="COUNT")["Count"] + _more(client) == 25
+
+
+def _more(client: Any) -> int:
+    """The second page of a scan, if the first one was cut off at 1 MB."""
+    counted, page = 0, client.scan(TableName="large", Select="COUNT")
+    while "LastEvaluatedKey" in page:
+        page = client.scan(TableName="large", Select="COUNT", ExclusiveStartKey=page["LastEvaluatedKey"])
+        counted += page["Count"]
+    return counted
+
+
+async def test_messages_of_queues(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """Attributes of each type, groups, and deduplication: what is sent twice is there once."""
+    client = emulator.client("sqs")
+    url = client.create_queue(QueueName="all.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    attributes = {"s": "ж", "i": 10**20, "f": -0.25, "d": Decimal("1.50"), "b": b"\x00\xff"}
+    entry = SqsRequestEntry("рейс", "group", "once", attributes=attributes)
+    await send(gateway, "sqs", url, [entry])
+    await send(gateway, "sqs", url, [entry, SqsRequestEntry("next", "group", "other")])
+    answer = client.receive_message(
+        QueueUrl=url, MessageAttributeNames=["All"], AttributeNames=["All"], MaxNumberOfMessages=10
+    )
+    first, *others = answer["Messages"]
+    assert [first["Body"], *(message["Body"] for message in others)] == ["рейс", "next"]
+    assert first["Attributes"]["MessageGroupId"] == "group"
+    assert first["Attributes"]["MessageDeduplicationId"] == "once"
+    found = {
+        name: (value["DataType"], value.get("StringValue") or value["BinaryValue"])
+        for name, value in first["MessageAttributes"].items()
+    }
+    assert found == {
+        "s": ("String", "ж"),
+        "i": ("Number", str(10**20)),
+        "f": ("Number", "-0.25"),
+        "d": ("Number", "1.50"),
+        "b": ("Binary", b"\x00\xff"),
+    }
+
+
+async def test_the_largest_and_the_delayed_messages(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """256,000 bytes with the attributes; a delay keeps a message back; what breaks a rule is refused on write."""
+    client = emulator.client("sqs")
+    url = client.create_queue(QueueName="large")["QueueUrl"]
+    body = base64.b64encode(os.urandom(192_000)).decode()
+    largest = SqsRequestEntry(body[: -len("a" + "String" + "x")], attributes={"a": "x"})
+    await send(gateway, "sqs", url, [largest, SqsRequestEntry("later", delay_seconds=900)])
+    (message,) = client.receive_message(QueueUrl=url, MaxNumberOfMessages=10)["Messages"]
+    assert message["Body"] == largest.body
+    counts = client.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessagesDelayed"])
+    assert counts["Attributes"]["ApproximateNumberOfMessagesDelayed"] == "1"
+    async with RemoteSink(gateway.address, kind="sqs", destination=url).create_writer() as writer:
+        with pytest.raises(RecordTooLargeError):
+            await writer.write(SqsRequestEntry(largest.body + "x", attributes={"a": "x"}))
+        with pytest.raises(InvalidRecordError, match="11 attributes"):
+            await writer.write(SqsRequestEntry("x", attributes={f"a{number}": "x" for number in range(11)}))
