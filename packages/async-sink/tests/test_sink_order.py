@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.async_sink import EntryFailure, LaneObservation, Ordering, RequestInfo, ResultInfo
+from penstock.async_sink import CallbackHandler, EntryFailure, LaneObservation, Ordering, RequestInfo, ResultInfo
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -111,6 +111,29 @@ async def test_a_strict_order_keeps_batches_where_requests_are_atomic(
     await run(AtomicWriter(fake, config, clock=clock), [str(number) for number in range(60)], clock)
     assert fake.accepted == [str(number) for number in range(60)]
     assert any(len(batch) == 10 for batch in fake.batches)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_strict_order_is_kept_while_requests_are_halved(
+    make_writer: MakeWriter, clock: FakeClock, seed: int
+) -> None:
+    """A half that fails is not overtaken by the other one; only the poisonous records are missing."""
+
+    class Spoilt(Unreliable):
+        async def submit(self, entries: Any, handler: Any) -> None:
+            if any(entry.endswith("3") for entry in entries) and self.random.random() < 0.8:
+                self.requests.append(FakeRequest(list(entries), handler))
+                handler.reject_request(code="Poison")
+            else:
+                await super().submit(entries, handler)
+
+    fake, dropped = Spoilt(Random(seed), clock, whole=True), list[str]()
+    config = make_writer(ordering=Ordering.STRICT).config
+    handler = CallbackHandler(lambda record: dropped.append(record.entry))
+    await run(AtomicWriter(fake, config, clock=clock, terminal=handler), [str(number) for number in range(60)], clock)
+    assert fake.accepted == sorted(fake.accepted, key=int)
+    assert dropped
+    assert sorted(fake.accepted + dropped, key=int) == [str(number) for number in range(60)]
 
 
 async def test_without_an_order_what_backs_off_does_not_hold_up_what_is_newer(

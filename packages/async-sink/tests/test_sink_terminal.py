@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -70,6 +70,31 @@ async def test_neighbours_of_poison_are_not_charged_for_it(make_writer: MakeWrit
         await writer.write_many("0123456789")
     assert len(fake.accepted) == 9
     assert drop.dropped == 1
+
+
+async def test_the_attempts_of_neighbours_count_from_their_own_failures(
+    make_writer: MakeWriter, clock: FakeClock
+) -> None:
+    """Two attempts are allowed: a record that went along with a poisonous one three times still has both of them."""
+
+    class FailingOnce(Poisoned):
+        failed: ClassVar[set[str]] = set()
+
+        async def submit(self, entries: Any, handler: Any) -> None:
+            once = [index for index, entry in enumerate(entries) if entry not in self.failed]
+            if self.poison.intersection(entries) or not once:
+                await super().submit(entries, handler)
+                return
+            self.requests.append(request := FakeRequest(list(entries), handler))
+            self.failed.update(entries)
+            self.fail(*once)(request)
+
+    fake, told = FailingOnce("5"), list[TerminalRecord[Any]]()
+    async with make_writer(fake=fake, terminal=CallbackHandler(told.append), max_attempts=2) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(1.0)
+    assert sorted(fake.accepted) == list("012346789")
+    assert [(each.entry, each.reason) for each in told] == [("5", TerminalReason.POISON)]
 
 
 async def test_without_a_handler_poison_ends_the_writer_and_stays_in_its_snapshot(make_writer: MakeWriter) -> None:

@@ -42,6 +42,23 @@ async def test_a_snapshot_holds_what_is_still_in_flight(make_writer: MakeWriter,
         fake.requests[0].answer.set()
 
 
+async def test_a_snapshot_is_in_the_order_of_writing(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Whatever is in flight, was refused, or waits: a successor writes it in the order in which it was written."""
+    fake.script = [fake.hold(), fake.hold(fake.fail()), fake.hold(), fake.hold(fake.fail()), fake.hold()]
+    async with make_writer(max_in_flight_requests=5) as writer:
+        await writer.write_many(str(number) for number in range(57))
+        await settle()
+        for place in (3, 1):
+            fake.requests[place].answer.set()
+            await settle()
+        assert entries_of(writer) == [str(number) for number in range(57)]
+        for place in (4, 0, 2):
+            fake.requests[place].answer.set()
+        await clock.advance(0.1)
+
+
 async def test_what_failed_in_flight_is_in_the_snapshot_and_sent_after_a_restore(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:

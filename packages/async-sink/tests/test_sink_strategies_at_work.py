@@ -1,0 +1,209 @@
+"""Strategies inside of a writer: what the destination sees of them."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from penstock.async_sink import (
+    AIMDScalingStrategy,
+    All,
+    AsyncSinkConfig,
+    CongestionControlConfig,
+    CongestionControlRateLimitingStrategy,
+    DynamoDbSink,
+    FirehoseSink,
+    GradientRateLimitingStrategy,
+    KinesisStreamsSink,
+    RateLimitingStrategy,
+    RequestInfo,
+    ResultInfo,
+    ScalingTarget,
+    SqsSink,
+    ThresholdCongestionControlStrategy,
+    TokenBucketRateLimitingStrategy,
+    aimd_strategy,
+)
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter
+from penstock.aws.testing import emulator_options
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+class Roomy(FakeDestination):
+    """Takes so many messages at a time, refuses the others as too many, and answers after 20 ms."""
+
+    def __init__(self, clock: FakeClock, room: int) -> None:
+        super().__init__()
+        self.clock, self.room, self.busy, self.sent, self.refused = clock, room, 0, 0, 0
+
+    async def submit(self, entries: Any, handler: Any) -> None:
+        request = FakeRequest(list(entries), handler)
+        self.sent += len(entries)
+        taken = min(len(entries), self.room - self.busy)
+        self.busy += taken
+        self.refused += len(entries) - taken
+        answered = asyncio.Event()
+        self.clock.call_at(self.clock.now() + 0.02, answered.set)
+        await answered.wait()
+        self.busy -= taken
+        self.fail(*range(taken, len(entries)))(request) if taken < len(entries) else self.accept(request)
+
+
+async def test_a_writer_settles_under_the_fixed_limit_of_its_destination(
+    make_writer: MakeWriter, clock: FakeClock
+) -> None:
+    """A destination takes 60 messages at a time: the limit stays around that, little is refused, nothing is lost."""
+    fake = Roomy(clock, 60)
+    strategy = CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=50,
+        initial_max_in_flight_messages=500,
+        scaling_strategy=AIMDScalingStrategy(increase_rate=1, decrease_factor=0.9, rate_threshold=500),
+        decrease_once_per_round_trip=True,
+    )
+    options = {"max_in_flight_requests": 50, "max_buffered_requests": 2_000, "strategy": strategy}
+    async with make_writer(fake=fake, **options) as writer:
+        writing = asyncio.create_task(writer.write_many(str(number) for number in range(12_000)))
+        while strategy.limit > 75:
+            await clock.advance(0.02)
+        settled, limits = (fake.sent, fake.refused), []
+        while len(fake.accepted) < 11_000:
+            await clock.advance(0.02)
+            limits.append(strategy.limit)
+        sent, refused = fake.sent - settled[0], fake.refused - settled[1]
+        while not writing.done():
+            await clock.advance(0.02)
+        draining = asyncio.create_task(writer.flush(end_of_input=True))
+        while not draining.done():
+            await clock.advance(0.02)
+    assert sorted(map(int, fake.accepted)) == list(range(12_000))
+    assert len(limits) > 100
+    assert all(40 <= limit <= 75 for limit in limits)
+    assert refused / sent < 0.15
+
+
+@pytest.mark.parametrize(
+    ("rates", "per_second"),
+    [
+        ({"records_per_second": 50.0}, 50),
+        ({"bytes_per_second": 100.0}, 50),
+        ({"requests_per_second": 5.0}, 50),
+        ({"records_per_second": 80.0, "bytes_per_second": 60.0, "requests_per_second": 100.0}, 30),
+    ],
+)
+async def test_a_writer_keeps_to_a_fixed_rate(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, rates: dict[str, float], per_second: int
+) -> None:
+    """By records, bytes or requests: a second's worth at once, then that much each second, though nobody wakes it."""
+    strategy = TokenBucketRateLimitingStrategy(**rates)
+    writer = make_writer(strategy=strategy, max_buffered_requests=1_000)
+    await writer.__aenter__()
+    await writer.write_many(["xx"] * 900)
+    for second in range(5):
+        await clock.advance(1.0)
+        assert len(fake.accepted) == pytest.approx(per_second * (second + 2), abs=10)
+    await writer.close()
+
+
+async def test_all_of_a_rate_and_a_limit_keeps_both(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """Never more in flight than the one says, never more in a second than the other."""
+    fake = Roomy(clock, 1_000)
+    strategy = All(
+        TokenBucketRateLimitingStrategy(records_per_second=400.0, burst_seconds=0.1),
+        CongestionControlConfig(
+            scaling_strategy=AIMDScalingStrategy(increase_rate=1, rate_threshold=20),
+            congestion_control_strategy=ThresholdCongestionControlStrategy(scale_up_after_successes=1),
+            target=ScalingTarget.IN_FLIGHT_REQUESTS,
+        )(AsyncSinkConfig(max_in_flight_requests=2)),
+    )
+    writer = make_writer(fake=fake, strategy=strategy, max_buffered_requests=3_000)
+    await writer.__aenter__()
+    await writer.write_many(["x"] * 2_500)
+    seen = 0
+    for _ in range(100):
+        await clock.advance(0.05)
+        assert writer.in_flight_requests <= 2
+        assert len(fake.accepted) - seen <= 0.05 * 400 + 40
+        seen = len(fake.accepted)
+    assert seen == pytest.approx(5 * 400, rel=0.03)
+    await writer.close()
+
+
+async def test_a_gradient_finds_how_much_a_slowing_destination_takes(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """Answers slow down beyond 100 messages in flight: the limit stays in that order, though nothing is refused."""
+
+    class Slowing(FakeDestination):
+        async def submit(self, entries: Any, handler: Any) -> None:
+            request = FakeRequest(list(entries), handler)
+            self.in_flight += len(entries)
+            answered = asyncio.Event()
+            clock.call_at(clock.now() + 0.02 * max(1.0, self.in_flight / 100) ** 2, answered.set)
+            await answered.wait()
+            self.in_flight -= len(entries)
+            self.accept(request)
+
+    strategy = GradientRateLimitingStrategy(initial_limit=50, max_limit=5_000)
+    fake = Slowing()
+    options = {"max_in_flight_requests": 500, "max_buffered_requests": 5_000, "strategy": strategy}
+    writer = make_writer(fake=fake, **options)
+    await writer.__aenter__()
+    writing = asyncio.create_task(writer.write_many(["x"] * 100_000))
+    limits = []
+    for _ in range(150):
+        await clock.advance(0.02)
+        limits.append(strategy.limit)
+    assert all(70 <= limit <= 300 for limit in limits[50:])
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    await writer.close()
+
+
+def _answered(strategy: RateLimitingStrategy, now: float, throttled: int) -> None:
+    size = strategy.get_max_batch_size()
+    strategy.register_in_flight_request(RequestInfo(size, now=now))
+    strategy.register_completed_request(ResultInfo(throttled, size, submitted_at=now, now=now + 0.1))
+
+
+@pytest.mark.parametrize(
+    ("sink", "batch"),
+    [
+        (FirehoseSink(emulator_options("http://127.0.0.1:1"), "flights"), 500),
+        (SqsSink(emulator_options("http://127.0.0.1:1"), "http://127.0.0.1:1/1/q"), 10),
+        (DynamoDbSink(emulator_options("http://127.0.0.1:1"), "flights"), 25),
+    ],
+)
+def test_a_throttle_halves_what_other_destinations_get_and_a_success_adds_ten(sink: Any, batch: int) -> None:
+    """AIMD +10, x0.5, as the connectors that follow FLIP-171 have it, after a slow start."""
+    strategy: Any = sink.create_writer().strategy
+    for expected in (2 * batch, 4 * batch, 8 * batch):
+        _answered(strategy, 1.0, 0)
+        assert strategy.limit == expected
+    _answered(strategy, 2.0, 1)
+    assert strategy.limit == 4 * batch
+    _answered(strategy, 3.0, 0)
+    assert strategy.limit == 4 * batch + 10
+
+
+def test_a_throttled_record_costs_a_stream_its_share_and_a_success_adds_ten() -> None:
+    """Gentler than x0.99: one record of 500 refused takes a five-hundredth away."""
+    strategy: Any = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights").create_writer().strategy
+    for _ in range(3):
+        _answered(strategy, 1.0, 0)
+    assert strategy.limit == 4_000
+    _answered(strategy, 2.0, 8)
+    assert strategy.limit == 4_000 - 8
+    _answered(strategy, 3.0, 0)
+    assert strategy.limit == 4_000 - 8 + 10
+
+
+def test_the_shape_of_the_first_behaviour_of_the_reference_is_there() -> None:
+    """Everything that the limits allow at first, +10, and x0.99 where one asks for it."""
+    strategy = aimd_strategy(AsyncSinkConfig(), decrease_factor=0.99)
+    assert strategy.limit == 25_000
+    strategy.register_in_flight_request(RequestInfo(500))
+    strategy.register_completed_request(ResultInfo(1, 500))
+    assert strategy.limit == 24_750
+    strategy.register_in_flight_request(RequestInfo(500))
+    strategy.register_completed_request(ResultInfo(0, 500))
+    assert strategy.limit == 24_760
