@@ -245,3 +245,15 @@ async def test_a_record_that_the_service_refuses_does_not_keep_the_others_back(e
     records = await asyncio.to_thread(read_all, emulator)
     assert len({record["Data"] for record in records}) == len(records) == 19
     assert [(each.record_number, each.reason) for each in told] == [(13, TerminalReason.POISON)]
+
+
+@pytest.mark.parametrize("code", ["AccessDeniedException", "InvalidArgumentException", "KMSDisabledException"])
+def test_what_trying_again_cannot_mend_is_not_tried_again(emulator: RunningEmulator, code: str) -> None:
+    """One request, and an error that has the service's code and words, the stream, and the first record."""
+    create_stream(emulator)
+    emulator.faults.add("error", operation="PutRecords", code=code, message="as told")
+    with pytest.raises(DestinationError, match="as told") as caught:
+        write_batches(sink_for(emulator), [batch_of(range(10))])
+    error = caught.value
+    assert (error.code, error.destination, error.first_record_number) == (code, "flights", 0)
+    assert [fault["hits"] for fault in emulator.faults.list()] == [1]

@@ -74,6 +74,23 @@ async def test_a_write_goes_on_when_room_comes_in_time(
     await writer.close()
 
 
+async def test_a_caller_that_waits_for_room_lets_less_than_a_batch_leave(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """What waits could not fill up any more: the buffer is full because of what is in flight."""
+    fake.script = [fake.hold()]
+    async with make_writer(max_buffered_requests=13) as writer:
+        await writer.write_many("0123456789abc")
+        await settle()
+        assert len(fake.requests) == 1
+        writing = asyncio.create_task(writer.write("d"))
+        await settle()
+        assert fake.batches[1] == list("abc")
+        await writing
+        assert writer.metrics.flush_reasons["full"] == 1
+        fake.requests[0].answer.set()
+
+
 async def test_the_gauges_show_the_writer_at_this_moment(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:

@@ -1,4 +1,8 @@
+import asyncio
+import re
 from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -9,7 +13,8 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanContext
 
-from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
+from penstock.async_sink import DropHandler, EntryFailure
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
 
@@ -177,3 +182,59 @@ async def test_a_fatal_answer_is_on_the_span(
     (submit,) = exporter.get_finished_spans()
     assert submit.status.status_code is trace.StatusCode.ERROR
     assert submit.events[0].name == "exception"
+
+
+async def test_every_metric_of_the_readme_is_there(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """A throttle, an expiry, a dead letter and a wait: each has its counter, with its reason or its shard."""
+    reader, fake = InMemoryMetricReader(), FakeDestination()
+    provider = MeterProvider([reader])
+
+    def throttle(request: FakeRequest) -> None:
+        request.handler.retry_failures([EntryFailure(0, "Slow")], lanes=["shard-7", *[None] * 9])
+
+    fake.script = [throttle, fake.fail(throttled=False), fake.hold(), fake.hold()]
+    options = {"max_in_flight_requests": 1, "max_buffered_requests": 12, "time_to_live": timedelta(seconds=1)}
+    writer = make_writer(
+        fake=fake, meter_provider=provider, destination="flights", terminal=DropHandler(), random=lambda: 0.0, **options
+    )
+    await writer.__aenter__()
+    await writer.write_many(["xy"] * 10)
+    await settle()
+    assert fake.batches[1] == ["xy"]
+    await writer.write_many(["xy"] * 11)
+    waiting = asyncio.create_task(writer.write("z"))
+    await clock.advance(0.5)
+    fake.requests[2].answer.set()
+    await clock.advance(1.5)
+    for request in fake.requests[3:]:
+        request.answer.set()
+    await settle()
+    await waiting
+    data = reader.get_metrics_data()
+    assert data is not None
+    found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    paragraph = text[text.index("OpenTelemetry gets") :].split("\n")[0]
+    named = set(re.findall(r"`([a-z][a-zA-Z]+)`", paragraph)) - {"stream", "shard", "reason"}
+    assert len(named) == 19
+    assert {name.lower() for name in named} == set(found)
+
+    def total(name: str, **attributes: str) -> float:
+        wanted = {"stream": "flights", **attributes}.items()
+        points = [point for point in found[name].data.data_points if wanted <= dict(point.attributes or {}).items()]
+        return sum(point.value if hasattr(point, "value") else point.count for point in points)
+
+    metrics = writer.metrics
+    assert total("numrecordsthrottled", shard="shard-7") == metrics.throttled_by_lane["shard-7"] == 1
+    assert total("numrecordsretried") == metrics.retried > 1
+    assert total("numrecordsexpired") == metrics.expired >= 1
+    assert total("numrecordsdeadlettered") == metrics.dead_lettered == metrics.expired
+    assert total("numrequests", reason="size") >= 1
+    assert total("numrequests", reason="retry") >= 1
+    assert total("requestroundtrip") == total("batchfillratio") == metrics.requests - writer.in_flight_requests
+    assert total("recordattempts") >= 2
+    assert total("blockedtime", reason="buffer_records") == pytest.approx(metrics.blocked_seconds["buffer_records"])
+    assert metrics.blocked_seconds["buffer_records"] >= 0.5
+    assert metrics.blocked_seconds["requests_in_flight"] >= 0.5
+    await writer.close()
+    provider.shutdown()

@@ -133,6 +133,21 @@ async def test_a_record_that_fails_too_often_is_handed_over_with_its_history(
     assert dict(writer.metrics.attempts) == {1: 9}
 
 
+async def test_the_history_of_a_record_is_bounded(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """A record that fails for days does not grow for days: the latest twenty failures are kept."""
+    fake.script = [fake.fail(0, code=f"Failure{number}") for number in range(30)]
+    told: list[TerminalRecord[Any]] = []
+    async with make_writer(terminal=CallbackHandler(told.append), max_attempts=30) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(60.0)
+        await writer.flush(end_of_input=True)
+    (record,) = told
+    assert record.attempts == 30
+    assert [each.error_code for each in record.history] == [f"Failure{number}" for number in range(10, 30)]
+
+
 async def test_an_old_record_is_not_sent_again(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:

@@ -1,4 +1,6 @@
+import asyncio
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 
@@ -131,3 +133,30 @@ async def test_a_running_writer_can_take_over_a_state(make_writer: MakeWriter, f
 def test_the_size_of_a_state_is_that_of_its_entries() -> None:
     """It is what a checkpoint will grow by."""
     assert BufferedRequestState((("a", 3), ("b", 4))).state_size == 7
+
+
+async def test_the_time_to_live_of_restored_entries_begins_anew(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """The clock of the writer that they come from may be another one: they are not expired before they were tried."""
+    state = BufferedRequestState(tuple((letter, 1) for letter in "0123456789abc"))
+    async with make_writer(initial_states=[state], time_to_live=timedelta(seconds=1)) as writer:
+        await clock.advance(0.1)
+        assert fake.accepted == list("0123456789abc")
+        assert writer.metrics.expired == 0
+
+
+async def test_after_a_flush_in_between_full_batches_go_on_by_themselves(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """Nothing left while it waited; nobody has to write for the next batch to leave."""
+    fake.script = [fake.hold()]
+    async with make_writer(max_in_flight_requests=1) as writer:
+        await writer.write_many("a" * 10 + "b" * 10)
+        flushing = asyncio.create_task(writer.flush())
+        await settle()
+        fake.requests[0].answer.set()
+        await flushing
+        assert entries_of(writer) == list("b" * 10)
+        await settle()
+        assert fake.accepted == list("a" * 10 + "b" * 10)
