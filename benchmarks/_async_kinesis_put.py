@@ -12,6 +12,8 @@ from kinesis.aggregators import SimpleAggregator
 from kinesis.processors import Processor
 from kinesis.serializers import Serializer
 
+_WARM_UP_RECORDS = 1_000
+
 
 class _Bytes(Processor, SimpleAggregator, Serializer):
     """A record per put, as it is."""
@@ -39,6 +41,9 @@ async def main(endpoint: str, records: int, record_bytes: int) -> None:
         skip_describe_stream=True,
     )
     async with producer:
+        for number in range(_WARM_UP_RECORDS):
+            await producer.put(data, partition_key=f"key-{number % 1000}")
+        await producer.flush()
         began = time.process_time()
         for number in range(records):
             await producer.put(data, partition_key=f"key-{number % 1000}")
