@@ -1,12 +1,17 @@
 """Columns of record batches, read as the type that a destination wants."""
 
+from io import BytesIO, StringIO
 from itertools import pairwise
+from operator import sub
 from typing import Any, Literal, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.async_sink.errors import SinkOptionError
+
+# Characters a value; longer ones suffer from the four bytes that StringIO has for each.
+_SHORT_TEXT = 40
 
 
 def read_column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Any:
@@ -86,20 +91,18 @@ class ColumnValues:
     def values(self, start: int, end: int) -> list[Any]:
         """Bytes, or text, of some rows."""
         offsets = self._offsets[start : end + 1].tolist()
-        low = offsets[0]
-        content = self._content
-        if not isinstance(content, bytes) or len(content) > 2 * (offsets[-1] - low):
-            content = bytes(content[low - self._first : offsets[-1] - self._first])
-        else:
-            low = self._first
-        if low:
-            offsets = [offset - low for offset in offsets]
+        low = offsets[0] - self._first
+        content = bytes(self._content[low : offsets[-1] - self._first])
+        # Reading on is about twice as fast as slices, which need places relative to the first value.
+        lengths = map(sub, offsets[1:], offsets)
         if not self._is_text:
-            return [content[low:high] for low, high in pairwise(offsets)]
+            return list(map(BytesIO(content).read, lengths))
         if not content.isascii():
-            return [content[low:high].decode() for low, high in pairwise(offsets)]
-        text = content.decode()
-        return [text[low:high] for low, high in pairwise(offsets)]
+            return list(map(bytes.decode, map(BytesIO(content).read, lengths)))
+        if len(content) <= _SHORT_TEXT * (end - start):
+            return list(map(StringIO(content.decode()).read, lengths))
+        text, first = content.decode(), offsets[0]
+        return [text[begin - first : end - first] for begin, end in pairwise(offsets)]
 
 
 def binary_values(column: Any, start: int, end: int) -> list[bytes]:
