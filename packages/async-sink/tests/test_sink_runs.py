@@ -1,0 +1,281 @@
+"""What writing many costs, and what it keeps in memory."""
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.async_sink import (
+    AsyncSinkConfig,
+    EntryFailure,
+    KinesisRequestEntry,
+    Ordering,
+    ResultHandler,
+)
+from penstock.async_sink._kinesis import _arrow
+from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+from penstock.async_sink._runs import EntryRows, EntryRun, rows_until
+from penstock.async_sink.errors import BufferFullError, RecordTooLargeError
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
+
+
+class RowsWriter(KinesisEntryWriter):
+    """Keeps the requests that it gets, unseen, and answers as `answer` says."""
+
+    def __init__(self, answer: Callable[[Sequence[Any], ResultHandler[Any]], Any], **options: Any) -> None:
+        self.answer = answer
+        self.clock = FakeClock()
+        super().__init__(AsyncSinkConfig(**{"max_batch_size": 10, **options}), clock=self.clock, random=lambda: 0.5)
+
+    async def submit_request_entries(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
+        waiting = self.answer(entries, result_handler)
+        if waiting is not None:
+            await waiting
+
+
+def rows(count: int, size: int = 1) -> pa.RecordBatch:
+    return pa.record_batch(
+        {"data": pa.array([b"x" * size] * count, pa.binary()), "partitionKey": [f"{i}" for i in range(count)]}
+    )
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Partition keys of entries that were made of rows, in the order of their making."""
+    keys: list[str] = []
+
+    def make(*fields: Any) -> KinesisRequestEntry:
+        keys.append(fields[1])
+        return KinesisRequestEntry(*fields)
+
+    monkeypatch.setattr(_arrow, "KinesisRequestEntry", make)
+    return keys
+
+
+async def test_a_destination_that_asks_for_their_number_makes_no_entries(made: list[str]) -> None:
+    """From the record batch to the acknowledgement no entry is made, if nobody looks at one."""
+    sizes: list[int] = []
+    async with RowsWriter(lambda entries, handler: (sizes.append(len(entries)), handler.complete())[1]) as writer:
+        await writer.write_many(rows(25))
+    assert (sizes, made, writer.metrics.records_out) == ([10, 10, 5], [], 25)
+
+
+async def test_entries_are_the_same_objects_each_time(made: list[str]) -> None:
+    """A destination may name those that it refuses by the objects that it was given."""
+    seen: list[Any] = []
+
+    def answer(entries: Sequence[Any], handler: ResultHandler[Any]) -> None:
+        seen.append(list(entries))
+        assert entries[0] is seen[-1][0]
+        assert list(entries[1:2]) == seen[-1][1:2]
+        handler.retry_for_entries(seen[-1][3:4] if len(seen) == 1 else [])
+
+    async with RowsWriter(answer) as writer:
+        await writer.write_many(rows(10))
+        await writer.clock.advance(1.0)
+    assert [[entry.partition_key for entry in entries] for entries in seen] == [[str(i) for i in range(10)], ["3"]]
+    assert seen[1][0] is seen[0][3]
+    assert len(made) == 10
+
+
+async def test_a_failed_entry_does_not_keep_its_neighbours(made: list[str]) -> None:
+    """What comes back is an entry of its own: the rows of its request are let go."""
+    answers = iter([[EntryFailure(4, throttled=False)], []])
+
+    async with RowsWriter(lambda entries, handler: handler.retry_failures(next(answers))) as writer:
+        await writer.write_many(rows(10))
+        await settle()
+        assert (made, writer.metrics.records_out, writer.buffered_entries) == ([f"{i}" for i in range(10)], 9, 1)
+        assert not [each for each in gc.get_objects() if isinstance(each, _arrow.KinesisRows)]
+        await writer.clock.advance(1.0)
+    assert writer.metrics.attempts == {1: 9, 2: 1}
+
+
+async def test_what_waits_does_not_keep_the_record_batch() -> None:
+    """Rows that wait were copied: Arrow's memory is free when the call returns."""
+    before = pa.total_allocated_bytes()
+    async with RowsWriter(lambda entries, handler: handler.complete()) as writer:
+        await writer.write_many(rows(15, 100_000))
+        assert writer.buffered_entries == 5
+        await settle()
+        assert pa.total_allocated_bytes() - before < 100_000
+
+
+async def test_lists_are_written_in_runs(made: list[str]) -> None:
+    """Entries of a list keep their identity, their order and their sizes."""
+    entries = [f"e{number}" for number in range(25)]
+    fake = FakeDestination()
+    async with FakeWriter(fake, AsyncSinkConfig(max_batch_size=10)) as writer:
+        await writer.write_many(entries)
+    assert fake.batches == [entries[:10], entries[10:20], entries[20:]]
+    assert all(sent is entry for sent, entry in zip(fake.accepted, entries, strict=True))
+    assert writer.metrics.bytes_out == sum(map(len, entries))
+
+
+async def test_an_entry_of_a_list_that_is_too_large_stops_it_there() -> None:
+    """Those before it are written; the error has its number."""
+    fake = FakeDestination()
+    config = AsyncSinkConfig(max_batch_size=10, max_record_size_in_bytes=5, max_batch_size_in_bytes=50)
+    async with FakeWriter(fake, config) as writer:
+        await writer.write("a")
+        with pytest.raises(RecordTooLargeError) as caught:
+            await writer.write_many([*"b" * 14, "too large", "c"])
+        assert caught.value.record_number == 15
+        assert writer.records_written == 15
+    assert fake.accepted == ["a", *"b" * 14]
+
+
+async def test_an_iterator_gives_no_more_than_is_written() -> None:
+    """What could not be written is still there for another try."""
+    numbers = iter([1] * 30)
+    config = AsyncSinkConfig(max_batch_size=10, max_buffered_requests=12, max_block_time=timedelta(0))
+    never = FakeDestination()
+    never.script = [never.hold() for _ in range(3)]
+    async with FakeWriter(never, config) as writer:
+        with pytest.raises(BufferFullError):
+            await writer.write_many(numbers)
+        assert (writer.records_written, len(list(numbers))) == (12, 17)
+        for request in never.requests:
+            request.answer.set()
+        never.script = []
+        await writer.close()
+
+
+@asynccontextmanager
+async def stuck(**options: Any) -> AsyncIterator[RowsWriter]:
+    """A writer whose requests get no answer."""
+    writer = RowsWriter(lambda entries, handler: asyncio.Event().wait(), **options)
+    await writer.__aenter__()
+    try:
+        yield writer
+    finally:
+        await writer.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "held"),
+    [
+        ({"max_buffered_requests": 23}, 23),
+        (
+            {"max_buffered_bytes": 200, "max_batch_size_in_bytes": 100, "max_record_size_in_bytes": 100},
+            17,
+        ),
+    ],
+)
+async def test_rows_without_room_are_counted(options: dict[str, int], held: int) -> None:
+    """By number and by bytes: exactly as many are written as there is room for, and `records_written` says it."""
+    async with stuck(max_block_time=timedelta(0), **options) as writer:
+        with pytest.raises(BufferFullError):
+            await writer.write_many(rows(40, 10))
+        assert writer.records_written == held
+        (state,) = writer.snapshot_state()
+        assert len(state.entries) == held
+
+
+async def test_cancelled_in_the_middle_it_has_written_a_beginning() -> None:
+    """What is written is the first part of the rows, without a gap."""
+    async with stuck(max_buffered_requests=23) as writer:
+        writing = asyncio.create_task(writer.write_many(rows(40)))
+        await settle()
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+        assert writing.cancelled()
+        (state,) = writer.snapshot_state()
+        assert [entry.partition_key for entry, _ in state.entries] == [f"{i}" for i in range(writer.records_written)]
+        assert writer.records_written == 23
+
+
+async def test_strict_order_sends_rows_one_by_one() -> None:
+    """One request of one entry at a time, in the order of writing."""
+    sent: list[list[str]] = []
+
+    def answer(entries: Sequence[Any], handler: ResultHandler[Any]) -> None:
+        sent.append([entry.partition_key for entry in entries])
+        handler.complete()
+
+    async with RowsWriter(answer, ordering=Ordering.STRICT) as writer:
+        await writer.write_many(rows(12))
+    assert sent == [[f"{i}"] for i in range(12)]
+
+
+class OneByOne:
+    def __init__(self) -> None:
+        self.told: list[tuple[int, int]] = []
+
+    def acknowledged(self, entry_index: int, attempts: int) -> None:
+        self.told.append((entry_index, attempts))
+
+    def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
+        raise AssertionError
+
+    def abandoned(self, error: BaseException) -> None:
+        raise AssertionError
+
+
+class ByRange(OneByOne):
+    def acknowledged_many(self, first_index: int, count: int, attempts: int) -> None:
+        self.told.append((first_index, count))
+
+
+@pytest.mark.parametrize(
+    ("listener", "told"),
+    [(OneByOne(), [(i, 1) for i in range(15)]), (ByRange(), [(0, 9), (9, 6)])],
+)
+async def test_a_listener_is_told_of_neighbours_at_once_if_it_can(listener: OneByOne, told: list[Any]) -> None:
+    """One that knows single entries only is told of each."""
+    async with RowsWriter(lambda entries, handler: handler.complete()) as writer:
+        await writer.write(KinesisRequestEntry(b"", "first"))
+        await writer.write_many(rows(15), listener=listener)
+    assert listener.told == told
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 9), min_size=1, max_size=20),
+    start=st.integers(0, 19),
+    count=st.integers(1, 20),
+    room=st.integers(0, 60),
+    enough=st.integers(-3, 60),
+)
+def test_a_slice_ends_where_rows_one_by_one_would(
+    sizes: list[int], start: int, count: int, room: int, enough: int
+) -> None:
+    """At the number, before the room is exceeded, or with the row that makes a batch full."""
+    start = min(start, len(sizes) - 1)
+    count = min(count, len(sizes) - start)
+
+    def one_by_one() -> Iterator[int]:
+        total = 0
+        yield start
+        for row in range(start, start + count):
+            total += sizes[row]
+            if total > room:
+                return
+            yield row + 1
+            if 0 < enough <= total:
+                return
+
+    ends = EntryRows.of(sizes, sizes).ends
+    assert rows_until(ends, start, count, room=room, enough=enough) == max(one_by_one())
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.data())
+def test_a_run_falls_apart_into_its_entries_however_it_was_split(sizes: list[int], data: st.DataObject) -> None:
+    """Numbers, indices and sizes stay those of each entry."""
+    rest = EntryRun(EntryRows.of([f"e{i}" for i in range(len(sizes))], sizes), number=100, index=7, written_at=3.0)
+    whole, parts = rest.wrappers(), list[EntryRun[str]]()
+    while rest.count > 1 and data.draw(st.booleans()):
+        parts.append(rest.split(data.draw(st.integers(1, rest.count - 1))))
+    parts.append(rest)
+    assert [wrapper for part in parts for wrapper in part.wrappers()] == whole
+    assert [(each.entry, each.number, each.index, each.size_in_bytes, each.written_at) for each in whole] == [
+        (f"e{i}", 100 + i, 7 + i, size, 3.0) for i, size in enumerate(sizes)
+    ]
+    assert sum(part.size_in_bytes for part in parts) == sum(sizes)
