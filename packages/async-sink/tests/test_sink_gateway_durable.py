@@ -179,7 +179,9 @@ async def test_what_is_refused_after_its_acknowledgement_is_kept_beside(tmp_path
 @pytest.mark.parametrize(
     ("kind", "entry"),
     [
+        ("kinesis", KinesisRequestEntry(bytearray(b"\x00\xff"), "ключ", "7")),
         ("firehose", FirehoseRequestEntry(b"\x00\xff")),
+        ("firehose", FirehoseRequestEntry(bytearray(b"\x00"))),
         ("sqs", SqsRequestEntry("рейс", "g", "d", 0)),
         ("sqs", SqsRequestEntry("рейс")),
         (

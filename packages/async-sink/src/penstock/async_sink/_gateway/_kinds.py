@@ -43,7 +43,8 @@ class DestinationKind:
 
 def _kinesis_to(entry: kinesis.KinesisRequestEntry) -> pb.Entry:
     hash_key = entry.explicit_hash_key or ""
-    return pb.Entry(data=entry.data, partition_key=entry.partition_key, explicit_hash_key=hash_key)
+    # A row's data may be a bytearray.
+    return pb.Entry(data=bytes(entry.data), partition_key=entry.partition_key, explicit_hash_key=hash_key)
 
 
 def _kinesis_from(sent: pb.Entry, number: int) -> kinesis.KinesisRequestEntry:
@@ -119,7 +120,7 @@ KINDS: Final[Mapping[str, DestinationKind]] = {
     for kind in (
         DestinationKind(KINESIS, _kinesis_to, _kinesis_from, kinesis.size_in_bytes),
         DestinationKind(
-            FIREHOSE, lambda entry: pb.Entry(data=entry.data), _firehose_from, lambda entry: len(entry.data)
+            FIREHOSE, lambda entry: pb.Entry(data=bytes(entry.data)), _firehose_from, lambda entry: len(entry.data)
         ),
         DestinationKind(
             DYNAMODB,

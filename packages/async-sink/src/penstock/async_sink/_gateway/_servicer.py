@@ -37,8 +37,12 @@ STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
 }
 STATUS_OF_CODE = {
     "ResourceNotFoundException": grpc.StatusCode.NOT_FOUND,
+    "QueueDoesNotExist": grpc.StatusCode.NOT_FOUND,
+    "AWS.SimpleQueueService.NonExistentQueue": grpc.StatusCode.NOT_FOUND,
+    "AccessDenied": grpc.StatusCode.PERMISSION_DENIED,
     "AccessDeniedException": grpc.StatusCode.PERMISSION_DENIED,
     "UnrecognizedClientException": grpc.StatusCode.PERMISSION_DENIED,
+    "InvalidSignatureException": grpc.StatusCode.PERMISSION_DENIED,
     "InvalidArgumentException": grpc.StatusCode.INVALID_ARGUMENT,
     "ValidationException": grpc.StatusCode.INVALID_ARGUMENT,
 }
