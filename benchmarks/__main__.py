@@ -26,6 +26,7 @@ from benchmarks import (
     registry,
     resume,
     shards,
+    simulation,
     sink_overhead,
     slots,
     stage,
@@ -50,6 +51,7 @@ BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "hot-shard": (hot_shard.run, "the rate of the other shards when one gets half of the records"),
     "put": (put.run, "PutRecords of 500 records, against boto3 and async-kinesis"),
     "recover": (recover.run, "seconds until a writer is back after a stream's outage"),
+    "simulation": (simulation.run, "recover and hot-shard over real sockets, against simulated time"),
     "sink-overhead": (sink_overhead.run, "what a writer costs a record, to a destination that does nothing"),
     "throttle": (throttle.run, "goodput and throttles over a stream's limit, against AIMD x0.5 and async-kinesis"),
 }

@@ -2,15 +2,52 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
-from penstock.async_sink import AsyncSinkConfig, EntryFailure, KinesisRequestEntry, RateLimitingStrategy, ResultHandler
+from penstock.async_sink import (
+    AsyncSinkConfig,
+    AsyncSinkWriter,
+    EntryFailure,
+    KinesisRequestEntry,
+    RateLimitingStrategy,
+    ResultHandler,
+)
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
-from penstock.async_sink.testing import FakeClock
+from penstock.async_sink.testing import FakeClock, settle
 
 RECORDS_PER_SECOND = 1_000.0
 _ROUND_TRIP_SECONDS = 0.02
+_STEP_SECONDS = 0.02
 _SPACE = 2**128
+Strategy = Callable[[AsyncSinkConfig], RateLimitingStrategy]
+
+
+class LimitedStream(Protocol):
+    """What the scenarios need of a stream, a simulated or a real one."""
+
+    shards: int
+    share: float
+    """Of its limits, what is left to us."""
+
+    @property
+    def accepted(self) -> Mapping[int, int]:
+        """Records by shard."""
+
+    def now(self) -> float:
+        """Seconds."""
+
+    async def spend(self, seconds: float) -> None:
+        """Let the time pass."""
+
+    async def pause(self) -> None:
+        """For who is ahead of the time: let somebody else run."""
+
+    def entry_for(self, shard: int, number: int) -> KinesisRequestEntry:
+        """A record for a shard."""
+
+    def writer(self, strategy: Strategy, **limits: Any) -> AsyncSinkWriter[Any, Any]:
+        """A writer to the stream, to be entered."""
 
 
 class SimulatedStream:
@@ -55,18 +92,39 @@ class SimulatedStream:
                 failures.append(EntryFailure(index, "ProvisionedThroughputExceededException"))
         return failures, lanes
 
+    def now(self) -> float:
+        """Seconds."""
+        return self.clock.now()
+
+    async def spend(self, seconds: float) -> None:
+        """Let the time pass."""
+        until = self.clock.now() + seconds
+        while self.clock.now() < until:
+            await self.clock.advance(_STEP_SECONDS)
+
+    async def pause(self) -> None:
+        """For who is ahead of the time: somebody else lets it pass."""
+        await settle(1)
+
     def entry_for(self, shard: int, number: int) -> KinesisRequestEntry:
         """A record for a shard."""
-        width = _SPACE // self.shards
-        return KinesisRequestEntry(b"x", f"key-{number}", str(shard * width + number % 997 * (width // 997)))
+        return entry_for(shard, self.shards, number)
+
+    def writer(self, strategy: Strategy, **limits: Any) -> "SimulatedWriter":
+        """A writer to the stream, to be entered."""
+        return SimulatedWriter(self, strategy, **limits)
+
+
+def entry_for(shard: int, shards: int, number: int) -> KinesisRequestEntry:
+    """A record for a shard of so many."""
+    width = _SPACE // shards
+    return KinesisRequestEntry(b"x", f"key-{number}", str(shard * width + number % 997 * (width // 997)))
 
 
 class SimulatedWriter(KinesisEntryWriter):
     """A writer to such a stream."""
 
-    def __init__(
-        self, stream: SimulatedStream, strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy], **limits: int
-    ) -> None:
+    def __init__(self, stream: SimulatedStream, strategy: Strategy, **limits: Any) -> None:
         config = AsyncSinkConfig(**limits)
         super().__init__(config, destination="simulated", strategy=strategy(config), clock=stream.clock)
         self._stream = stream

@@ -117,7 +117,8 @@ def measure(contenders: Sequence[str], seconds: float) -> dict[str, Load]:
             )
             for contender, endpoint in endpoints.items()
         }
-        stack.callback(lambda: [process.kill() for process in running.values()])
+        for process in running.values():
+            stack.callback(process.kill)
         for contender, process in running.items():
             answer, _ = process.communicate(timeout=seconds + _PATIENCE_SECONDS)
             if process.returncode:
