@@ -7,19 +7,30 @@ from pathlib import Path
 README = Path(__file__).parents[1] / "README.md"
 
 
-def test_the_sink_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
-    """The example is copied out of the README and run as it stands."""
-    (example,) = re.findall(r"<!-- run by the tests -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
-    script = tmp_path / "example.py"
-    script.write_text(example)
+def run_example(number: int, folder: Path) -> str:
+    """Standard output of an example, copied out of the README and run as it stands."""
+    examples = re.findall(r"<!-- run by the tests -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+    script = folder / "example.py"
+    script.write_text(examples[number])
     ended = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(script)], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
     assert ended.stderr == ""
-    assert ended.stdout == "1000\n"
+    assert ended.returncode == 0
+    return ended.stdout
+
+
+def test_the_sink_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
+    """It writes each line once."""
+    assert run_example(0, tmp_path) == "1000\n"
     with sqlite3.connect(tmp_path / "lines.db") as database:
         rows = database.execute("select count(*), count(distinct text) from lines").fetchall()
     assert rows == [(1_000, 1_000)]
+
+
+def test_the_codec_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
+    """Its assertion holds."""
+    assert run_example(1, tmp_path) == ""
 
 
 def test_every_option_of_the_writer_is_in_the_readme() -> None:
