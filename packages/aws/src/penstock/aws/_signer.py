@@ -109,7 +109,6 @@ class JsonSigner:
             f"authorization:{_ALGORITHM} Credential={credentials.access_key}/{day_key.scope}, "
             f"SignedHeaders={names}, Signature={signature}\r\n"
             f"content-length:{len(body)}\r\n"
-            "accept:application/json\r\n"
             "user-agent:penstock-aws\r\n\r\n"
         ).encode()
 
