@@ -3,6 +3,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -31,6 +32,19 @@ def test_the_sink_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
 def test_the_codec_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
     """Its assertion holds."""
     assert run_example(1, tmp_path) == ""
+
+
+def test_the_sinks_and_strategies_in_the_readme_can_be_made() -> None:
+    """The short pieces too: what they import is there, and takes those arguments."""
+    from penstock.aws import AwsOptions
+
+    pieces = re.findall(r"(?<!run by the tests -->\n)```python\n(.*?)```", README.read_text(), re.DOTALL)
+    made = [piece for piece in pieces if "record_batches" not in piece]
+    assert len(made) >= 3
+    names: dict[str, Any] = {"aws": AwsOptions(region="eu-west-1"), "to_bytes": bytes}
+    for piece in made:
+        # Each goes on where the one before it ended, as a reader does.
+        exec(compile(piece, str(README), "exec"), names)
 
 
 def test_every_option_of_the_writer_is_in_the_readme() -> None:
