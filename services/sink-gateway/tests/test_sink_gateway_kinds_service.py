@@ -14,6 +14,8 @@ from penstock.async_sink import (
     KinesisRequestEntry,
     RemoteSink,
     SqsRequestEntry,
+    state_from_bytes,
+    state_to_bytes,
 )
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 from penstock.emulator.testing import RunningEmulator, running_emulator
@@ -182,6 +184,33 @@ async def test_messages_of_queues(emulator: RunningEmulator, gateway: ServicePro
         "d": ("Number", "1.50"),
         "b": ("Binary", b"\x00\xff"),
     }
+
+
+async def test_saved_entries_of_any_kind_are_sent_by_a_successor(
+    emulator: RunningEmulator, gateway: ServiceProcess
+) -> None:
+    """What a writer could not send is kept as bytes, and arrives from another process's writer."""
+    client = emulator.client("sqs")
+    url = client.create_queue(QueueName="saved")["QueueUrl"]
+    items = table(emulator, "saved", "B")
+    message = SqsRequestEntry("рейс", attributes={"n": Decimal("0.10")})
+    item = DynamoDbRequestEntry.put({"id": b"\xff", "tags": {"a", "b"}})
+    for kind, destination, entry in (("sqs", url, message), ("dynamodb", "saved", item)):
+        # Nobody listens there.
+        away = RemoteSink("127.0.0.1:1", kind=kind, destination=destination).create_writer()
+        await away.__aenter__()
+        await away.write(entry)
+        saved = [state_to_bytes(state) for state in away.snapshot_state()]
+        await away.close()
+        successor = RemoteSink(gateway.address, kind=kind, destination=destination)
+        async with successor.restore_writer(state_from_bytes(raw) for raw in saved) as writer:
+            await writer.flush(end_of_input=True)
+        assert writer.metrics.records_out == 1
+    (received,) = client.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
+    assert received["Body"] == "рейс"
+    assert received["MessageAttributes"]["n"]["StringValue"] == "0.10"
+    (found,) = items.scan(TableName="saved")["Items"]
+    assert plain(found) == plain(item.item)
 
 
 async def test_the_largest_and_the_delayed_messages(emulator: RunningEmulator, gateway: ServiceProcess) -> None:

@@ -22,6 +22,7 @@ from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRe
 from penstock.async_sink.gateway import SERVICE_NAME
 from penstock.async_sink.testing import wait_until
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2, sink_gateway_pb2_grpc
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process
 
@@ -85,13 +86,17 @@ def rows(start: int, end: int) -> pa.RecordBatch:
 def test_several_clients_write_through_one_gateway(
     emulator: RunningEmulator, stream: str, gateway: ServiceProcess
 ) -> None:
-    """Everything arrives once though both clients together offer more than the shards take."""
+    """Everything arrives once, by one writer with one rate, though both offer more than the shards take."""
     sink = RemoteSink(gateway.address, destination=stream)
     with ThreadPoolExecutor(2) as threads:
         parts = [threads.submit(write_batches, sink, [rows(start, start + 2_000)]) for start in (0, 2_000)]
         summaries = [part.result() for part in parts]
     assert [summary.records for summary in summaries] == [2_000, 2_000]
     assert sorted(map(int, read_all(emulator, stream))) == list(range(4_000))
+    with grpc.insecure_channel(gateway.address) as channel:
+        stub: Any = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
+        (stats,) = stub.Stats(sink_gateway_pb2.StatsRequest()).destinations
+    assert (stats.kind, stats.destination, stats.records_out) == ("kinesis", stream, 4_000)
 
 
 def test_a_missing_stream_is_the_destinations_error(gateway: ServiceProcess) -> None:
