@@ -15,7 +15,7 @@ from penstock.async_sink import (
     TerminalReason,
     TerminalRecord,
 )
-from penstock.async_sink.errors import RecordsRejectedError, SinkOptionError, WriterClosedError
+from penstock.async_sink.errors import RecordsRejectedError, SinkError, SinkOptionError, WriterClosedError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -230,6 +230,46 @@ async def test_a_handler_that_fails_ends_the_writer_and_loses_nothing(
         await writer.flush(end_of_input=True)
     assert [state.entries for state in writer.snapshot_state()] == [(("4", 1), ("5", 1))]
     await writer.close()
+
+
+async def test_a_handler_that_is_cancelled_ends_the_writer_and_loses_nothing(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """What it awaits was cancelled, not the writer closed: nobody waits for it for ever."""
+
+    async def cancelled(record: TerminalRecord[Any]) -> None:
+        raise asyncio.CancelledError
+
+    fake.script = [refuse(4)]
+    writer = make_writer(terminal=CallbackHandler(cancelled))
+    await writer.__aenter__()
+    await writer.write_many("0123456789")
+    with pytest.raises(SinkError, match="handler was cancelled"):
+        await writer.flush(end_of_input=True)
+    assert [state.entries for state in writer.snapshot_state()] == [(("4", 1),)]
+    await writer.close()
+
+
+async def test_a_dead_letter_sink_that_cannot_be_opened_leaves_nothing_open(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """The destination that was opened before it is closed again; the error is that of the dead letters' sink."""
+    events: list[str] = []
+
+    class Watched(FakeWriter):
+        async def open_destination(self) -> None:
+            events.append(f"open {self.destination}")
+            if self.destination == "letters":
+                raise OSError("no such table")
+
+        async def close_destination(self) -> None:
+            events.append(f"close {self.destination}")
+
+    handler = DeadLetterHandler(lambda: Watched(FakeDestination(), destination="letters"))
+    with pytest.raises(OSError, match="no such table"):
+        async with Watched(fake, destination="flights", terminal=handler):
+            pass
+    assert events == ["open flights", "open letters", "close flights"]
 
 
 def test_wrong_bounds_are_errors(make_writer: MakeWriter) -> None:

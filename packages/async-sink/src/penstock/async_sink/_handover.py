@@ -9,7 +9,7 @@ from penstock.async_sink._entries import RequestEntryWrapper
 from penstock.async_sink._settlement import Termination
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.async_sink._terminal import TerminalRecord, TerminalRecordHandler
-from penstock.async_sink.errors import RecordsRejectedError, RejectedRecord
+from penstock.async_sink.errors import RecordsRejectedError, RejectedRecord, SinkError
 
 R = TypeVar("R")
 
@@ -93,6 +93,14 @@ class Handover(Generic[R]):
     async def _hand_over(self, pending: Awaitable[None], wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
         try:
             await pending
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # Not the writer that closes: something in the handler was cancelled. Nobody would ever take these.
+            self.keep(wrappers)
+            self._ended(SinkError(f"{self._name}: its terminal record handler was cancelled"))
+            return
         except Exception as error:
             self.keep(wrappers)
             self._ended(error)

@@ -122,7 +122,11 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
     async def __aenter__(self) -> Self:
         await self.open_destination()
         if self._terminal is not None:
-            await self._terminal.open()
+            try:
+                await self._terminal.open()
+            except BaseException:
+                await self.close_destination()
+                raise
         self._pump = RequestPump(
             type(self).__name__,
             self._config,
