@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from random import Random
 from typing import Any
@@ -251,3 +251,70 @@ def test_rows_do_exactly_what_entries_do(script: list[tuple[str, int]], seed: in
     everywhere = Counter(plan.accepted) + Counter(number for number, *_ in plan.dead) + Counter(kept)
     assert everywhere.total() + len(refused) == written
     assert set(everywhere.values()) <= {1}
+
+
+class FatedPlan(Plan):
+    """What becomes of an entry depends on the entry and its attempt alone, however requests are cut."""
+
+    def __init__(self, random: Random, seed: int) -> None:
+        super().__init__(random)
+        self.seed = seed
+        self.attempts = Counter[int]()
+
+    async def submit(self, entries: Sequence[KinesisRequestEntry], handler: ResultHandler[Any]) -> None:
+        await asyncio.sleep(0)
+        failures = []
+        for place, entry in enumerate(entries):
+            number = number_of(entry)
+            self.attempts[number] += 1
+            dice = Random(f"{self.seed} {number} {self.attempts[number]}").random()
+            if dice < 0.6:
+                self.accepted.append(number)
+            else:
+                failures.append(EntryFailure(place, "x", throttled=dice < 0.8, final=dice > 0.95))
+        handler.retry_failures(failures, lanes=[f"shard-{number_of(entry) % 3}" for entry in entries])
+
+
+async def fate(counts: Sequence[int], seed: int, options: Options, *, many: bool) -> tuple[Any, ...]:
+    """What becomes of each record, and the metrics that do not depend on how requests are cut."""
+    clock, plan = FakeClock(), FatedPlan(Random(seed), seed)
+
+    async def write() -> None:
+        async with options.writer(plan, clock) as writer:
+            written = 0
+            for step, count in enumerate(counts):
+                numbers = range(written, written := written + count)
+                entries = [entry_of(number) for number in numbers]
+                if not many:
+                    for entry in entries:
+                        await writer.write(entry)
+                else:
+                    await writer.write_many(rows_of(numbers) if step % 2 else entries)
+            await writer.flush(end_of_input=True)
+            counted.append(writer.metrics)
+
+    counted: list[Any] = []
+    task = asyncio.create_task(write())
+    for _ in range(5_000):
+        await clock.advance(0.3)
+        if task.done():
+            break
+    task.result()
+    (metrics,) = counted
+    names = ("records_out", "bytes_out", "submitted", "bytes_submitted", "failed", "retried", "throttled", "rejected")
+    order = plan.accepted if options.ordering is Ordering.STRICT else sorted(plan.accepted)
+    by_key = [[number for number in plan.accepted if number % 4 == key] for key in (1, 2, 3)]
+    kept_order = by_key if options.ordering is Ordering.PER_KEY else []
+    return order, kept_order, sorted(plan.dead), metrics.attempts, *(getattr(metrics, name) for name in names)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    counts=st.lists(st.integers(0, 25), min_size=1, max_size=4),
+    seed=st.integers(0, 2**32),
+    options=options.map(lambda each: replace(each, time_to_live=None, terminal=True)),
+)
+def test_many_are_written_as_one_by_one(counts: list[int], seed: int, options: Options) -> None:
+    """Record for record the same fate, attempts and order, whether in record batches, lists, or each alone."""
+    together = asyncio.run(fate(counts, seed, options, many=True))
+    assert together == asyncio.run(fate(counts, seed, options, many=False))

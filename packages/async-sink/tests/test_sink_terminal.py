@@ -278,3 +278,15 @@ def test_wrong_bounds_are_errors(make_writer: MakeWriter) -> None:
         with pytest.raises(SinkOptionError) as caught:
             make_writer(**option)
         assert caught.value.option == next(iter(option))
+
+
+async def test_a_flush_that_finds_an_entry_too_old_says_so(make_writer: Any, clock: FakeClock) -> None:
+    """Nobody takes it: the flush raises at once, and does not wait for an answer that cannot come."""
+    writer = make_writer(time_to_live=timedelta(milliseconds=50))
+    await writer.__aenter__()
+    await writer.write("old")
+    await clock.advance(0.06)
+    with pytest.raises(RecordsRejectedError):
+        async with asyncio.timeout(1):
+            await writer.flush(end_of_input=True)
+    await writer.close()

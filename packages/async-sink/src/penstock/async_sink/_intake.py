@@ -70,6 +70,8 @@ class Intake(WriterView[R]):
             while not held.has_room(size):
                 dispatcher.demand.one_batch()
                 pump.pump()
+                # It may have ended the writer itself: an entry's time was over, and nobody takes it.
+                self._open_pump()
                 if limit is not None and pump.now() - began >= limit:
                     raise BufferFullError(held.entries, held.size_in_bytes, limit, reason)
                 await pump.changed.wait()

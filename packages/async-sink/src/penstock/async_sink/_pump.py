@@ -87,7 +87,8 @@ class RequestPump(Generic[R]):
         """Monotonic seconds."""
         self._max_time_in_buffer = config.max_time_in_buffer.total_seconds()
         self._request_timeout = config.request_timeout.total_seconds()
-        self._requests: set[_Request[R]] = set()
+        # In the order of sending: they are settled in it when the writer closes.
+        self._requests: dict[_Request[R], None] = {}
         self._tasks: set[asyncio.Future[None]] = set()
         self._handover: Handover[R] = Handover(
             name, destination, dispatcher, telemetry, terminal, self._tasks, self._handed_over
@@ -167,7 +168,7 @@ class RequestPump(Generic[R]):
 
     def _start(self, batch: Batch[R], now: float) -> None:
         request = _Request(batch, self._telemetry.start(batch), self._settle, self._dispatcher.lane_limiter)
-        self._requests.add(request)
+        self._requests[request] = None
         request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
         first = batch.first_number
         task = asyncio.get_running_loop().create_task(self._run(request), name=f"{self._name} from record {first}")
@@ -207,7 +208,7 @@ class RequestPump(Generic[R]):
             request.task.cancel()
 
     def _settle(self, request: _Request[R], outcome: Outcome) -> None:
-        self._requests.discard(request)
+        self._requests.pop(request, None)
         if request.timeout is not None:
             request.timeout.cancel()
         now, batch = self._clock.now(), request.batch

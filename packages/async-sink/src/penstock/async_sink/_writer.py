@@ -239,6 +239,8 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
             dispatcher.demand.draining += 1
             try:
                 pump.pump()
+                # It may have ended the writer itself: an entry's time was over, and nobody takes it.
+                self._open_pump()
                 while dispatcher.held.entries:
                     await pump.changed.wait()
                     self._open_pump()
