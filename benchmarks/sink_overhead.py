@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from benchmarks._harness import Case
-from penstock.async_sink import AsyncSinkWriter, ResultHandler
+from penstock.async_sink import AsyncSinkWriter, KinesisRequestEntry, ResultHandler
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
 
 _RECORDS = 100_000
@@ -34,6 +34,18 @@ class NoOpKinesisWriter(KinesisEntryWriter):
         result_handler.complete()
 
 
+class ReadingKinesisWriter(KinesisEntryWriter):
+    """Looks at every entry, and accepts everything."""
+
+    async def submit_request_entries(
+        self, entries: Sequence[KinesisRequestEntry], result_handler: ResultHandler[KinesisRequestEntry]
+    ) -> None:
+        """Say yes."""
+        for _ in entries:
+            pass
+        result_handler.complete()
+
+
 async def _one_by_one() -> float:
     entry = b"x" * 100
     async with NoOpWriter() as writer:
@@ -45,21 +57,40 @@ async def _one_by_one() -> float:
     return _RECORDS / seconds
 
 
-async def _arrow() -> float:
-    batch = pa.record_batch(
-        {"data": [b"x" * 100] * _RECORDS, "partitionKey": [f"key-{number}" for number in range(_RECORDS)]}
-    )
-    async with NoOpKinesisWriter() as writer:
+async def _list() -> float:
+    entries = [b"x" * 100 for _ in range(_RECORDS)]
+    async with NoOpWriter() as writer:
         start = time.process_time()
-        await writer.write_many(batch)
+        await writer.write_many(entries)
         await writer.flush(end_of_input=True)
         seconds = time.process_time() - start
     return _RECORDS / seconds
 
 
+def _arrow(make_writer: Callable[[], KinesisEntryWriter]) -> Callable[[], Coroutine[Any, Any, float]]:
+    batch = pa.record_batch(
+        {"data": [b"x" * 100] * _RECORDS, "partitionKey": [f"key-{number}" for number in range(_RECORDS)]}
+    )
+
+    async def measure() -> float:
+        async with make_writer() as writer:
+            start = time.process_time()
+            await writer.write_many(batch)
+            await writer.flush(end_of_input=True)
+            seconds = time.process_time() - start
+        return _RECORDS / seconds
+
+    return measure
+
+
 def run(rounds: int) -> Iterator[Case]:
-    """Records a second, one by one and from Arrow."""
-    for name, measure in (("records-per-second-write", _one_by_one), ("records-per-second-write-many", _arrow)):
+    """Records a second: one by one, from Arrow, from Arrow by a destination that looks at the entries, from a list."""
+    for name, measure in (
+        ("records-per-second-write", _one_by_one),
+        ("records-per-second-write-many", _arrow(NoOpKinesisWriter)),
+        ("records-per-second-write-many-read", _arrow(ReadingKinesisWriter)),
+        ("records-per-second-write-many-list", _list),
+    ):
         asyncio.run(measure())
         rates = [asyncio.run(measure()) for _ in range(rounds)]
         yield Case(name=name, peer_name="nobody", unit="records/s", ours=rates, peers=[1.0] * rounds)
