@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.async_sink import BatchCreator, RequestBuffer, RequestEntryWrapper
+from penstock.async_sink._runs import EntryRows, EntryRun
 
 
 def wrapper(number: int, size: int = 10, not_before: float = 0.0) -> RequestEntryWrapper[str]:
@@ -41,6 +42,54 @@ def test_the_bytes_follow_every_change() -> None:
     assert buffer.total_size_in_bytes == 12
     buffer.add(wrapper(2, 7))
     assert buffer.total_size_in_bytes == 19
+
+
+def run_of(number: int, *sizes: int) -> EntryRun[str]:
+    return EntryRun(EntryRows.of([f"e{number + i}" for i in range(len(sizes))], sizes), number=number)
+
+
+def test_a_run_counts_as_its_entries() -> None:
+    """Number, bytes and order are those of the entries; a batch takes a run's head and leaves the rest."""
+    buffer, creator = buffer_of(5, 5), BatchCreator(4, 1_000)
+    buffer.add_run(run_of(2, 1, 2, 3))
+    buffer.add(wrapper(5, 7))
+    assert (len(buffer), buffer.total_size_in_bytes) == (6, 23)
+    assert [each.number for each in buffer] == [0, 1, 2, 3, 4, 5]
+    batch = creator.create(buffer, creator.measure(buffer, 9, 0.0), 0.0)
+    assert (batch.size, batch.size_in_bytes, batch.attempt) == (4, 13, 1)
+    assert (len(buffer), buffer.total_size_in_bytes, buffer.head.number) == (2, 10, 4)
+    assert batch.entries == ["e0", "e1", "e2", "e3"]
+    assert [(each.number, each.attempts) for each in batch.wrappers] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert [(each.number, each.attempts) for each in buffer.take(2)] == [(4, 0), (5, 0)]
+
+
+@pytest.mark.parametrize(("room", "expected"), [(6, (3, 6)), (5, (2, 3)), (0, (0, 0))])
+def test_a_run_is_cut_by_bytes_where_its_entries_would_be(room: int, expected: tuple[int, int]) -> None:
+    """An exact fit is allowed; the entry that does not fit stays."""
+    buffer = RequestBuffer[str]()
+    buffer.add_run(run_of(0, 1, 2, 3, 1))
+    extent = BatchCreator(10, room).measure(buffer, 10, now=0.0)
+    assert (extent.batch_size, extent.size_in_bytes) == expected
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1), st.integers(1, 8), st.integers(9, 30))
+def test_batches_of_runs_are_those_of_their_entries(runs: list[list[int]], most: int, most_bytes: int) -> None:
+    """However entries stand together, every batch is cut at the same place."""
+    in_runs, alone = RequestBuffer[str](), RequestBuffer[str]()
+    number = 0
+    for sizes in runs:
+        in_runs.add_run(run_of(number, *sizes))
+        for size in sizes:
+            alone.add(wrapper(number, size))
+            number += 1
+    creator = BatchCreator(most, most_bytes)
+    while alone:
+        extent = creator.measure(alone, 100, 0.0)
+        assert creator.measure(in_runs, 100, 0.0) == extent
+        batches = [creator.create(buffer, extent, 0.0) for buffer in (in_runs, alone)]
+        left, right = ([(each.entry, each.number, each.attempts) for each in batch.wrappers] for batch in batches)
+        assert left == right
+        assert (len(in_runs), in_runs.total_size_in_bytes) == (len(alone), alone.total_size_in_bytes)
 
 
 def test_taking_from_an_empty_buffer_is_an_error() -> None:
