@@ -106,6 +106,15 @@ def test_numbers_keep_their_digits(number: float | Decimal) -> None:
     assert Decimal(str(number_of(str(number)))) == Decimal(str(number))
 
 
+@pytest.mark.parametrize("number", [0.1, Decimal("0.1"), Decimal("0.00010904236434858432"), 10**30, -0.0, 1e300])
+def test_numbers_of_messages_keep_their_type(number: Any) -> None:
+    """A float is no decimal of the same digits: they are not equal."""
+    state = state_of([SqsRequestEntry("x", attributes={"n": number})], sqs.size_in_bytes)
+    ((entry, _),) = state_from_bytes(state_to_bytes(state)).entries
+    assert entry.attributes["n"] == number
+    assert type(entry.attributes["n"]) is type(number)
+
+
 def test_numbers_of_items_are_exact() -> None:
     """38 digits survive, and so does a zero at the end."""
     item = DynamoDbRequestEntry.put({"n": Decimal("1." + "0" * 36 + "1"), "m": Decimal("2.50"), "s": {Decimal("7.0")}})

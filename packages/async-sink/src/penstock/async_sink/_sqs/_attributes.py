@@ -24,8 +24,8 @@ def wire_attribute(value: AttributeValue) -> dict[str, Any]:
     return {"DataType": "Number", "StringValue": str(value)}
 
 
-def number_of(text: str) -> int | float | Decimal:
-    """The number that `wire_attribute` made this text of, with all of its digits.
+def exact_number(text: str) -> int | Decimal:
+    """The number with all of its digits.
 
     Raises:
         ValueError: it is no number.
@@ -38,6 +38,18 @@ def number_of(text: str) -> int | float | Decimal:
         raise ValueError(f"{text!r} is no number") from None
     if not exact.is_finite():
         raise ValueError(f"{text!r} is no number that a message can have")
+    return exact
+
+
+def number_of(text: str) -> int | float | Decimal:
+    """A number that `wire_attribute` makes the same text of: a float where that has all of its digits.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    exact = exact_number(text)
+    if isinstance(exact, int):
+        return exact
     number = float(exact)
     return number if str(number) == text else exact
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.async_sink._sqs._attributes import AttributeValue, number_of, wire_attribute
+from penstock.async_sink._sqs._attributes import AttributeValue, exact_number, wire_attribute
 from penstock.async_sink._sqs._entry import SqsRequestEntry, size_in_bytes
 
 _encoder = msgspec.msgpack.Encoder()
-# Of a binary, the type says enough; a number is the digits that it has on the wire.
+# A binary is itself; a number is the digits that it has on the wire.
 _decoder = msgspec.msgpack.Decoder(
     tuple[str, str | None, str | None, int | None, dict[str, tuple[str, Any]]],
 )
@@ -19,7 +19,9 @@ def _attribute(kind: str, value: Any) -> AttributeValue:
         case "String", str():
             return value
         case "Number", str():
-            return number_of(value)
+            return exact_number(value)
+        case "Float", str():
+            return float(exact_number(value))
         case "Binary", bytes():
             return value
         case _:
@@ -37,7 +39,9 @@ class SqsEntryCodec:
         attributes = {}
         for name, value in entry.attributes.items():
             wire = wire_attribute(value)
-            attributes[name] = (wire["DataType"], value if isinstance(value, bytes) else wire["StringValue"])
+            # On the wire all numbers are alike; here a float comes back as one.
+            kind = "Float" if isinstance(value, float) else wire["DataType"]
+            attributes[name] = (kind, value if isinstance(value, bytes) else wire["StringValue"])
         return _encoder.encode(
             (entry.body, entry.group_id, entry.deduplication_id, entry.delay_seconds, attributes),
         )
