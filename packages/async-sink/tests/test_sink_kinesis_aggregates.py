@@ -13,7 +13,16 @@ from aws_kinesis_agg.deaggregator import deaggregate_records
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.async_sink import AggregationConfig, KinesisRequestEntry, KinesisStreamsSink, write_batches
+from penstock.async_sink import (
+    AggregationConfig,
+    CallbackHandler,
+    KinesisRequestEntry,
+    KinesisStreamsSink,
+    TerminalRecord,
+    aimd_strategy,
+    kinesis_aggregation_config,
+    write_batches,
+)
 from penstock.async_sink._kinesis._aggregate import MAGIC, Aggregate, hash_key_of
 from penstock.async_sink._kinesis._shard_ranges import ShardRanges
 from penstock.async_sink.errors import DestinationError, SinkOptionError
@@ -151,24 +160,78 @@ def test_user_records_stay_in_the_range_of_their_shard(emulator: RunningEmulator
     assert puts < 20
 
 
+class Acknowledgements:
+    """Attempts by the place of the user record."""
+
+    def __init__(self) -> None:
+        self.attempts: dict[int, int] = {}
+
+    def acknowledged(self, entry_index: int, attempts: int) -> None:
+        assert entry_index not in self.attempts
+        self.attempts[entry_index] = attempts
+
+    def rejected(self, entry_index: int, attempts: int, failure: Any) -> None:
+        raise AssertionError
+
+    def abandoned(self, error: BaseException) -> None:
+        raise AssertionError
+
+
+@pytest.mark.parametrize("fault", ["throttle", "error"])
+async def test_of_several_requests_only_the_one_that_fails_is_sent_again(emulator: RunningEmulator, fault: str) -> None:
+    """What makes more than 500 records is put by several calls: those before and behind the failed one are written."""
+    code = {"code": "InternalFailure"} if fault == "error" else {}
+    emulator.faults.add(fault, operation="PutRecords", skip=1, count=1, **code)
+    heard = Acknowledgements()
+    single = sink(
+        emulator,
+        aggregation=AggregationConfig(max_aggregate_records=1),
+        config=kinesis_aggregation_config(max_batch_size=1_200),
+        strategy=aimd_strategy,
+    )
+    async with single.create_writer() as writer:
+        await writer.write_many(rows(1_200), listener=heard)
+        await writer.flush(end_of_input=True)
+        assert writer.metrics.throttled == (500 if fault == "throttle" else 0)
+    assert [heard.attempts[place] for place in range(1_200)] == [1] * 500 + [2] * 500 + [1] * 200
+    delivered = [data for _, _, records in shard_contents(emulator) for data, _ in records]
+    assert sorted(delivered) == sorted(rows(1_200).column(0).to_pylist())
+
+
+async def test_a_later_request_that_fails_is_told_in_the_services_words(emulator: RunningEmulator) -> None:
+    """Each of its user records has the code and the message; those of the request before it are written."""
+    emulator.faults.add("error", operation="PutRecords", code="InternalFailure", message="as told", skip=1, count=1)
+    told: list[TerminalRecord[Any]] = []
+    config = kinesis_aggregation_config(max_batch_size=600, max_attempts=1)
+    single = AggregationConfig(max_aggregate_records=1)
+    handler = CallbackHandler(told.append)
+    async with sink(
+        emulator, aggregation=single, config=config, strategy=aimd_strategy, terminal=lambda: handler
+    ).create_writer() as writer:
+        await writer.write_many(rows(600))
+    assert [each.record_number for each in told] == list(range(500, 600))
+    assert {(each.error_code, each.error_message) for each in told} == {("InternalFailure", "as told")}
+
+
+async def test_large_aggregates_are_put_by_several_calls() -> None:
+    """No call has more than 5 MiB."""
+    config = kinesis_aggregation_config(max_batch_size_in_bytes=9 * 2**20)
+    large = pa.record_batch({"data": [b"%d" % n * 900_000 for n in range(8)], "partitionKey": list("abcdefgh")})
+    with running_emulator(tls=False, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+        client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
+        emulator.faults.add("throttle", operation="PutRecords", skip=1_000)
+        async with sink(emulator, config=config, strategy=aimd_strategy).create_writer() as writer:
+            await writer.write_many(large)
+            await writer.flush(end_of_input=True)
+            assert (writer.metrics.records_out, writer.metrics.requests) == (8, 1)
+        assert [fault["seen"] for fault in emulator.faults.list()] == [2]
+
+
 async def test_user_records_are_acknowledged_one_by_one(emulator: RunningEmulator) -> None:
     """When one aggregate of a request fails, its user records are sent again, and those of the others are not."""
     emulator.call(lambda: emulator.faults.add("fail_records", stream="flights", indices=(1,), count=1))
-
-    class Acknowledgements:
-        def __init__(self) -> None:
-            self.attempts: dict[int, int] = {}
-
-        def acknowledged(self, entry_index: int, attempts: int) -> None:
-            assert entry_index not in self.attempts
-            self.attempts[entry_index] = attempts
-
-        def rejected(self, entry_index: int, attempts: int, failure: Any) -> None:
-            raise AssertionError
-
-        def abandoned(self, error: BaseException) -> None:
-            raise AssertionError
-
     heard = Acknowledgements()
     async with sink(emulator).create_writer() as writer:
         await writer.write_many(rows(100), listener=heard)

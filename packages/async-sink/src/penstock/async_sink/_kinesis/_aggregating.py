@@ -12,7 +12,7 @@ from penstock.async_sink._kinesis._shard_ranges import ShardRanges
 from penstock.async_sink._kinesis._wire import PutRecordsCodec
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
 from penstock.async_sink._lookup import look_up, lookup_failed
-from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, ErrorKind, JsonClient, classify
+from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, ErrorKind, JsonClient, classify, error_code
 
 _MAX_PUT_RECORDS = 500
 _MAX_PUT_BYTES = 5 * 1024 * 1024
@@ -91,9 +91,10 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
                     raise
                 # The requests before are written, and are not to be written again.
                 throttled = classify(error) is ErrorKind.THROTTLED
+                code, message = error_code(error) or type(error).__name__, getattr(error, "message", None) or str(error)
                 for aggregate in aggregates:
                     for place in aggregate.places:
-                        failures[place] = EntryFailure(place, type(error).__name__, str(error), throttled)
+                        failures[place] = EntryFailure(place, code, message, throttled)
                 continue
             for index, aggregate in enumerate(aggregates):
                 failure = refused.get(index)
