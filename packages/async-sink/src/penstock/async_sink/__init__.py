@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry
     from penstock.async_sink._dynamodb._sink import DynamoDbSink, dynamodb_config, dynamodb_strategy
     from penstock.async_sink._dynamodb._writer import DynamoDbWriter
-    from penstock.async_sink._entries import EntryFailure, EntryListener, FailedAttempt, RequestEntryWrapper
+    from penstock.async_sink._entries import (
+        EntryFailure,
+        EntryListener,
+        EntryRunListener,
+        FailedAttempt,
+        RequestEntryWrapper,
+    )
     from penstock.async_sink._firehose._sink import FirehoseSink, firehose_config, firehose_strategy
     from penstock.async_sink._firehose._writer import FirehoseRequestEntry, FirehoseWriter
     from penstock.async_sink._gateway._client import RemoteSink, RemoteWriter
@@ -99,6 +105,7 @@ __all__ = [
     "EntryCodec",
     "EntryFailure",
     "EntryListener",
+    "EntryRunListener",
     "FailedAttempt",
     "FatalExceptionClassifier",
     "FirehoseRequestEntry",
@@ -183,7 +190,7 @@ _MODULES = {
     "_dynamodb._entry": ("DynamoDbRequestEntry",),
     "_dynamodb._sink": ("DynamoDbSink", "dynamodb_config", "dynamodb_strategy"),
     "_dynamodb._writer": ("DynamoDbWriter",),
-    "_entries": ("EntryFailure", "EntryListener", "FailedAttempt", "RequestEntryWrapper"),
+    "_entries": ("EntryFailure", "EntryListener", "EntryRunListener", "FailedAttempt", "RequestEntryWrapper"),
     "_firehose._sink": ("FirehoseSink", "firehose_config", "firehose_strategy"),
     "_firehose._writer": ("FirehoseRequestEntry", "FirehoseWriter"),
     "_gateway._client": ("RemoteSink", "RemoteWriter"),
