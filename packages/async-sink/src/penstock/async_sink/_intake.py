@@ -1,7 +1,7 @@
 """How rows get into the buffer, and what waits for room there."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from opentelemetry import context as otel_context
@@ -28,6 +28,14 @@ class Intake(WriterView[R]):
             self._failure_was_raised = True
             raise pump.failure
         return pump
+
+    def _sizes(self, entries: Sequence[R], size_of: Callable[[R], int]) -> list[int]:
+        """Bytes of each entry; none if one of them cannot be written."""
+        try:
+            sizes = list(map(size_of, entries))
+        except Exception:
+            return []
+        return sizes if max(sizes) <= self._config.max_record_size_in_bytes else []
 
     async def _write_entries(
         self, entries: Sequence[R], sizes: Iterable[int], *, listener: EntryListener | None, first_index: int

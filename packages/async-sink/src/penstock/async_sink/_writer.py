@@ -208,17 +208,12 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
             for index, element in enumerate(elements):
                 await self.write(element, listener=listener, index=index)
             return
-        step = self._config.max_batch_size
-        for start in range(0, len(elements), step):
+        for start in range(0, len(elements), step := self._config.max_batch_size):
             await self._write_part(elements[start : start + step], listener, start)
 
     async def _write_part(self, entries: Sequence[Any], listener: EntryListener | None, first_index: int) -> None:
         self._open_pump()
-        try:
-            sizes = list(map(self.get_size_in_bytes, entries))
-        except Exception:
-            sizes = []
-        if sizes and max(sizes) <= self._config.max_record_size_in_bytes:
+        if sizes := self._sizes(entries, self.get_size_in_bytes):
             await self._write_entries(entries, sizes, listener=listener, first_index=first_index)
             return
         # One of them cannot be written: `write` says which, when those before it are written.
