@@ -112,6 +112,8 @@ def test_ctrl_c_ends_a_write_that_waits(emulator: RunningEmulator) -> None:
         signal.pthread_kill(main, signal.SIGINT)
 
     pressing = threading.Thread(target=interrupt)
+    # A shell that starts something in the background lets it ignore the interrupt.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     pressing.start()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -119,6 +121,7 @@ def test_ctrl_c_ends_a_write_that_waits(emulator: RunningEmulator) -> None:
     finally:
         interrupted.set()
         pressing.join()
+        signal.signal(signal.SIGINT, before)
     assert throttles
     assert sink_threads() == []
 

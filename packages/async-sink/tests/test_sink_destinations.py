@@ -311,6 +311,8 @@ async def test_fifo_queues_get_groups_and_drop_repeats(emulator: RunningEmulator
     ("entry", "words"),
     [
         (SqsRequestEntry(""), "empty"),
+        (SqsRequestEntry(b"bytes"), "bytes, not str"),
+        ("text", "str is no SqsRequestEntry"),
         (SqsRequestEntry("a\x00b"), "cannot have"),
         (SqsRequestEntry("a", delay_seconds=901), "delay"),
         (SqsRequestEntry("a", attributes={str(number): 1 for number in range(11)}), "attributes"),

@@ -100,6 +100,9 @@ def test_a_missing_region_profile_or_credential_says_what_to_set():
         AwsSession(AwsOptions(profile="nowhere"))
     assert error.value.option == "awsProfile"
     with pytest.raises(AwsOptionError) as error:
+        AwsSession(AwsOptions(region="mars north"))
+    assert error.value.option == "region"
+    with pytest.raises(AwsOptionError) as error:
         AwsSession(AwsOptions(region="eu-west-1")).frozen_credentials()
     assert error.value.option == "awsAccessKeyId"
 
@@ -110,6 +113,9 @@ def test_the_region_is_found_in_the_environment(monkeypatch):
     assert AwsSession().region == "eu-central-1"
     monkeypatch.setenv("AWS_REGION", "eu-west-1")
     assert AwsSession().region == "eu-west-1"
+    with pytest.raises(AwsOptionError) as error:
+        AwsSession(AwsOptions(profile="nowhere"))
+    assert error.value.option == "awsProfile"
     assert AwsSession(AwsOptions(region="us-east-2")).region == "us-east-2"
 
 

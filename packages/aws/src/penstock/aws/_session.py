@@ -19,9 +19,9 @@ from botocore.credentials import (
     DeferredRefreshableCredentials,
     ReadOnlyCredentials,
 )
-from botocore.exceptions import ProfileNotFound
+from botocore.exceptions import InvalidRegionError, ProfileNotFound
 from botocore.session import Session as BotocoreSession
-from botocore.utils import FileWebIdentityTokenLoader
+from botocore.utils import FileWebIdentityTokenLoader, validate_region_name
 
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials
@@ -48,7 +48,7 @@ class AwsSession:
         clock: monotonic seconds.
 
     Raises:
-        AwsOptionError: the profile does not exist, or no region is to be found.
+        AwsOptionError: the profile does not exist, or no region is to be found, or it cannot be one.
     """
 
     def __init__(self, options: AwsOptions | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,6 +60,8 @@ class AwsSession:
         self._clients: dict[str, Any] = {}
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
+            # Looks for the profile, also where the environment says the region.
+            botocore_session.get_scoped_config()
             configured = botocore_session.get_config_variable("region")
         except ProfileNotFound as error:
             raise AwsOptionError("awsProfile", str(error)) from error
@@ -67,6 +69,10 @@ class AwsSession:
         region = self._options.region or os.environ.get("AWS_REGION") or configured
         if not region:
             raise AwsOptionError("region", "is not set, neither here nor in the environment nor in the profile")
+        try:
+            validate_region_name(region)
+        except InvalidRegionError as error:
+            raise AwsOptionError("region", f"{region!r} is no region: eu-west-1 is one") from error
         self.region: str = region
         self._botocore = botocore_session
 

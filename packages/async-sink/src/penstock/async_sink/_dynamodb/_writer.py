@@ -39,8 +39,11 @@ class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
         """The item's names and values, as the service counts them.
 
         Raises:
-            InvalidRecordError: the item lacks an attribute of the table's key.
+            InvalidRecordError: the item lacks an attribute of the table's key, or is none.
         """
+        if not isinstance(entry, DynamoDbRequestEntry):
+            what = f"{type(entry).__name__} is no DynamoDbRequestEntry: give the sink a converter that makes one"
+            raise InvalidRecordError(self.records_written, what)
         for name in self._key_names:
             if name not in entry.item:
                 raise InvalidRecordError(self.records_written, f"its item has no {name!r}, which the table's key has")

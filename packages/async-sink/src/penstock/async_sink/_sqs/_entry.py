@@ -61,6 +61,12 @@ def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
     Raises:
         InvalidRecordError: a field breaks a rule of SendMessageBatch.
     """
+    if not isinstance(entry, SqsRequestEntry):
+        what = f"{type(entry).__name__} is no SqsRequestEntry: give the sink a converter that makes one"
+        raise InvalidRecordError(record_number, what)
+    if not isinstance(entry.body, str):
+        what = f"its body is {type(entry.body).__name__}, not str: a message is text, and bytes go into it as base64"
+        raise InvalidRecordError(record_number, what)
     if not entry.body:
         raise InvalidRecordError(record_number, "its body is empty")
     found = _FORBIDDEN.search(entry.body)
