@@ -166,6 +166,20 @@ async def test_a_submission_that_answers_nothing_is_an_error(make_writer: MakeWr
             await writer.write("a")
 
 
+async def test_a_submission_that_cancels_itself_is_an_error(make_writer: MakeWriter, fake: FakeDestination) -> None:
+    """As if it had forgotten to answer: nobody else would answer for it before the time-out."""
+
+    def cancel(request: FakeRequest) -> None:
+        raise asyncio.CancelledError
+
+    fake.script = [cancel]
+    with pytest.raises(UnansweredRequestError):
+        async with make_writer() as writer:
+            await writer.write("a")
+    (state,) = writer.snapshot_state()
+    assert [entry for entry, _ in state.entries] == ["a"]
+
+
 async def test_a_writer_outside_of_its_block_is_an_error(make_writer: MakeWriter) -> None:
     """Before entering and after leaving, writing raises."""
     writer = make_writer()

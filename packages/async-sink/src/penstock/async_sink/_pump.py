@@ -181,6 +181,11 @@ class RequestPump(Generic[R]):
         with self._telemetry.inside(request.span, request.batch.parts[0].context):
             try:
                 await self._submit(entries, handler)
+            except asyncio.CancelledError:
+                # Those who cancel it have answered for it, or will on closing; this came from the destination itself.
+                if not (handler.answered or self._closed):
+                    handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+                raise
             except Exception as error:
                 if handler.answered:
                     # The answer stands; the error would be lost without a word.

@@ -31,7 +31,7 @@ class TerminalRecord(Generic[R]):
     reason: TerminalReason
     """Why it is given up."""
     error_code: str
-    """The destination's last code; empty when it gave none."""
+    """The destination's last code, empty when it gave none; `TimeToLiveExpired` if its time ran out while it waited."""
     error_message: str
     """The destination's last words."""
     history: tuple[FailedAttempt, ...]
