@@ -4,6 +4,7 @@ from penstock.operator_attributes._api import JobStatus, StageSchedulerApi, Stag
 from penstock.operator_attributes._attributes import OperatorAttributes, OperatorAttributesBuilder
 from penstock.operator_attributes._blocking import BlockingStageScheduler, open_stage_scheduler
 from penstock.operator_attributes._call_site import caller
+from penstock.operator_attributes._catch_up import catch_up
 from penstock.operator_attributes._claims import Claim, ClaimDecision
 from penstock.operator_attributes._compile import compile
 from penstock.operator_attributes._estimate import (
@@ -40,6 +41,7 @@ from penstock.operator_attributes._remote import RemoteStageScheduler
 from penstock.operator_attributes._scheduler import StageChange, StageScheduler
 from penstock.operator_attributes._servicer import StageSchedulerServicer
 from penstock.operator_attributes._sqlite_store import SqliteJobStore
+from penstock.operator_attributes._staged_job import StagedJob
 from penstock.operator_attributes._time_windows import SessionWindows, SlidingWindows, TumblingWindows
 from penstock.operator_attributes._windows import GlobalWindows, WindowAssigner, window_attributes
 from penstock.operator_attributes._wire import SERVICE_NAME
@@ -86,6 +88,7 @@ __all__ = [
     "StageStarted",
     "StageState",
     "StageStatus",
+    "StagedJob",
     "StoredJob",
     "StoredState",
     "TumblingWindows",
@@ -93,6 +96,7 @@ __all__ = [
     "VertexKind",
     "WindowAssigner",
     "caller",
+    "catch_up",
     "compile",
     "estimate",
     "measures_of",

@@ -7,6 +7,7 @@ from typing import Protocol
 from penstock.operator_attributes._claims import Claim
 from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._graph import JobGraph
+from penstock.operator_attributes._plan import StagePlan
 from penstock.operator_attributes._progress import StageProgress
 from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes.errors import UnknownStageError
@@ -42,6 +43,8 @@ class JobStatus:
     """Ids of the stages that may all be deployed now, under the slot budget; batch stages first."""
     version: int
     """Grows with each change."""
+    slots: int | None = None
+    """Slots for stages that run at the same time; None for no bound."""
 
     @property
     def ended(self) -> bool:
@@ -75,6 +78,7 @@ class StageSchedulerApi(Protocol):
         slots: int | None = None,
         max_attempts: int | None = None,
         cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
     ) -> JobStatus:
         """Compile a graph and begin to schedule it.
 
@@ -88,12 +92,14 @@ class StageSchedulerApi(Protocol):
             max_attempts: Failures of a stage, since it last committed, after which it counts as failed; None leaves it
                 to the scheduler.
             cyclic_regions: How circles between stages are untangled.
+            restart: Begin anew: what happened to a job of this id is forgotten, and another graph may take its place.
+                Those who watch it go on.
 
         Raises:
             CompileError: The graph cannot become a plan.
             InvalidOptionError: An argument is outside of its range.
             InsufficientSlotsError: The live stages together need more slots than there are.
-            JobExistsError: The job id stands for another graph.
+            JobExistsError: The job id stands for another graph, and it is not to begin anew.
             TooManyJobsError: The scheduler is full of jobs that have not ended.
         """
         ...
@@ -110,6 +116,14 @@ class StageSchedulerApi(Protocol):
 
     async def get_job(self, job_id: str) -> JobStatus:
         """The job as it stands. Raises: UnknownJobError."""
+        ...
+
+    async def get_plan(self, job_id: str) -> StagePlan:
+        """The stages of a job with all edges and call sites, to be explained or drawn.
+
+        Raises:
+            UnknownJobError: There is no such job.
+        """
         ...
 
     def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:

@@ -14,6 +14,7 @@ from penstock.operator_attributes._claims import Claim, ClaimDecision
 from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._graph import JobGraph
 from penstock.operator_attributes._local import LocalStageScheduler
+from penstock.operator_attributes._plan import StagePlan
 from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes._remote import RemoteStageScheduler
 from penstock.operator_attributes.errors import (
@@ -87,11 +88,17 @@ class BlockingStageScheduler:
         slots: int | None = None,
         max_attempts: int | None = None,
         cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
     ) -> JobStatus:
         """See `StageSchedulerApi.submit`."""
         return self._call(
             lambda: self._api.submit(
-                job_id, graph, slots=slots, max_attempts=max_attempts, cyclic_regions=cyclic_regions
+                job_id,
+                graph,
+                slots=slots,
+                max_attempts=max_attempts,
+                cyclic_regions=cyclic_regions,
+                restart=restart,
             )
         )
 
@@ -102,6 +109,10 @@ class BlockingStageScheduler:
     def get_job(self, job_id: str) -> JobStatus:
         """See `StageSchedulerApi.get_job`."""
         return self._call(lambda: self._api.get_job(job_id))
+
+    def get_plan(self, job_id: str) -> StagePlan:
+        """See `StageSchedulerApi.get_plan`."""
+        return self._call(lambda: self._api.get_plan(job_id))
 
     def list_jobs(self) -> tuple[JobStatus, ...]:
         """See `StageSchedulerApi.list_jobs`."""

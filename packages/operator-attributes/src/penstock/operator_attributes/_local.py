@@ -14,6 +14,7 @@ from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._graph import JobGraph, Vertex
 from penstock.operator_attributes._job_store import JobStore, StoredJob, StoredState
 from penstock.operator_attributes._local_claims import LocalClaims
+from penstock.operator_attributes._plan import StagePlan
 from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes._scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
 from penstock.operator_attributes._store_writer import StoreWriter
@@ -61,6 +62,7 @@ class _Job:
             ),
             deployable=tuple(stage.id for stage in self.scheduler.ready(now)),
             version=self.version,
+            slots=self.scheduler.slots,
         )
 
 
@@ -120,18 +122,25 @@ class LocalStageScheduler:
         slots: int | None = None,
         max_attempts: int | None = None,
         cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
     ) -> JobStatus:
         """See `StageSchedulerApi.submit`."""
         self._check_open()
         if not job_id:
             raise InvalidOptionError("job_id", job_id, "a text that is not empty")
-        return await self._writer.change(self._submit(job_id, graph, slots, max_attempts, cyclic_regions))
+        return await self._writer.change(self._submit(job_id, graph, slots, max_attempts, cyclic_regions, restart))
 
     async def _submit(
-        self, job_id: str, graph: JobGraph, slots: int | None, max_attempts: int | None, cyclic_regions: CyclicRegions
+        self,
+        job_id: str,
+        graph: JobGraph,
+        slots: int | None,
+        max_attempts: int | None,
+        cyclic_regions: CyclicRegions,
+        restart: bool,
     ) -> JobStatus:
         present = self._jobs.get(job_id)
-        if present is not None:
+        if present is not None and not restart:
             if present.content != (_content(graph.vertices), cyclic_regions):
                 raise JobExistsError(job_id)
             return present.status(self._clock())
@@ -140,10 +149,17 @@ class LocalStageScheduler:
             slots=slots,
             max_attempts=DEFAULT_MAX_ATTEMPTS if max_attempts is None else max_attempts,
         )
-        await self._make_room()
+        if present is None:
+            await self._make_room()
+        else:
+            await self._writer.write(lambda store: store.remove_job(job_id))
+            del self._jobs[job_id]
         stored = StoredJob(job_id=job_id, plan=scheduler.plan, slots=slots, max_attempts=scheduler.max_attempts)
         await self._writer.write(lambda store: store.add_job(stored))
         job = self._jobs[job_id] = _Job(job_id, scheduler)
+        if present is not None:
+            job.version = present.version + 1
+            present.announce()
         return job.status(self._clock())
 
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
@@ -165,6 +181,10 @@ class LocalStageScheduler:
         """See `StageSchedulerApi.get_job`."""
         return self._job(job_id).status(self._clock())
 
+    async def get_plan(self, job_id: str) -> StagePlan:
+        """See `StageSchedulerApi.get_plan`."""
+        return self._job(job_id).scheduler.plan
+
     async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
         """See `StageSchedulerApi.watch`."""
         job = self._job(job_id)
@@ -176,6 +196,8 @@ class LocalStageScheduler:
                 return
             await changed.wait()
             self._check_open()
+            # One that began anew is another object; one that was forgotten goes on as it stands.
+            job = self._jobs.get(job_id, job)
 
     async def list_jobs(self) -> tuple[JobStatus, ...]:
         """See `StageSchedulerApi.list_jobs`."""

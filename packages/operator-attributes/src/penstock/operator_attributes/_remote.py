@@ -10,10 +10,19 @@ import grpc
 from penstock.operator_attributes import errors
 from penstock.operator_attributes._api import JobStatus
 from penstock.operator_attributes._claims import Claim
+from penstock.operator_attributes._compile import compile
 from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._graph import JobGraph
+from penstock.operator_attributes._plan import StagePlan
 from penstock.operator_attributes._regions import CyclicRegions
-from penstock.operator_attributes._wire import CYCLIC_REGIONS, event_to_wire, graph_to_wire, job_from_wire
+from penstock.operator_attributes._wire import (
+    CYCLIC_REGIONS,
+    cyclic_regions_from_wire,
+    event_to_wire,
+    graph_from_wire,
+    graph_to_wire,
+    job_from_wire,
+)
 from penstock.operator_attributes._wire_claims import claim_from_wire, commit_to_wire
 from penstock.operator_attributes.errors import InvalidOptionError, OperatorAttributesError, RemoteSchedulerError
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
@@ -67,6 +76,7 @@ class RemoteStageScheduler:
         slots: int | None = None,
         max_attempts: int | None = None,
         cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
     ) -> JobStatus:
         """See `StageSchedulerApi.submit`. May be repeated after RemoteSchedulerError."""
         # Zero has a meaning of its own on the wire, so these are checked on this side.
@@ -79,6 +89,7 @@ class RemoteStageScheduler:
             slots=slots or 0,
             max_attempts=max_attempts or 0,
             cyclic_regions=CYCLIC_REGIONS[cyclic_regions],
+            restart=restart,
         )
         try:
             response = await self._stub.Submit(request, timeout=self._timeout)
@@ -104,6 +115,15 @@ class RemoteStageScheduler:
         except grpc.RpcError as error:
             raise _typed(error) from error
         return job_from_wire(response.job)
+
+    async def get_plan(self, job_id: str) -> StagePlan:
+        """See `StageSchedulerApi.get_plan`: compiled again here, from the graph."""
+        try:
+            response = await self._stub.GetGraph(pb.GetGraphRequest(job_id=job_id), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        regions = cyclic_regions_from_wire(response.cyclic_regions)
+        return compile(graph_from_wire(response.graph), cyclic_regions=regions)
 
     async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
         """See `StageSchedulerApi.watch`. Closing the generator ends the call."""

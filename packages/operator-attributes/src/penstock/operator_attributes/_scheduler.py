@@ -30,7 +30,8 @@ _ALLOWED: dict[type[StageEvent], frozenset[StageState]] = {
     StageStarted: frozenset({StageState.READY, StageState.INTERRUPTED}),
     StageFinished: frozenset({StageState.RUNNING}),
     StageFailed: frozenset({StageState.RUNNING}),
-    StageReused: frozenset({StageState.WAITING, StageState.READY, StageState.INTERRUPTED}),
+    # While it runs: another driver that computed the same result was first.
+    StageReused: frozenset({StageState.WAITING, StageState.READY, StageState.INTERRUPTED, StageState.RUNNING}),
     StageLost: frozenset({StageState.FINISHED, StageState.REUSED}),
     StageInterrupted: frozenset({StageState.RUNNING}),
 }
@@ -281,7 +282,7 @@ class StageScheduler:
     def _commit(self, run: _Run, event: StageFinished | StageReused) -> tuple[StageChange, ...]:
         run.rows, run.size_bytes, run.error = event.rows, event.size_bytes, ""
         run.failures = 0
-        if run.started_at is not None and isinstance(event, StageFinished):
+        if run.state is StageState.RUNNING:
             run.ended_at = event.at
         after = StageState.FINISHED if isinstance(event, StageFinished) else StageState.REUSED
         changes = [_move(run, after)]

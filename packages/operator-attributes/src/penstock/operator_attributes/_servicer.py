@@ -8,10 +8,12 @@ import grpc
 
 from penstock.operator_attributes._api import StageSchedulerApi
 from penstock.operator_attributes._wire import (
+    CYCLIC_REGIONS,
     STATUS_TABLE,
     cyclic_regions_from_wire,
     event_from_wire,
     graph_from_wire,
+    graph_to_wire,
     job_to_wire,
 )
 from penstock.operator_attributes._wire_claims import claim_to_wire, reference_from_wire
@@ -42,6 +44,7 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
                 slots=request.slots or None,
                 max_attempts=request.max_attempts or None,
                 cyclic_regions=cyclic_regions_from_wire(request.cyclic_regions),
+                restart=request.restart,
             )
         except OperatorAttributesError as error:
             await abort_with(context, error, STATUS_TABLE)
@@ -62,6 +65,14 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
         except OperatorAttributesError as error:
             await abort_with(context, error, STATUS_TABLE)
         return pb.GetJobResponse(job=job_to_wire(job))
+
+    async def GetGraph(self, request: pb.GetGraphRequest, context: _Context) -> pb.GetGraphResponse:
+        """See the contract."""
+        try:
+            plan = await self._scheduler.get_plan(request.job_id)
+        except OperatorAttributesError as error:
+            await abort_with(context, error, STATUS_TABLE)
+        return pb.GetGraphResponse(graph=graph_to_wire(plan.graph), cyclic_regions=CYCLIC_REGIONS[plan.cyclic_regions])
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:
         """See the contract."""

@@ -242,6 +242,7 @@ def job_to_wire(job: JobStatus) -> pb.Job:
         ],
         deployable=job.deployable,
         version=job.version,
+        slots=job.slots or 0,
     )
 
 
@@ -272,4 +273,5 @@ def job_from_wire(message: pb.Job) -> JobStatus:
         ),
         deployable=tuple(message.deployable),
         version=message.version,
+        slots=message.slots or None,
     )

@@ -19,6 +19,7 @@ from penstock.operator_attributes.errors import (
 from penstock.rpc import RpcOptionError, ServerSettings, run_service
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.stage_scheduler._ask import add_commands, ask
+from penstock.services.stage_scheduler._client import add_client_arguments
 from penstock.services.stage_scheduler._explain import FORMATS, explain_file
 from penstock.services.stage_scheduler._serve import stage_scheduler_server
 
@@ -58,9 +59,11 @@ def _parser() -> argparse.ArgumentParser:
         help=f"SQLite file that keeps jobs and claims; without it they end with the process [{_PREFIX}_STORE]",
     )
     add_commands(commands)
-    explain = commands.add_parser("explain", help="print the stages of a job graph")
-    explain.add_argument("job", help="file that holds the graph as JSON; - for standard input")
+    explain = commands.add_parser("explain", help="print the stages of a job graph, or of a job as it stands")
+    explain.add_argument("file", nargs="?", help="file that holds the graph as JSON; - for standard input")
+    explain.add_argument("--job", metavar="JOB", help="instead of a file: id of a job of a service")
     explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
+    add_client_arguments(explain)
     return parser
 
 
@@ -83,8 +86,12 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    if (arguments.file is None) == (arguments.job is None):
+        return _refuse(RpcOptionError("explain", "takes either a file or --job JOB"), 2)
+    if arguments.job is not None:
+        return _ask(arguments)
     try:
-        sys.stdout.write(explain_file(arguments.job, arguments.format))
+        sys.stdout.write(explain_file(arguments.file, arguments.format))
     except (OSError, UnicodeDecodeError, InvalidDocumentError) as error:
         return _refuse(error, 2)
     except (CompileError, InvalidOptionError) as error:

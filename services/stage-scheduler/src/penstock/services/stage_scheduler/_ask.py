@@ -1,4 +1,4 @@
-"""The commands that ask a running service: `ls` and `watch`."""
+"""The commands that ask a running service: `ls`, `watch`, and `explain` of a job."""
 
 import argparse
 import asyncio
@@ -11,6 +11,7 @@ from typing import TextIO
 from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StageProgress
 from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError
 from penstock.services.stage_scheduler._client import add_client_arguments, client_from_arguments
+from penstock.services.stage_scheduler._explain import render
 from penstock.services.stage_scheduler._show import (
     change_line,
     job_json,
@@ -53,6 +54,10 @@ async def ask(arguments: argparse.Namespace, out: TextIO, *, sleep: Sleep = asyn
     async with RemoteStageScheduler(endpoint, security) as scheduler:
         if arguments.command == "ls":
             return await _list(scheduler, out, as_json=arguments.json)
+        if arguments.command == "explain":
+            job = await scheduler.get_job(arguments.job)
+            out.write(render(await scheduler.get_plan(arguments.job), arguments.format, job))
+            return 0
         printer = _Printer(out, as_json=arguments.json)
         return await _watch(scheduler, arguments.job, printer, patience=arguments.patience, sleep=sleep)
 

@@ -1,9 +1,9 @@
-"""Explain a job that is written down as JSON."""
+"""Explain a job that is written down as JSON, or one of a service as it stands."""
 
 import sys
 from pathlib import Path
 
-from penstock.operator_attributes import JobGraph, StagePlan, compile
+from penstock.operator_attributes import JobGraph, JobStatus, StagePlan, compile, estimate, measures_of
 
 FORMATS = ("text", "mermaid", "dot", "svg", "html", "json")
 
@@ -20,18 +20,24 @@ def explain_file(path: str, form: str) -> str:
     return render(compile(JobGraph.from_json(text)), form)
 
 
-def render(plan: StagePlan, form: str) -> str:
-    """A plan in one of `FORMATS`."""
+def render(plan: StagePlan, form: str, job: JobStatus | None = None) -> str:
+    """A plan in one of `FORMATS`; with a job, how far each stage has come, but for JSON.
+
+    What staging saves is told as soon as all batch stages have been measured.
+    """
+    progress = {stage.stage_id: stage.progress for stage in job.stages} if job is not None else {}
+    measured = bool(progress) and all(progress[stage.id].state.committed for stage in plan.stages if stage.bounded)
+    saved = estimate(plan, measures_of(progress)) if measured else None
     match form:
         case "mermaid":
-            return plan.mermaid()
+            return plan.mermaid(progress)
         case "dot":
-            return plan.graphviz()
+            return plan.graphviz(progress)
         case "svg":
-            return plan.svg()
+            return plan.svg(progress, estimate=saved)
         case "html":
-            return plan.html()
+            return plan.html(progress, estimate=saved)
         case "json":
             return plan.to_json()
         case _:
-            return plan.explain()
+            return plan.explain(progress)

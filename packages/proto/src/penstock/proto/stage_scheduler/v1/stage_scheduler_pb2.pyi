@@ -423,12 +423,15 @@ class Job(_message.Message):
     STAGES_FIELD_NUMBER: _builtins.int
     DEPLOYABLE_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    SLOTS_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Chosen by the caller."""
     name: _builtins.str
     """For people."""
     version: _builtins.int
     """Grows with each change."""
+    slots: _builtins.int
+    """Slots for stages that run at the same time; zero for no bound."""
     @_builtins.property
     def stages(self) -> _containers.RepeatedCompositeFieldContainer[Global___Stage]:
         """In an order in which they can run."""
@@ -445,10 +448,11 @@ class Job(_message.Message):
         stages: _abc.Iterable[Global___Stage] | None = ...,
         deployable: _abc.Iterable[_builtins.str] | None = ...,
         version: _builtins.int = ...,
+        slots: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployable", b"deployable", "job_id", b"job_id", "name", b"name", "stages", b"stages", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deployable", b"deployable", "job_id", b"job_id", "name", b"name", "slots", b"slots", "stages", b"stages", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -465,6 +469,7 @@ class SubmitRequest(_message.Message):
     SLOTS_FIELD_NUMBER: _builtins.int
     MAX_ATTEMPTS_FIELD_NUMBER: _builtins.int
     CYCLIC_REGIONS_FIELD_NUMBER: _builtins.int
+    RESTART_FIELD_NUMBER: _builtins.int
     job_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same job."""
     slots: _builtins.int
@@ -473,6 +478,8 @@ class SubmitRequest(_message.Message):
     """Failures in a row after which a stage counts as failed; zero leaves it to the scheduler."""
     cyclic_regions: Global___CyclicRegions.ValueType
     """How circles between stages are untangled."""
+    restart: _builtins.bool
+    """Begin anew: what happened to a job of this id is forgotten, and another graph may take its place."""
     @_builtins.property
     def graph(self) -> Global___JobGraph:
         """To be compiled."""
@@ -485,10 +492,11 @@ class SubmitRequest(_message.Message):
         slots: _builtins.int = ...,
         max_attempts: _builtins.int = ...,
         cyclic_regions: Global___CyclicRegions.ValueType = ...,
+        restart: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cyclic_regions", b"cyclic_regions", "graph", b"graph", "job_id", b"job_id", "max_attempts", b"max_attempts", "slots", b"slots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cyclic_regions", b"cyclic_regions", "graph", b"graph", "job_id", b"job_id", "max_attempts", b"max_attempts", "restart", b"restart", "slots", b"slots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -640,6 +648,56 @@ class GetJobResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetJobResponse: _TypeAlias = GetJobResponse  # noqa: Y015
+
+@_typing.final
+class GetGraphRequest(_message.Message):
+    """Asks what a job was compiled from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JOB_ID_FIELD_NUMBER: _builtins.int
+    job_id: _builtins.str
+    """As in Submit."""
+    def __init__(
+        self,
+        *,
+        job_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["job_id", b"job_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetGraphRequest: _TypeAlias = GetGraphRequest  # noqa: Y015
+
+@_typing.final
+class GetGraphResponse(_message.Message):
+    """What it was compiled from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GRAPH_FIELD_NUMBER: _builtins.int
+    CYCLIC_REGIONS_FIELD_NUMBER: _builtins.int
+    cyclic_regions: Global___CyclicRegions.ValueType
+    """How circles between its stages were untangled."""
+    @_builtins.property
+    def graph(self) -> Global___JobGraph:
+        """As it was submitted, its vertices with producers first."""
+
+    def __init__(
+        self,
+        *,
+        graph: Global___JobGraph | None = ...,
+        cyclic_regions: Global___CyclicRegions.ValueType = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["graph", b"graph"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cyclic_regions", b"cyclic_regions", "graph", b"graph"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetGraphResponse: _TypeAlias = GetGraphResponse  # noqa: Y015
 
 @_typing.final
 class WatchRequest(_message.Message):

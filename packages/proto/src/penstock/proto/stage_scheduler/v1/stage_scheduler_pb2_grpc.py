@@ -52,6 +52,11 @@ class StageSchedulerServiceStub:
                 request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetJobRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetJobResponse.FromString,
                 _registered_method=True)
+        self.GetGraph = channel.unary_unary(
+                '/penstock.proto.stage_scheduler.v1.StageSchedulerService/GetGraph',
+                request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetGraphRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetGraphResponse.FromString,
+                _registered_method=True)
         self.Watch = channel.unary_stream(
                 '/penstock.proto.stage_scheduler.v1.StageSchedulerService/Watch',
                 request_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.WatchRequest.SerializeToString,
@@ -111,6 +116,13 @@ class StageSchedulerServiceServicer:
 
     def GetJob(self, request, context):
         """The job as it stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetGraph(self, request, context):
+        """What the job was compiled from: whoever compiles it again gets its stages, with all edges.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -182,6 +194,11 @@ def add_StageSchedulerServiceServicer_to_server(servicer, server):
                     servicer.GetJob,
                     request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetJobRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetJobResponse.SerializeToString,
+            ),
+            'GetGraph': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGraph,
+                    request_deserializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetGraphRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetGraphResponse.SerializeToString,
             ),
             'Watch': grpc.unary_stream_rpc_method_handler(
                     servicer.Watch,
@@ -303,6 +320,33 @@ class StageSchedulerService:
             '/penstock.proto.stage_scheduler.v1.StageSchedulerService/GetJob',
             penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetJobRequest.SerializeToString,
             penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGraph(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.stage_scheduler.v1.StageSchedulerService/GetGraph',
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetGraphRequest.SerializeToString,
+            penstock_dot_proto_dot_stage__scheduler_dot_v1_dot_stage__scheduler__pb2.GetGraphResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -46,6 +46,8 @@ class StageSchedulerServiceStub:
     """Tells the scheduler what happened to a stage."""
     GetJob: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.GetJobRequest, _stage_scheduler_pb2.GetJobResponse]
     """The job as it stands."""
+    GetGraph: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.GetGraphRequest, _stage_scheduler_pb2.GetGraphResponse]
+    """What the job was compiled from: whoever compiles it again gets its stages, with all edges."""
     Watch: _grpc.UnaryStreamMultiCallable[_stage_scheduler_pb2.WatchRequest, _stage_scheduler_pb2.WatchResponse]
     """The job as it stands, then again at each change, until it ends."""
     ListJobs: _grpc.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ListJobsRequest, _stage_scheduler_pb2.ListJobsResponse]
@@ -75,6 +77,8 @@ class StageSchedulerServiceAsyncStub(StageSchedulerServiceStub):
     """Tells the scheduler what happened to a stage."""
     GetJob: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.GetJobRequest, _stage_scheduler_pb2.GetJobResponse]  # type: ignore[assignment]
     """The job as it stands."""
+    GetGraph: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.GetGraphRequest, _stage_scheduler_pb2.GetGraphResponse]  # type: ignore[assignment]
+    """What the job was compiled from: whoever compiles it again gets its stages, with all edges."""
     Watch: _aio.UnaryStreamMultiCallable[_stage_scheduler_pb2.WatchRequest, _stage_scheduler_pb2.WatchResponse]  # type: ignore[assignment]
     """The job as it stands, then again at each change, until it ends."""
     ListJobs: _aio.UnaryUnaryMultiCallable[_stage_scheduler_pb2.ListJobsRequest, _stage_scheduler_pb2.ListJobsResponse]  # type: ignore[assignment]
@@ -119,6 +123,14 @@ class StageSchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_stage_scheduler_pb2.GetJobResponse, _abc.Awaitable[_stage_scheduler_pb2.GetJobResponse]]:
         """The job as it stands."""
+
+    @_abc_1.abstractmethod
+    def GetGraph(
+        self,
+        request: _stage_scheduler_pb2.GetGraphRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_stage_scheduler_pb2.GetGraphResponse, _abc.Awaitable[_stage_scheduler_pb2.GetGraphResponse]]:
+        """What the job was compiled from: whoever compiles it again gets its stages, with all edges."""
 
     @_abc_1.abstractmethod
     def Watch(
