@@ -20,6 +20,7 @@ from penstock.operator_attributes import (
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
+    from penstock.rpc import ClientSecurity
     from penstock.spark_plugin._data_stream import DataStream
     from penstock.spark_plugin._pipeline_run import PipelineRun
 
@@ -249,6 +250,9 @@ class Pipeline:
         slots: int | None = None,
         max_attempts: int = 3,
         progress: bool | None = None,
+        scheduler_endpoint: str | None = None,
+        scheduler_security: "ClientSecurity | None" = None,
+        lease_seconds: float | None = None,
     ) -> "PipelineRun":
         """Run the bounded stages, each committed before what waits for it, then deploy the live ones.
 
@@ -266,17 +270,32 @@ class Pipeline:
                 no bound.
             max_attempts: Deployments of a stage before it counts as failed.
             progress: Whether bars are drawn on the standard error. Default: if that is a terminal.
+            scheduler_endpoint: `host:port` of a `penstock-stages` service that is asked what may be deployed, told what
+                happens, and decides which of several drivers computes a stage that they share. Default:
+                PENSTOCK_STAGES_ENDPOINT of the environment; without that, or empty, all of it is decided here.
+            scheduler_security: TLS and token of that service. Default: by the variables of its commands, such as
+                PENSTOCK_STAGES_TOKEN_FILE.
+            lease_seconds: After which a stage that another driver computes, and that is not heard of any more, is
+                computed here. Default: the service's, 30.
 
         Raises:
             StageFailedError: A stage failed for good, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
             StoreInUseError: Another driver runs on the store.
+            SchedulerUnavailableError: The endpoint does not answer. A scheduler that goes away later is no error.
             penstock.operator_attributes.errors.InsufficientSlotsError: The live stages need more slots than there are.
         """
-        from penstock.spark_plugin._run_loop import RunSettings, run_pipeline
+        from penstock.spark_plugin._run_start import RunSettings, run_pipeline
 
         settings = RunSettings(
-            resume=resume, refresh=refresh, slots=slots, max_attempts=max_attempts, progress=progress
+            resume=resume,
+            refresh=refresh,
+            slots=slots,
+            max_attempts=max_attempts,
+            progress=progress,
+            scheduler_endpoint=scheduler_endpoint,
+            scheduler_security=scheduler_security,
+            lease_seconds=lease_seconds,
         )
         return run_pipeline(self, spark, settings)
 

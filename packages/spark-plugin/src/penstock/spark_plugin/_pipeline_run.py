@@ -1,6 +1,7 @@
 """A pipeline that was run."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -10,11 +11,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.operator_attributes import (
     Estimate,
     Stage,
+    StagedJob,
     StageFailed,
     StageFinished,
     StagePlan,
     StageProgress,
-    StageScheduler,
     StageState,
     estimate,
     measures_of,
@@ -25,9 +26,7 @@ from penstock.spark_plugin._stage_store import StageStore
 class PipelineRun:
     """A pipeline that was run: its stages as they stand, and its live queries."""
 
-    def __init__(
-        self, plan: StagePlan, scheduler: StageScheduler, store: StageStore, *, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, plan: StagePlan, scheduler: StagedJob, store: StageStore, *, clock: Callable[[], float]) -> None:
         self.plan = plan
         self.queries: dict[str, StreamingQuery] = {}
         """The live queries by sink."""
@@ -36,6 +35,13 @@ class PipelineRun:
         self._clock = clock
         self._live: dict[str, list[StreamingQuery]] = {}
         self._materialised: list[DataFrame] = []
+        self._looking = threading.Lock()
+        scheduler.observe(self._look_at_queries)
+
+    @property
+    def job_id(self) -> str:
+        """The job's name at the stage scheduler, for `penstock-stages watch`; empty without one."""
+        return self._scheduler.job_id
 
     @property
     def progress(self) -> Mapping[str, StageProgress]:
@@ -90,7 +96,7 @@ class PipelineRun:
         return True
 
     def stop(self) -> None:
-        """Stop the live queries and let another driver have the store. Can be repeated."""
+        """Stop the live queries, and let go of the store and of the stage scheduler. Can be repeated."""
         try:
             for query in self.queries.values():
                 query.stop()
@@ -98,6 +104,7 @@ class PipelineRun:
         finally:
             for frame in self._materialised:
                 frame.unpersist()
+            self._scheduler.close()
             self._store.release()
 
     def deploy(self, stage: Stage, queries: Mapping[str, StreamingQuery], inputs: Sequence[DataFrame]) -> None:
@@ -108,7 +115,11 @@ class PipelineRun:
 
     def _look_at_queries(self) -> None:
         """A live stage ends when one of its queries fails, or when all were stopped."""
-        for stage_id, queries in self._live.items():
+        with self._looking:
+            self._look_at_each()
+
+    def _look_at_each(self) -> None:
+        for stage_id, queries in list(self._live.items()):
             if self._scheduler.state(stage_id) is not StageState.RUNNING:
                 continue
             failed = next((error for query in queries if (error := query.exception()) is not None), None)

@@ -70,6 +70,11 @@ class StageBuilder:
                 self._used[stage.id] = self._pin(stage)
             return self._used[stage.id].fingerprint
 
+    def forget(self, stage: Stage) -> None:
+        """Find a stage's fingerprint anew: its committed result is gone, and what its sources hold may have changed."""
+        with self._lock:
+            self._used.pop(stage.id, None)
+
     def _pin(self, stage: Stage) -> Pin:
         inputs = {
             self.name(before): self.fingerprint(before) for before in map(self._plan.stage, stage.blocking_inputs)

@@ -14,7 +14,8 @@ SparkPluginError
 `- PipelineError                    a staged job
    |- PipelineDefinitionError       declared in a way that cannot run
    |- StageFailedError              a stage failed for the last time that it may
-   `- StoreInUseError               another driver runs on the store
+   |- StoreInUseError               another driver runs on the store
+   `- SchedulerUnavailableError     the stage scheduler cannot be asked
 ```
 """
 
@@ -138,3 +139,15 @@ class StoreInUseError(PipelineError):
         super().__init__(f"the store {store} is in use by {holder}")
         self.store = store
         self.holder = holder
+
+
+class SchedulerUnavailableError(PipelineError):
+    """The stage scheduler that a run is to be reported to cannot be asked when the run begins; nothing was run."""
+
+    def __init__(self, endpoint: str, reason: str) -> None:
+        super().__init__(
+            f"the stage scheduler at {endpoint} cannot be asked ({reason}): start it (`penstock-stages serve`), "
+            "correct scheduler_endpoint or PENSTOCK_STAGES_ENDPOINT, or run without it by scheduler_endpoint=''"
+        )
+        self.endpoint = endpoint
+        self.reason = reason
