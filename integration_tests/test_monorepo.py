@@ -136,6 +136,7 @@ def modules_of(member: Path) -> list[str]:
     """Import names of all modules that need no extra: not commands, test helpers, nor what an extra is for."""
     apart = {"__main__", "testing", "pytest_plugin", "telemetry"}
     files = [file for file in (member / "src").rglob("*.py") if file.stem not in apart]
+    files = [file for file in files if not file.stem.startswith("_connect_")]
     names = [".".join(file.relative_to(member / "src").with_suffix("").parts) for file in files]
     return sorted(name.removesuffix(".__init__") for name in names)
 

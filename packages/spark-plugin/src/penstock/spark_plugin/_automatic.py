@@ -3,14 +3,15 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
 from penstock.spark_plugin._fingerprint import plan_fingerprint
 from penstock.spark_plugin._pipeline import Pipeline
-from penstock.spark_plugin._plan_cut import find_cuts, join_keys, part, rebuild, stage_plan
-from penstock.spark_plugin._plan_tree import PlanNode, read_plan
+from penstock.spark_plugin._plan_cut import find_cuts, stage_plan
+from penstock.spark_plugin._plan_tree import PlanNode
+from penstock.spark_plugin._plans import Plans, plans_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
@@ -26,14 +27,13 @@ def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
     """The stages of an ordinary DataFrame, as `run_staged` would run them; nothing is run.
 
     Args:
-        frame: Of a classic session.
+        frame: Of a classic session or of Spark Connect.
         output_mode: Of the query that it is meant for.
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
-        PipelineDefinitionError: A Spark Connect frame.
     """
-    root, site = read_plan(frame), caller(also_skip=(_PACKAGE,))
+    root, site = plans_of(frame).read(frame), caller(also_skip=(_PACKAGE,))
     return stage_plan(root, find_cuts(root, output_mode=output_mode, site=site), site=site)
 
 
@@ -65,14 +65,14 @@ def run_staged(
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
-        PipelineDefinitionError: A Spark Connect frame, or one that is no stream.
+        PipelineDefinitionError: The writer's frame is no stream.
         StageFailedError: See `Pipeline.run`.
         StoreInUseError: See there.
     """
     site = caller(also_skip=(_PACKAGE,))
     pipeline = _pipeline(writer, store, name, site)
     return pipeline.run(
-        writer._df.sparkSession,
+        plans_of(writer).written(writer).sparkSession,
         resume=resume,
         refresh=refresh,
         slots=slots,
@@ -82,12 +82,12 @@ def run_staged(
 
 
 def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str) -> Pipeline:
-    frame: DataFrame = writer._df
-    spark = frame.sparkSession
-    root = read_plan(frame)
+    plans = plans_of(writer)
+    frame = plans.written(writer)
+    root = plans.read(frame)
     if not root.streaming:
         raise PipelineDefinitionError(f"{site}: only a stream is staged by itself; a batch job is one stage already")
-    cuts = find_cuts(root, output_mode=_output_mode(writer), site=site)
+    cuts = find_cuts(root, output_mode=plans.output_mode(writer), site=site)
     pipeline = Pipeline(name, store=store)
 
     def declare(one: str, kind: VertexKind, function: Any, **how: Any) -> None:
@@ -95,19 +95,19 @@ def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str)
 
     declare(STREAM, VertexKind.SOURCE, lambda _: frame)
     for cut in cuts:
-        _declare_cut(declare, spark, root, cut, site)
+        _declare_cut(declare, plans, frame, root, cut, site)
     names = [cut.name for cut in cuts]
 
     def live(_: DataFrame, *committed: DataFrame) -> DataFrame:
-        return rebuild(spark, root, dict(zip(names, committed, strict=True)))
+        return plans.rebuild(frame, root, dict(zip(names, committed, strict=True)))
 
     declare("staged", VertexKind.OPERATOR, live, inputs=(STREAM, *names))
-    declare(OUTPUT, VertexKind.SINK, lambda staged: _over(writer, staged), inputs=("staged",))
+    declare(OUTPUT, VertexKind.SINK, lambda staged: plans.write_instead(writer, staged), inputs=("staged",))
     return pipeline
 
 
-def _declare_cut(declare: Any, spark: SparkSession, root: PlanNode, cut: PlanNode, site: str) -> None:
-    rows = part(spark, cut)
+def _declare_cut(declare: Any, plans: Plans, frame: DataFrame, root: PlanNode, cut: PlanNode, site: str) -> None:
+    rows = plans.part(frame, cut)
     dam = cut.dam()
     place = dam.call_site if dam is not None and dam.call_site else site
     # The plan is the code of a stage; the files below it are what it reads.
@@ -120,22 +120,5 @@ def _declare_cut(declare: Any, spark: SparkSession, root: PlanNode, cut: PlanNod
         inputs=(f"{cut.name}-input",),
         attributes=_FULL_DAM,
         site=place,
-        keys=join_keys(root, cut),
+        keys=plans.join_keys(frame, root, cut),
     )
-
-
-def _output_mode(writer: DataStreamWriter) -> str:
-    return str(_field(writer, "outputMode").get(writer._jwrite)).lower()
-
-
-def _over(writer: DataStreamWriter, frame: DataFrame) -> DataStreamWriter:
-    """The writer with another DataFrame below it: Spark has no public way to copy one."""
-    _field(writer, "ds").set(writer._jwrite, frame._jdf)
-    writer._df = frame
-    return writer
-
-
-def _field(writer: DataStreamWriter, name: str) -> Any:
-    field = writer._jwrite.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field

@@ -84,7 +84,7 @@ def _value(value: object, seen: _Seen) -> str:
     """A text for a value that a function depends on."""
     if isinstance(value, _PLAIN):
         return f"{type(value).__name__}:{value!r}"
-    if isinstance(value, SparkSession):
+    if isinstance(value, SparkSession) or type(value).__module__ == "pyspark.sql.connect.session":
         return "session"
     number = seen.number(value)
     if number is not None:

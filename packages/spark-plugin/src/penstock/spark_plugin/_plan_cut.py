@@ -1,9 +1,6 @@
-"""Where a DataFrame's plan is cut: pure decisions, and the plan put together again around committed results."""
+"""Where a DataFrame's plan is cut: pure decisions."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
-from pyspark.sql import DataFrame, SparkSession
+from collections.abc import Sequence
 
 from penstock.operator_attributes import (
     Boundedness,
@@ -15,7 +12,7 @@ from penstock.operator_attributes import (
     compile,
 )
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
-from penstock.spark_plugin._plan_tree import PlanNode, items
+from penstock.spark_plugin._plan_tree import PlanNode
 
 # Spark runs these on streams row by row, or by keeping state: they do not wait for an end there.
 _INCREMENTAL = frozenset({"Deduplicate", "Distinct", "GlobalLimit"})
@@ -57,8 +54,12 @@ def job_graph(root: PlanNode, cuts: Sequence[PlanNode], *, name: str = "datafram
         inputs = [add(child) for child in node.children]
         if not inputs:
             bounded = Boundedness.UNBOUNDED if node.streaming else Boundedness.BOUNDED
-            graph.add_source(node.name, boundedness=bounded, call_site=node.call_site)
-            return node.name
+            # SQL text that blocks is all in one: what it reads and what it does.
+            source = f"{node.name}-input" if node.name in cut_names else node.name
+            graph.add_source(source, boundedness=bounded, call_site=node.call_site)
+            if node.name not in cut_names:
+                return source
+            inputs = [source]
         # Inside of a stage nothing is written: Spark runs all of it as one job.
         edges = [
             Input(
@@ -81,67 +82,6 @@ def job_graph(root: PlanNode, cuts: Sequence[PlanNode], *, name: str = "datafram
 def stage_plan(root: PlanNode, cuts: Sequence[PlanNode], *, site: str = "") -> StagePlan:
     """The stages of a plan; `site` as in `job_graph`."""
     return compile(job_graph(root, cuts, site=site))
-
-
-def frame_of(spark: SparkSession, plan: Any) -> DataFrame:
-    """A DataFrame of a plan that is analyzed already."""
-    jvm: Any = spark._jvm
-    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
-
-
-def part(spark: SparkSession, cut: PlanNode) -> DataFrame:
-    """The rows of a cut; its columns are numbered, since they may have equal names."""
-    frame = frame_of(spark, cut.plan)
-    return frame.toDF(*(f"c{index}" for index in range(len(frame.columns))))
-
-
-def join_keys(root: PlanNode, cut: PlanNode) -> tuple[str, ...]:
-    """The columns of `part` that a streaming join goes by; none where it is no join, or not by equal columns."""
-    join = next((node for node in root.nodes() if node.kind == "Join" and cut in node.children), None)
-    if join is None or not join.plan.condition().isDefined():
-        return ()
-    numbers = {column.exprId().id(): f"c{index}" for index, column in enumerate(items(cut.plan.output()))}
-    keys: dict[str, None] = {}
-    pending = [join.plan.condition().get()]
-    while pending:
-        expression = pending.pop(0)
-        sides = list(items(expression.children()))
-        if expression.getClass().getSimpleName() == "And":
-            pending += sides
-        elif expression.getClass().getSimpleName() == "EqualTo":
-            columns = (one for one in sides if one.getClass().getSimpleName() == "AttributeReference")
-            names = [numbers.get(one.exprId().id()) for one in columns]
-            keys |= dict.fromkeys(name for name in names if name is not None)
-    return tuple(keys)
-
-
-def rebuild(spark: SparkSession, root: PlanNode, committed: Mapping[str, DataFrame]) -> DataFrame:
-    """The plan with committed results, by name of their cut, in the place of what they were computed by."""
-    return frame_of(spark, _rebuild(spark, root, committed))
-
-
-def _rebuild(spark: SparkSession, node: PlanNode, committed: Mapping[str, DataFrame]) -> Any:
-    if node.name in committed:
-        return _as_before(spark, node.plan, committed[node.name])
-    if not any(one.name in committed for one in node.nodes()):
-        return node.plan
-    children = [_rebuild(spark, child, committed) for child in node.children]
-    jvm: Any = spark._jvm
-    return node.plan.withNewChildren(jvm.PythonUtils.toSeq(children))
-
-
-def _as_before(spark: SparkSession, plan: Any, frame: DataFrame) -> Any:
-    """Committed columns under the names and ids that the operators above know them by."""
-    jvm: Any = spark._jvm
-    none = jvm.scala.Option.empty()
-    new = frame._jdf.queryExecution().analyzed()
-    aliases = [
-        jvm.org.apache.spark.sql.catalyst.expressions.Alias(
-            column, before.name(), before.exprId(), before.qualifier(), none, jvm.PythonUtils.toSeq([])
-        )
-        for before, column in zip(items(plan.output()), items(new.output()), strict=True)
-    ]
-    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(aliases), new)
 
 
 def _waits(node: PlanNode, output_mode: str) -> bool:

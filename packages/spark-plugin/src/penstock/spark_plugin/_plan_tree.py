@@ -1,15 +1,9 @@
-"""A DataFrame's analyzed plan as a tree, read from the JVM of a classic session."""
+"""A DataFrame's plan as a tree, whatever kind of session it comes from."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-
-from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # no stubs published
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
-
-from penstock.spark_plugin.errors import PipelineDefinitionError
 
 FULL_DAM = frozenset(
     {
@@ -20,6 +14,7 @@ FULL_DAM = frozenset(
         "Distinct",
         "GlobalLimit",
         "Offset",
+        "Tail",
         "Except",
         "Intersect",
         "FlatMapGroupsInPandas",
@@ -38,12 +33,14 @@ class PlanNode:
     """An operator of a plan."""
 
     plan: Any
-    """The JVM's own."""
+    """The session's own: the JVM's, or a message of Spark Connect."""
     kind: str
     """Its class: `Aggregate`, `Join`, …"""
     number: int
     """Its place in the plan, counted from the top."""
     streaming: bool
+    full_dam: bool
+    """Whether it gives nothing before the end of its input."""
     call_site: str
     """`file:line` of the user's code, where Spark knows it; empty if not."""
     children: tuple["PlanNode", ...]
@@ -52,13 +49,6 @@ class PlanNode:
     def name(self) -> str:
         """Unique in the plan, and the same whenever the same plan is made: `Aggregate-3`."""
         return f"{self.kind}-{self.number}"
-
-    @property
-    def full_dam(self) -> bool:
-        """Whether it gives nothing before the end of its input."""
-        if self.kind == "Sort":
-            return bool(getattr(self.plan, "global")())
-        return self.kind in FULL_DAM
 
     def nodes(self) -> Iterator["PlanNode"]:
         """It, and all below it."""
@@ -71,51 +61,6 @@ class PlanNode:
         return next((node for node in self.nodes() if node.full_dam), None)
 
 
-def read_plan(frame: DataFrame) -> PlanNode:
-    """The plan of a DataFrame, as Spark has analyzed it. Runs nothing.
-
-    Raises:
-        PipelineDefinitionError: A Spark Connect frame: its plan lies with the server.
-    """
-    if not hasattr(frame, "_jdf"):
-        raise PipelineDefinitionError(
-            "a Spark Connect DataFrame cannot be staged by itself: declare its stages with a Pipeline"
-        )
-    return _read(frame._jdf.queryExecution().analyzed(), iter(range(1_000_000_000)))
-
-
-def analyzed(frame: DataFrame) -> Any:
-    """The JVM's analyzed plan of a DataFrame."""
-    return frame._jdf.queryExecution().analyzed()
-
-
-def items(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala sequence."""
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
-
-
-def _read(plan: Any, numbers: Iterator[int]) -> PlanNode:
-    number = next(numbers)
-    return PlanNode(
-        plan=plan,
-        kind=plan.getClass().getSimpleName(),
-        number=number,
-        streaming=plan.isStreaming(),
-        call_site=_call_site(plan),
-        children=tuple(_read(child, numbers) for child in items(plan.children())),
-    )
-
-
-def _call_site(plan: Any) -> str:
-    pending = list(items(plan.expressions()))
-    while pending:
-        expression = pending.pop(0)
-        try:
-            site = str(expression.origin().context().callSite())
-        except (Py4JError, PySparkException):
-            site = ""  # not made by a DataFrame's method: SQL, or a column's name
-        if _CALL_SITE.search(site):
-            return site
-        pending += items(expression.children())
-    return ""
+def is_call_site(text: str) -> bool:
+    """Whether a text is a place in the user's Python."""
+    return _CALL_SITE.search(text) is not None

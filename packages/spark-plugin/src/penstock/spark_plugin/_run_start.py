@@ -16,6 +16,7 @@ from penstock.spark_plugin._pipeline_run import PipelineRun
 from penstock.spark_plugin._run_bars import RunBars
 from penstock.spark_plugin._run_loop import RunLoop, RunParts
 from penstock.spark_plugin._scheduler_service import address_of, folder_id, job_id, open_service
+from penstock.spark_plugin._session_jobs import jobs_of
 from penstock.spark_plugin._settings import missing_settings
 from penstock.spark_plugin._stage_builder import StageBuilder
 from penstock.spark_plugin._stage_claims import StageClaims
@@ -82,7 +83,8 @@ def run_pipeline(
         )
         bars = None
         if sys.stderr.isatty() if settings.progress is None else settings.progress:
-            bars = RunBars(sys.stderr, spark.sparkContext.statusTracker())
+            tracker = jobs_of(spark).tracker()
+            bars = RunBars(sys.stderr, tracker) if tracker is not None else None
         loop = RunLoop(
             RunParts(
                 pipeline=pipeline.name,

@@ -1,20 +1,18 @@
 """Runs one stage: a batch job that commits, or live queries."""
 
-import contextlib
 import re
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 import pyarrow.dataset
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.query import StreamingQuery
-from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import Stage, VertexKind
+from penstock.spark_plugin._session_jobs import jobs_of
 from penstock.spark_plugin._stage_builder import StageBuilder
 from penstock.spark_plugin._stage_store import CommittedStage, StageFolder, StageStore
-from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
+from penstock.spark_plugin._telemetry import current_traceparent
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
@@ -27,7 +25,7 @@ class StageRunner:
     def __init__(self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: StageStore) -> None:
         self._pipeline = pipeline
         self._builder = builder
-        self._spark = spark
+        self._jobs = jobs_of(spark)
         self._store = store
 
     def committed(self, stage: Stage) -> CommittedStage | None:
@@ -45,7 +43,7 @@ class StageRunner:
 
     def cancel(self, stage: Stage) -> None:
         """End the jobs of a stage."""
-        self._spark.sparkContext.cancelJobGroup(self._builder.name(stage))
+        self._jobs.cancel(self._builder.name(stage))
 
     def _run_bounded(self, stage: Stage, folder: StageFolder) -> CommittedStage:
         began = time.monotonic()
@@ -56,7 +54,7 @@ class StageRunner:
                 self._builder.build(stage, vertex).write.parquet(str(folder.output(vertex)))
             for sink in self._sinks(stage):
                 writer = self._builder.writer(stage, sink)
-                if not isinstance(writer, DataFrameWriter):
+                if not self._jobs.is_batch_writer(writer):
                     raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
                 writer.save()
         rows, size_bytes = _measure(folder, stage)
@@ -91,14 +89,15 @@ class StageRunner:
 
     def _start(self, stage: Stage, sink: str) -> StreamingQuery:
         writer = self._builder.writer(stage, sink)
-        if not isinstance(writer, DataStreamWriter):
+        if not self._jobs.is_stream_writer(writer):
             raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
         trigger = self._builder.declared(sink).trigger
         if trigger:
             writer = writer.trigger(**trigger)
         checkpoint = str(self._store.checkpoint(sink))
         name = _UNSAFE.sub("_", f"{self._pipeline}_{sink}")
-        return writer.queryName(name).option("checkpointLocation", checkpoint).start()
+        query: StreamingQuery = writer.queryName(name).option("checkpointLocation", checkpoint).start()
+        return query
 
     def _sinks(self, stage: Stage) -> list[str]:
         return [name for name in stage.vertices if self._builder.declared(name).kind is VertexKind.SINK]
@@ -109,19 +108,11 @@ class StageRunner:
             f"sink {sink!r} ({site}) must give {wanted} that is not started, not {type(value).__name__}"
         )
 
-    @contextlib.contextmanager
-    def _job_group(self, stage: Stage) -> Iterator[None]:
+    def _job_group(self, stage: Stage) -> AbstractContextManager[None]:
         """Name the jobs after the stage, and let their tasks know the trace."""
-        context = self._spark.sparkContext
-        before = context.getLocalProperty(TRACEPARENT_PROPERTY)
-        context.setJobGroup(self._builder.name(stage), f"{self._pipeline}: stage {stage.name}", interruptOnCancel=False)
-        context.setLocalProperty(TRACEPARENT_PROPERTY, current_traceparent() or before)  # type: ignore[arg-type]  # None unsets
-        try:
-            yield
-        finally:
-            context.setLocalProperty(TRACEPARENT_PROPERTY, before)  # type: ignore[arg-type]  # None unsets
-            for name in ("spark.jobGroup.id", "spark.job.description"):
-                context.setLocalProperty(name, None)  # type: ignore[arg-type]  # None unsets
+        return self._jobs.group(
+            self._builder.name(stage), f"{self._pipeline}: stage {stage.name}", current_traceparent()
+        )
 
 
 def _measure(folder: StageFolder, stage: Stage) -> tuple[int, int]:

@@ -1,0 +1,169 @@
+"""Plans of classic sessions: read, cut and put together again in the JVM, where Spark has analyzed them."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from penstock.spark_plugin._code_fingerprint import digest, function_fingerprint, unique
+from penstock.spark_plugin._plan_tree import FULL_DAM, PlanNode, is_call_site
+
+# Leaves of a plan whose text says all about their rows; files are looked up one by one.
+_KNOWN_LEAVES = frozenset({"LocalRelation", "Range", "OneRowRelation", "LogicalRelation"})
+
+
+class ClassicPlans:
+    """See `Plans`."""
+
+    def read(self, frame: DataFrame) -> PlanNode:
+        return _read(frame._jdf.queryExecution().analyzed(), iter(range(1_000_000_000)))
+
+    def part(self, frame: DataFrame, cut: PlanNode) -> DataFrame:
+        rows = _frame_of(frame.sparkSession, cut.plan)
+        return rows.toDF(*(f"c{index}" for index in range(len(rows.columns))))
+
+    def join_keys(self, frame: DataFrame, root: PlanNode, cut: PlanNode) -> tuple[str, ...]:
+        join = next((node for node in root.nodes() if node.kind == "Join" and cut in node.children), None)
+        if join is None or not join.plan.condition().isDefined():
+            return ()
+        numbers = {column.exprId().id(): f"c{index}" for index, column in enumerate(_items(cut.plan.output()))}
+        keys: dict[str, None] = {}
+        pending = [join.plan.condition().get()]
+        while pending:
+            expression = pending.pop(0)
+            sides = list(_items(expression.children()))
+            if expression.getClass().getSimpleName() == "And":
+                pending += sides
+            elif expression.getClass().getSimpleName() == "EqualTo":
+                columns = (one for one in sides if one.getClass().getSimpleName() == "AttributeReference")
+                names = [numbers.get(one.exprId().id()) for one in columns]
+                keys |= dict.fromkeys(name for name in names if name is not None)
+        return tuple(keys)
+
+    def rebuild(self, frame: DataFrame, root: PlanNode, committed: Mapping[str, DataFrame]) -> DataFrame:
+        return _frame_of(frame.sparkSession, _rebuild(frame.sparkSession, root, committed))
+
+    def written(self, writer: DataStreamWriter) -> DataFrame:
+        return writer._df
+
+    def output_mode(self, writer: DataStreamWriter) -> str:
+        return str(_field(writer, "outputMode").get(writer._jwrite)).lower()
+
+    def write_instead(self, writer: DataStreamWriter, frame: DataFrame) -> DataStreamWriter:
+        # Spark has no public way to copy a writer.
+        _field(writer, "ds").set(writer._jwrite, frame._jdf)
+        writer._df = frame
+        return writer
+
+    def fingerprint(self, frame: DataFrame) -> str:
+        plan = frame._jdf.queryExecution().analyzed()
+        return digest(frame._jdf.schema().json(), _plan_text(frame), *_functions(plan))
+
+    def files(self, frame: DataFrame) -> list[str] | None:
+        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+        names = [leaf.nodeName().split()[0] for leaf in _items(leaves)]
+        if not _KNOWN_LEAVES.issuperset(names):
+            return None
+        files = frame.inputFiles()
+        return None if "LogicalRelation" in names and not files else files
+
+
+def _read(plan: Any, numbers: Iterator[int]) -> PlanNode:
+    number = next(numbers)
+    kind = plan.getClass().getSimpleName()
+    return PlanNode(
+        plan=plan,
+        kind=kind,
+        number=number,
+        streaming=plan.isStreaming(),
+        full_dam=bool(getattr(plan, "global")()) if kind == "Sort" else kind in FULL_DAM,
+        call_site=_call_site(plan),
+        children=tuple(_read(child, numbers) for child in _items(plan.children())),
+    )
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    """The elements of a Scala sequence."""
+    for index in range(sequence.size()):
+        yield sequence.apply(index)
+
+
+def _call_site(plan: Any) -> str:
+    pending = list(_items(plan.expressions()))
+    while pending:
+        expression = pending.pop(0)
+        # Empty where no method of a DataFrame made it: SQL, or a column's name. Asking for its call site would then
+        # raise, and each error from the JVM takes 5 to 20 ms to become one of Python's.
+        made = expression.origin().pysparkErrorContext()
+        if made.isDefined() and is_call_site(site := str(made.get()._2())):
+            return site
+        pending += _items(expression.children())
+    return ""
+
+
+def _frame_of(spark: SparkSession, plan: Any) -> DataFrame:
+    """A DataFrame of a plan that is analyzed already."""
+    jvm: Any = spark._jvm
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
+
+
+def _rebuild(spark: SparkSession, node: PlanNode, committed: Mapping[str, DataFrame]) -> Any:
+    if node.name in committed:
+        return _as_before(spark, node.plan, committed[node.name])
+    if not any(one.name in committed for one in node.nodes()):
+        return node.plan
+    children = [_rebuild(spark, child, committed) for child in node.children]
+    jvm: Any = spark._jvm
+    return node.plan.withNewChildren(jvm.PythonUtils.toSeq(children))
+
+
+def _as_before(spark: SparkSession, plan: Any, frame: DataFrame) -> Any:
+    """Committed columns under the names and ids that the operators above know them by."""
+    jvm: Any = spark._jvm
+    none = jvm.scala.Option.empty()
+    new = frame._jdf.queryExecution().analyzed()
+    aliases = [
+        jvm.org.apache.spark.sql.catalyst.expressions.Alias(
+            column, before.name(), before.exprId(), before.qualifier(), none, jvm.PythonUtils.toSeq([])
+        )
+        for before, column in zip(_items(plan.output()), _items(new.output()), strict=True)
+    ]
+    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(jvm.PythonUtils.toSeq(aliases), new)
+
+
+def _functions(plan: Any) -> Iterator[str]:
+    """Fingerprints of the Python functions in a plan, whose text names them at best: two lambdas look the same."""
+    for expression in _items(plan.expressions()):
+        yield from _functions_of(expression)
+    for child in _items(plan.children()):
+        yield from _functions(child)
+
+
+def _functions_of(expression: Any) -> Iterator[str]:
+    if expression.getClass().getSimpleName().startswith("Python"):
+        try:
+            command = cloudpickle.loads(bytes(expression.func().command().unsafeArray()))
+            yield function_fingerprint(command[0])
+        except Exception:
+            yield unique()
+    for child in _items(expression.children()):
+        yield from _functions_of(child)
+
+
+def _plan_text(frame: DataFrame) -> str:
+    conf = frame.sparkSession.conf
+    before = conf.get("spark.sql.debug.maxToStringFields")
+    # The default leaves columns out after the 25th.
+    conf.set("spark.sql.debug.maxToStringFields", "100000")
+    try:
+        return str(frame._jdf.queryExecution().analyzed().canonicalized().toString())
+    finally:
+        conf.set("spark.sql.debug.maxToStringFields", before or "25")
+
+
+def _field(writer: DataStreamWriter, name: str) -> Any:
+    field = writer._jwrite.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field
