@@ -73,6 +73,15 @@ def test_an_operator_that_reads_itself_is_a_cycle() -> None:
     assert caught.value.cycle == ("a", "a")
 
 
+def test_a_cycle_is_told_with_its_places() -> None:
+    """Each vertex on the way has its line, once."""
+    graph = JobGraph()
+    graph.add_operator("a", "b", call_site="job.py:1")
+    graph.add_operator("b", "a", call_site="job.py:2")
+    with pytest.raises(CycleError, match=r"a \(job\.py:1\) -> b \(job\.py:2\) -> a; let one of them"):
+        compile(graph)
+
+
 def test_an_unknown_input_is_named_with_its_nearest_match() -> None:
     """A typing error is answered with the name that was meant."""
     graph = live_job()

@@ -1,3 +1,5 @@
+from datetime import timedelta
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -5,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.operator_attributes import (
     Boundedness,
     CyclicRegions,
+    GlobalWindows,
     Input,
     JobGraph,
     OperatorAttributes,
@@ -18,14 +21,25 @@ from penstock.operator_attributes import (
     StageScheduler,
     StageStarted,
     StageState,
+    TumblingWindows,
     Vertex,
     VertexKind,
     compile,
+    window_attributes,
 )
 from penstock.operator_attributes.errors import FullDamOverUnboundedError, UnboundedBlockingEdgeError
 from penstock.operator_attributes.testing import play
 
 CYCLIC = st.sampled_from(CyclicRegions)
+AT_END = GlobalWindows.create_with_end_of_stream_trigger()
+ATTRIBUTES = [
+    OperatorAttributes(),
+    window_attributes(GlobalWindows.create()),
+    window_attributes(TumblingWindows.of(timedelta(minutes=1))),
+    window_attributes(AT_END),
+    window_attributes(AT_END, internal_sorter_supported=True),
+]
+"""The first three are of operators that give records as they go."""
 
 
 @st.composite
@@ -58,13 +72,15 @@ def graphs(draw: st.DrawFn, *, valid: bool = True) -> JobGraph:
             )
             for source in sources
         )
-        full_dam = kind is VertexKind.OPERATOR and draw(st.booleans()) and (bounded[name] or not valid)
+        attributes = OperatorAttributes()
+        if kind is VertexKind.OPERATOR:
+            attributes = draw(st.sampled_from(ATTRIBUTES if bounded[name] or not valid else ATTRIBUTES[:3]))
         graph.add(
             Vertex(
                 name=name,
                 kind=kind,
                 inputs=inputs,
-                attributes=OperatorAttributes(output_only_after_end_of_stream=full_dam),
+                attributes=attributes,
                 chained=draw(st.booleans()),
                 parallelism=draw(st.integers(1, 3)),
                 call_site="job.py:1",
@@ -119,6 +135,43 @@ def test_no_blocking_edge_lies_inside_of_a_stage_when_sources_may_be_read_twice(
     plan = compile(graph)
     assert not any(stage.merged for stage in plan.stages)
     assert all(edge.blocking == (edge.source_stage != edge.target_stage) for edge in plan.edges)
+
+
+def may_be_chained(graph: JobGraph, vertex: Vertex) -> bool:
+    (first, *others) = vertex.inputs
+    return (
+        vertex.chained
+        and not others
+        and not first.keyed
+        and graph[first.source].parallelism == vertex.parallelism
+        and first.partition_type is not ResultPartitionType.BLOCKING
+    )
+
+
+@given(graph=graphs(), cyclic=st.sampled_from([CyclicRegions.READ_TWICE, CyclicRegions.MERGE]))
+def test_every_edge_has_the_mode_of_flinks_rules(graph: JobGraph, cyclic: CyclicRegions) -> None:
+    """A declared one, or blocking behind a chain with a full-dam operator; as told by spreading marks step by step."""
+    chained = {
+        (vertex.inputs[0].source, vertex.name) for vertex in graph if vertex.inputs and may_be_chained(graph, vertex)
+    }
+    marked = {vertex.name for vertex in graph if vertex.full_dam}
+    while more := {one for edge in chained if set(edge) & marked for one in edge} - marked:
+        marked |= more
+    plan = compile(graph, cyclic_regions=cyclic)
+    assert {name for stage in plan.stages for name in stage.batch_vertices} == marked
+    for edge in plan.edges:
+        target = graph[edge.target]
+        declared = target.inputs[edge.input_index].partition_type
+        joined = (edge.source, edge.target) in chained
+        blocking = edge.source in marked and not joined
+        wanted = ResultPartitionType.BLOCKING if blocking else ResultPartitionType.PIPELINED
+        assert edge.partition_type is (wanted if declared is ResultPartitionType.UNDECIDED else declared)
+        assert edge.chained == joined
+        assert edge.sorted == (
+            target.full_dam
+            and target.inputs[edge.input_index].keyed
+            and not target.attributes.internal_sorter_supported
+        )
 
 
 @given(graph=graphs())

@@ -136,3 +136,29 @@ def test_impossible_windows_are_refused_by_option(make: object, option: str) -> 
     with pytest.raises(InvalidOptionError) as caught:
         make()
     assert caught.value.option == option
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+@pytest.mark.parametrize("sorts", [False, True])
+def test_what_takes_a_whole_partition_waits_for_its_end(keyed: bool, sorts: bool) -> None:
+    """Aggregates, reductions and sorts of partitions are full-dam; keyed input is sorted unless they sort it."""
+    graph = JobGraph()
+    graph.add_source("rows", boundedness=Boundedness.BOUNDED)
+    graph.add_source("live", boundedness=Boundedness.UNBOUNDED)
+    graph.add_full_window_partition("partitions", "rows", keyed=keyed, internal_sorter_supported=sorts)
+    graph.add_operator("joined", "live", "partitions")
+    graph.add_sink("sink", "joined")
+    plan = compile(graph)
+    assert [stage.vertices for stage in plan.stages] == [("rows", "partitions"), ("live", "joined", "sink")]
+    assert plan.stages[0].batch_vertices == ("partitions",)
+    assert [edge.source for edge in plan.blocking_edges] == ["partitions"]
+    (into,) = edges_into(plan, "partitions")
+    assert (into.blocking, into.sorted) == (False, keyed and not sorts)
+
+
+def test_partitions_of_what_never_ends_are_refused() -> None:
+    """They would never be whole; the line that asks for them is named."""
+    graph = two_sources(Boundedness.UNBOUNDED)
+    graph.add_full_window_partition("partitions", "right", call_site="job.py:7")
+    with pytest.raises(FullDamOverUnboundedError, match=r"'partitions' \(job\.py:7\).*'right'"):
+        compile(graph)

@@ -55,8 +55,9 @@ def canonical(graph: JobGraph) -> CanonicalGraph:
             successors[source].append(number[vertex.name])
     order = topological_order(successors)
     if len(order) < len(by_name):
-        names = tuple(by_name[position].name for position in find_cycle(successors))
-        raise CycleError((*names, names[0]))
+        cycle = [by_name[position] for position in find_cycle(successors)]
+        cycle.append(cycle[0])
+        raise CycleError([vertex.name for vertex in cycle], [vertex.call_site for vertex in cycle])
     vertices = tuple(by_name[position] for position in order)
     number = {vertex.name: position for position, vertex in enumerate(vertices)}
     edges = tuple(

@@ -221,6 +221,33 @@ class JobGraph:
             call_site=call_site,
         )
 
+    def add_full_window_partition(
+        self,
+        name: str,
+        source: str | Vertex | Input,
+        *,
+        internal_sorter_supported: bool = False,
+        keyed: bool = False,
+        parallelism: int = 1,
+        call_site: str | None = None,
+    ) -> Vertex:
+        """Add an operator that aggregates, reduces, sorts or maps each partition of its input as a whole.
+
+        The partitions are the input's own, or with `keyed` the records of each key. They are complete at the end of the
+        input: it is full-dam (Flink's `fullWindowPartition`). One that sorts supports an internal sorter. Raises: as
+        `add`.
+        """
+        return self.add_operator(
+            name,
+            source,
+            attributes=OperatorAttributes(
+                output_only_after_end_of_stream=True, internal_sorter_supported=internal_sorter_supported
+            ),
+            keyed=keyed,
+            parallelism=parallelism,
+            call_site=call_site,
+        )
+
     def add_sink(
         self,
         name: str,

@@ -95,11 +95,23 @@ class UnknownInputError(CompileError):
 
 
 class CycleError(CompileError):
-    """Vertices depend on themselves; `cycle` names them along the edges, the first one repeated last."""
+    """Vertices depend on themselves; `cycle` names them along the edges, the first one repeated last.
 
-    def __init__(self, cycle: Sequence[str]) -> None:
-        super().__init__("the graph has a cycle: " + " -> ".join(cycle))
+    `call_sites` has the place of each, where it is known.
+    """
+
+    def __init__(self, cycle: Sequence[str], call_sites: Sequence[str] = ()) -> None:
+        sites = [*call_sites, *[""] * (len(cycle) - len(call_sites))]
+        # The first one is there again at the end: its place is told once.
+        named = [
+            name + at(site if place < len(cycle) - 1 else "")
+            for place, (name, site) in enumerate(zip(cycle, sites, strict=True))
+        ]
+        super().__init__(
+            "the graph has a cycle: " + " -> ".join(named) + "; let one of them read what comes before the others"
+        )
         self.cycle = tuple(cycle)
+        self.call_sites = tuple(call_sites)
 
 
 class FullDamOverUnboundedError(CompileError):
