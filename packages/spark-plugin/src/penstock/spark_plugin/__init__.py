@@ -14,6 +14,7 @@ from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_trace
 if TYPE_CHECKING:
     from penstock.spark_plugin._automatic import plan, run_staged
     from penstock.spark_plugin._data_stream import DataStream, KeyedStream, WindowedStream
+    from penstock.spark_plugin._partition_window import PartitionWindowedStream
     from penstock.spark_plugin._pipeline import Pipeline
     from penstock.spark_plugin._pipeline_run import PipelineRun
 
@@ -25,6 +26,7 @@ __all__ = [
     "KeyedStream",
     "KinesisDataSource",
     "KinesisOptions",
+    "PartitionWindowedStream",
     "Pipeline",
     "PipelineRun",
     "WindowedStream",
@@ -42,6 +44,7 @@ __all__ = [
 _OF_THE_DRIVER = {
     "DataStream": "_data_stream",
     "KeyedStream": "_data_stream",
+    "PartitionWindowedStream": "_partition_window",
     "Pipeline": "_pipeline",
     "PipelineRun": "_pipeline_run",
     "WindowedStream": "_data_stream",

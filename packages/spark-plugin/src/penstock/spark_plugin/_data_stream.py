@@ -1,14 +1,16 @@
 """What a pipeline's functions give, as something to build on: keys, windows, sorting, sinks."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import OperatorAttributes, VertexKind, WindowAssigner, caller
-from penstock.spark_plugin._windowing import Expression, KeyedWindow, columns
+from penstock.spark_plugin._partition_window import PartitionWindowedStream
+from penstock.spark_plugin._reducing import ReduceFunction, over_table
+from penstock.spark_plugin._windowing import ALL, Expression, KeyedWindow, columns, sorting, terms
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _PACKAGE = str(Path(__file__).resolve().parent)
 _FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+_SORTS_ITSELF = OperatorAttributes(output_only_after_end_of_stream=True, internal_sorter_supported=True)
 
 
 class DataStream:
@@ -28,8 +31,24 @@ class DataStream:
         self.name = name
 
     def key_by(self, *keys: str) -> "KeyedStream":
-        """Partition the rows by columns."""
+        """Partition the rows by columns.
+
+        Raises:
+            PipelineDefinitionError: No column is named.
+        """
+        if not keys:
+            raise PipelineDefinitionError("name at least one key, or use `window_all` to have none")
         return KeyedStream(self, keys)
+
+    def window_all(
+        self, assigner: WindowAssigner, *, time: str | None = None, watermark: str | None = None
+    ) -> "WindowedStream":
+        """Put all rows, whatever their keys, into windows. Arguments as of `KeyedStream.window`."""
+        return WindowedStream(self, KeyedWindow(keys=(), assigner=assigner, time=time, watermark=watermark))
+
+    def full_window_partition(self) -> PartitionWindowedStream:
+        """Take each partition's rows together, when the input has ended (Flink's `fullWindowPartition`)."""
+        return PartitionWindowedStream(self)
 
     def transform(
         self,
@@ -52,12 +71,12 @@ class DataStream:
 
     def sort(self, *expressions: Expression, name: str) -> "DataStream":
         """Sort all rows; `"time desc"` is SQL for the other way. Full-dam: over an unbounded input it is refused."""
-        terms = tuple(_term(one) if isinstance(one, str) else one for one in expressions)
+        wanted = terms(expressions)
 
         def sort(frame: DataFrame) -> DataFrame:
-            return frame.sort(*(_sorting(one) for one in terms))
+            return frame.sort(*(sorting(one) for one in wanted))
 
-        return self._add(sort, name=name, attributes=_FULL_DAM, order=sort)
+        return self._add(sort, name=name, attributes=_SORTS_ITSELF, order=sort)
 
     def write_to(
         self,
@@ -118,9 +137,14 @@ class KeyedStream:
             self.stream, KeyedWindow(keys=self.keys, assigner=assigner, time=time, watermark=watermark)
         )
 
+    def full_window_partition(self) -> PartitionWindowedStream:
+        """Take each key's rows together, when the input has ended (Flink's `fullWindowPartition`)."""
+        return PartitionWindowedStream(self.stream, self.keys)
+
 
 class WindowedStream:
-    """Keyed rows in windows. Its results have the keys, and for windows of time the column `window`.
+    """Rows in windows, by key or all together. Aggregates and joins have the keys, and for windows of time the column
+    `window`; `reduce` keeps the columns as they are.
 
     With windows at the end of the input these are full-dam operators; and so are all over bounded inputs, since Spark
     computes those at once.
@@ -135,21 +159,20 @@ class WindowedStream:
         window = self._window
 
         def aggregate(frame: DataFrame) -> DataFrame:
-            return window.prepare(frame).groupBy(*window.grouping()).agg(*columns(expressions))
+            return window.prepare(frame).groupBy(*window.grouping()).agg(*columns(expressions)).drop(ALL)
 
         return self._add(aggregate, name=name, sessions=True, looked_up=True)
 
-    def reduce(self, function: Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]], *, name: str) -> DataStream:
-        """Combine the rows of each window two by two, until one is left; rows are dictionaries by column."""
+    def reduce(self, function: ReduceFunction, *, name: str) -> DataStream:
+        """Combine the rows of each window two by two, until one is left.
+
+        Rows are dictionaries by column, of Python's own values: None where there is none.
+        """
         window = self._window
 
         def reduce(frame: DataFrame) -> DataFrame:
-            def one(rows: "pd.DataFrame") -> "pd.DataFrame":
-                records: list[dict[Any, Any]] = rows.to_dict("records")
-                return type(rows)([functools.reduce(function, records)], columns=rows.columns)
-
             grouped = window.prepare(frame).groupBy(*window.grouping())
-            return grouped.applyInPandas(one, frame.schema)
+            return grouped.applyInArrow(over_table(function, frame.columns), frame.schema)
 
         return self._add(reduce, name=name, looked_up=True)
 
@@ -180,31 +203,44 @@ class WindowedStream:
     ) -> DataStream:
         """Aggregate both inputs' rows of each window, without Python on the way. Null where an input has none of them.
 
+        Rows whose key is null go together, as in `co_group`.
+
         Args:
             other: The second input, by the same names of keys.
             ours: Aggregates of this input, `"count(*) as left_rows"`.
-            theirs: Aggregates of the other.
+            theirs: Aggregates of the other, under other names.
             name: Of the operator.
         """
         left, right = self._window, other._window
+        self._check_names(other, name)
 
         def co_group(first: DataFrame, second: DataFrame) -> DataFrame:
             one = left.prepare(first).groupBy(*left.grouping()).agg(*columns(ours))
             two = right.prepare(second).groupBy(*right.grouping()).agg(*columns(theirs))
-            return one.join(two, [*left.keys, *(["window"] if left.time is not None else [])], "full")
+            names = list(left.names)
+            twice = sorted(set(one.columns) & set(two.columns) - set(names))
+            if twice:
+                raise PipelineDefinitionError(f"{name!r}: both inputs give {twice[0]!r}; name their aggregates apart")
+            if one.isStreaming or two.isStreaming:
+                return one.join(two, names, "full")
+            # A join would leave null keys apart. There is one row of each input at most, so that any value is the one.
+            values = [F.any_value(column, True).alias(column) for column in (*one.columns, *two.columns)]
+            rows = one.unionByName(two, allowMissingColumns=True).groupBy(*names)
+            return rows.agg(*values[len(names) : len(one.columns)], *values[len(one.columns) + len(names) :])
 
         return self._add(co_group, other, name=name)
 
     def join(self, other: "WindowedStream", *, name: str, how: str = "inner") -> DataStream:
         """Join the rows of both inputs that are in the same window of the same key.
 
-        Keys have the same names on both sides; other columns of the same name do not go together.
+        Keys have the same names on both sides; other columns of the same name do not go together. A null key is equal
+        to none, as in SQL.
         """
         left, right = self._window, other._window
+        self._check_names(other, name)
 
         def join(first: DataFrame, second: DataFrame) -> DataFrame:
-            names = [*left.keys, *(["window"] if left.time is not None else [])]
-            return _in_windows(left, first).join(_in_windows(right, second), names, how)
+            return _in_windows(left, first).join(_in_windows(right, second), list(left.names), how)
 
         return self._add(join, other, name=name)
 
@@ -217,6 +253,16 @@ class WindowedStream:
         looked_up: bool = False,
     ) -> DataStream:
         windows = (self._window, *(one._window for one in others))
+        for one in windows[1:]:
+            if one.assigner != self._window.assigner:
+                raise PipelineDefinitionError(
+                    f"{name!r}: both inputs need the same windows, not {self._window.assigner} and {one.assigner}"
+                )
+            if len(one.keys) != len(self._window.keys) or not one.keys:
+                raise PipelineDefinitionError(
+                    f"{name!r}: both inputs need the same number of keys, at least one: "
+                    f"not {list(self._window.keys)} and {list(one.keys)}"
+                )
         if any(hasattr(one.assigner, "gap") for one in windows) and not sessions:
             # Outside of an aggregate it leaves each row in a session of its own.
             raise PipelineDefinitionError(f"{name!r}: Spark merges session windows in aggregates alone")
@@ -224,29 +270,20 @@ class WindowedStream:
             function,
             *(one._stream for one in others),
             name=name,
-            keyed=True,
+            keyed=bool(self._window.keys),
             attributes=_FULL_DAM if any(one.full_dam for one in windows) else None,
             full_dam_when_bounded=True,
             keys=self._window.keys if looked_up else (),
         )
 
+    def _check_names(self, other: "WindowedStream", name: str) -> None:
+        if self._window.keys != other._window.keys:
+            raise PipelineDefinitionError(
+                f"{name!r}: the keys of both inputs need the same names, not {list(self._window.keys)} and "
+                f"{list(other._window.keys)}: rename one side's in a `transform`"
+            )
+
 
 def _in_windows(window: KeyedWindow, frame: DataFrame) -> DataFrame:
     frame = window.prepare(frame)
-    grouping = window.grouping()
-    return frame if window.time is None else frame.select("*", grouping[-1])
-
-
-def _term(text: str) -> tuple[str, bool]:
-    words = text.rsplit(None, 1)
-    if len(words) == 2 and words[1].lower() in ("asc", "desc"):
-        return words[0], words[1].lower() == "asc"
-    return text, True
-
-
-def _sorting(term: Any) -> Any:
-    if isinstance(term, tuple):
-        (column,) = columns([term[0]])
-        return column.asc() if term[1] else column.desc()
-    (column,) = columns([term])
-    return column
+    return frame if window.names == window.keys else frame.select("*", window.grouping()[-1])

@@ -15,10 +15,38 @@ Expression = str | Column | Callable[[], Column]
 
 Of SQL and functions a pipeline sees whether they have changed; stages with a column that was made before run again."""
 
+ALL = "penstock_all"
+"""The column that all rows are grouped by where there is neither a key nor a window of time."""
+
 
 def columns(expressions: Sequence[Expression]) -> list[Column]:
     """Spark's columns."""
     return [F.expr(one) if isinstance(one, str) else one if isinstance(one, Column) else one() for one in expressions]
+
+
+Term = Column | Callable[[], Column] | tuple[str, bool]
+"""What is sorted by: SQL with whether it ascends, or a column that says so itself."""
+
+
+def terms(expressions: Sequence[Expression]) -> tuple[Term, ...]:
+    """What is sorted by; `"time desc"` is SQL for the other way."""
+    return tuple(_term(one) if isinstance(one, str) else one for one in expressions)
+
+
+def sorting(term: Term) -> Column:
+    """Spark's column to sort by."""
+    if isinstance(term, tuple):
+        (column,) = columns([term[0]])
+        return column.asc() if term[1] else column.desc()
+    (column,) = columns([term])
+    return column
+
+
+def _term(text: str) -> tuple[str, bool]:
+    words = text.rsplit(None, 1)
+    if len(words) == 2 and words[1].lower() in ("asc", "desc"):
+        return words[0], words[1].lower() == "asc"
+    return text, True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +54,7 @@ class KeyedWindow:
     """Keys of an input, and the windows of each key."""
 
     keys: tuple[str, ...]
+    """None: all records are in the same windows."""
     assigner: WindowAssigner
     time: str | None = None
     """The column with a record's time, for windows of time."""
@@ -38,18 +67,23 @@ class KeyedWindow:
                 raise PipelineDefinitionError("GlobalWindows.create() never fires: it would give no rows")
         elif self.time is None:
             raise PipelineDefinitionError("windows of time need `time`, the column that they go by")
-        if not self.keys:
-            raise PipelineDefinitionError("name at least one key")
 
     @property
     def full_dam(self) -> bool:
         """Whether nothing is given before the end of the input."""
         return self.assigner.fires_only_at_end_of_stream
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns that tell windows apart."""
+        return self.keys if self._window() is None else (*self.keys, "window")
+
     def grouping(self) -> list[Column]:
         """What rows are grouped by; the window's own column is named `window`."""
         window = self._window()
-        return [F.col(key) for key in self.keys] + ([window.alias("window")] if window is not None else [])
+        grouping = [F.col(key) for key in self.keys] + ([window.alias("window")] if window is not None else [])
+        # By nothing at all, an empty input would give a row.
+        return grouping or [F.lit("").alias(ALL)]
 
     def prepare(self, frame: DataFrame) -> DataFrame:
         """The input, with the watermark that a stream needs.
