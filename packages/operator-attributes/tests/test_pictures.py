@@ -131,7 +131,8 @@ def test_the_page_needs_nothing_else() -> None:
     assert "<script" not in text
     assert "default-src 'none'" in text
     assert set(re.findall(r"https?://[^\"' <)]+", text)) == {"http://www.w3.org/2000/svg"}
-    assert not re.search(r"\b(?:src|href)=|@import|url\((?!#)", text)
+    assert not re.search(r"\bsrc=|\bhref=\"(?!#)|@import|url\((?!#)", text)
+    assert set(re.findall(r'href="#([^"]*)"', text)) <= set(re.findall(r'id="([^"]*)"', text))
 
 
 def test_the_page_holds_call_sites_sizes_times_and_savings() -> None:
@@ -271,9 +272,11 @@ def test_words_fit_their_boxes_in_the_browser(tmp_path: Path) -> None:
         const rect = g.querySelector(':scope > rect');
         if (!rect) continue;
         const box = rect.getBBox();
-        for (const text of g.querySelectorAll(':scope > text')) {
+        for (const text of g.querySelectorAll(':scope > text, :scope > a > text')) {
           const one = text.getBBox();
-          if (one.x < box.x || one.x + one.width > box.x + box.width) out.push(text.textContent);
+          const before = text.previousElementSibling;
+          const badge = before && before.getAttribute('rx') === '11' ? before.getBBox() : box;
+          if (one.x < badge.x || one.x + one.width > badge.x + badge.width) out.push(text.textContent);
         }
       }
       const wide = document.documentElement.scrollWidth > document.documentElement.clientWidth;

@@ -8,7 +8,7 @@ from penstock.operator_attributes._plan import PlannedEdge, Stage, StagePlan
 from penstock.operator_attributes._progress import StageProgress
 from penstock.operator_attributes._svg import svg
 from penstock.operator_attributes._theme import STATES, variables
-from penstock.operator_attributes._words import bytes_text, count, escape, role_text, seconds_text
+from penstock.operator_attributes._words import bytes_text, count, escape, place_text, role_text, seconds_text
 
 _STYLE = (
     variables(":root") + "*{box-sizing:border-box}html{color-scheme:light dark}"
@@ -17,9 +17,10 @@ _STYLE = (
     "main{max-width:1320px;margin:0 auto;padding:28px 20px 48px}"
     "h1{font-size:26px;line-height:1.25;margin:0;overflow-wrap:anywhere}h2{font-size:18px;margin:36px 0 10px}"
     ".lead{margin:4px 0 0;color:var(--soft)}"
-    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(165px,1fr));gap:12px;margin:22px 0 0;padding:0}"
-    ".tiles>div{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 16px}"
-    ".tiles dt{color:var(--soft);font-size:13px}.tiles dd{margin:2px 0 0;font-size:22px;font-weight:650}"
+    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(158px,1fr));gap:12px;margin:22px 0 0;padding:0}"
+    ".tiles>div{background:var(--card);border:1px solid var(--line);border-radius:12px;padding:12px 15px}"
+    ".tiles dt{color:var(--soft);font-size:13px}.tiles dd{margin:2px 0 0;font-size:21px;font-weight:650;"
+    "white-space:nowrap}"
     ".scroll{overflow-x:auto;background:var(--card);border:1px solid var(--line);border-radius:12px}"
     ".scroll:focus-visible{outline:3px solid var(--accent);outline-offset:2px}"
     ".scroll svg{display:block;margin:0 auto;height:auto}"
@@ -31,7 +32,7 @@ _STYLE = (
     ".legend i.batch{background:var(--batch);border-color:var(--batch-line)}"
     ".legend i.stream{background:var(--stream);border-color:var(--stream-line)}"
     "table{border-collapse:collapse;width:100%;font-size:14px}"
-    "caption{text-align:left;color:var(--soft);padding:12px 16px}"
+    "caption{text-align:left;color:var(--soft);padding:12px 15px}"
     "th,td{text-align:left;vertical-align:top;padding:9px 16px;border-top:1px solid var(--line)}"
     "thead th{color:var(--soft);font-weight:600;font-size:13px;white-space:nowrap}"
     "tbody th{font-weight:600}.number{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}"
@@ -40,6 +41,10 @@ _STYLE = (
     "overflow-wrap:anywhere}"
     ".operators{margin:0;padding:0;list-style:none}.operators li+li{margin-top:3px}.role{color:var(--soft)}"
     ".badge{display:inline-block;border-radius:11px;padding:1px 10px;font-size:13px;font-weight:600;white-space:nowrap}"
+    "tbody th.name{min-width:230px}td.name{min-width:150px}.operators{min-width:250px}"
+    "tr:target{background:var(--batch)}"
+    "a{color:inherit;text-underline-offset:3px}.bar{display:block;height:5px;margin:4px 0 0 auto;border-radius:3px;"
+    "background:var(--accent);min-width:2px}"
     ".error{color:var(--failed);margin-top:4px}.why{color:var(--soft);margin-top:4px;font-weight:400}"
     ".blocks td,.blocks th{font-weight:700}.blocks .mode{color:var(--dam)}"
     "footer{margin-top:36px;color:var(--soft);font-size:13px}"
@@ -61,7 +66,7 @@ def html(plan: StagePlan, progress: Mapping[str, StageProgress], estimate: Estim
         f'<header><h1>{name}</h1><p class="lead">{lead}</p></header>',
         _tiles(plan, progress, estimate),
         '<h2 id="plan">Plan</h2><div class="scroll" tabindex="0" role="region" aria-labelledby="plan">',
-        svg(plan, progress, estimate).rstrip(),
+        svg(plan, progress, estimate, linked=True).rstrip(),
         "</div>",
         _LEGEND,
         _stages(plan, progress),
@@ -91,23 +96,26 @@ def _tiles(plan: StagePlan, progress: Mapping[str, StageProgress], estimate: Est
     if estimate is not None:
         tiles.append(("Slot-seconds saved", f"{estimate.slot_seconds:,.0f}"))
         tiles.append(("State not held", bytes_text(estimate.state_bytes)))
-        tiles.append(("Saved per micro-batch", seconds_text(estimate.recomputed_seconds_per_batch)))
+        tiles.append(("Saved per batch", seconds_text(estimate.recomputed_seconds_per_batch)))
     items = "".join(f"<div><dt>{name}</dt><dd>{escape(value)}</dd></div>" for name, value in tiles)
     return f'<dl class="tiles">{items}</dl>'
 
 
 def _stages(plan: StagePlan, progress: Mapping[str, StageProgress]) -> str:
     vertices = {vertex.name: vertex for vertex in plan.vertices}
-    rows = [_stage(stage, vertices, progress.get(stage.id)) for stage in plan.stages]
+    longest = max((one.seconds for one in progress.values()), default=0.0)
+    rows = [_stage(stage, vertices, progress.get(stage.id), longest) for stage in plan.stages]
     numbers = [("Time", True), ("Rows", True), ("Size", True)] if progress else []
     columns = [("Stage", False), ("Runs as", False), *([("State", False)] if progress else []), ("After", False)]
     return _table("Stages", "In an order in which they can run.", [*columns, ("Operators", False), *numbers], rows)
 
 
-def _stage(stage: Stage, vertices: Mapping[str, Vertex], progress: StageProgress | None) -> str:
+def _stage(stage: Stage, vertices: Mapping[str, Vertex], progress: StageProgress | None, longest: float) -> str:
     kind = ("batch" if stage.bounded else "stream") + f"<br>{count(stage.slots, 'slot')}"
     kind += f'<br><span class="role">{"checkpointed" if stage.checkpointed else "no checkpoints"}</span>'
-    why = "".join(f'<div class="why">{escape(str(reason))}</div>' for reason in stage.reasons)
+    why = "".join(
+        f'<div class="why">{escape(reason.words())}{_place(reason.call_site)}</div>' for reason in stage.reasons
+    )
     if stage.merged:
         why += '<div class="why">merged: its regions would have waited for each other</div>'
     cells = [
@@ -118,21 +126,30 @@ def _stage(stage: Stage, vertices: Mapping[str, Vertex], progress: StageProgress
         error = f'<div class="error">{escape(progress.error)}</div>' if progress.error else ""
         attempts = f'<div class="role">attempt {progress.attempts}</div>' if progress.attempts > 1 else ""
         cells.append(f"<td>{_badge(progress)}{attempts}{error}</td>")
-    after = "<br>".join(escape(one) for one in stage.blocking_inputs) or '<span class="role">nothing</span>'
+    links = (f'<a href="#{escape(one)}">{escape(one)}</a>' for one in stage.blocking_inputs)
+    after = "<br>".join(links) or '<span class="role">nothing</span>'
     operators = "".join(
         f"<li>{escape(name)} <span class='role'>{role_text(vertices[name])}</span>"
-        + (f" <code>{escape(vertices[name].call_site)}</code>" if vertices[name].call_site else "")
+        + _place(vertices[name].call_site)
         + "</li>"
         for name in stage.vertices
     )
     cells += [f'<td class="id">{after}</td>', f'<td><ul class="operators">{operators}</ul></td>']
     if progress is not None:
         ran = progress.attempts > 0
-        cells.append(f'<td class="number">{seconds_text(progress.seconds) if ran else "–"}</td>')
+        # Bars are measured by the stage that takes longest, which 84 pixels stand for.
+        width = 84 * progress.seconds / longest if longest else 0.0
+        bar = f'<i class="bar" style="width:{width:.0f}px"></i>' if ran else ""
+        cells.append(f'<td class="number">{seconds_text(progress.seconds) if ran else "–"}{bar}</td>')
         cells.append(f'<td class="number">{"–" if progress.rows is None else f"{progress.rows:,}"}</td>')
         size = "–" if progress.size_bytes is None else bytes_text(progress.size_bytes)
         cells.append(f'<td class="number">{size}</td>')
-    return f"<tr>{''.join(cells)}</tr>"
+    return f'<tr id="{escape(stage.id)}">{"".join(cells)}</tr>'
+
+
+def _place(call_site: str) -> str:
+    """The end of the path is enough to find a line; all of it shows up under the pointer."""
+    return f' <code title="{escape(call_site)}">{escape(place_text(call_site))}</code>' if call_site else ""
 
 
 def _badge(progress: StageProgress) -> str:

@@ -56,11 +56,15 @@ class BlockingReason:
     """True when nothing blocks, and its records are handed over so that it need not be done twice."""
 
     def __str__(self) -> str:
+        return self.words(at(self.call_site))
+
+    def words(self, place: str = "") -> str:
+        """The reason with a place, or without one where that is told beside it."""
         if self.handed_over:
-            return f"{self.vertex!r} is done once, and handed over to what needs it later{at(self.call_site)}"
+            return f"{self.vertex!r} is done once, and handed over to what needs it later{place}"
         if self.declared:
-            return f"an edge of {self.vertex!r} is declared blocking{at(self.call_site)}"
-        text = f"{self.operator!r} emits only after the end of its input{at(self.call_site)}"
+            return f"an edge of {self.vertex!r} is declared blocking{place}"
+        text = f"{self.operator!r} emits only after the end of its input{place}"
         return text if self.operator == self.vertex else f"{text}, and {self.vertex!r} is chained with it"
 
 

@@ -29,7 +29,8 @@ _STYLE = (
     variables(".ps")
     + ".ps{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:13px}"
     ".ps text{fill:var(--ink)}.ps .soft{fill:var(--soft);font-size:11.5px}.ps .name{font-weight:600}"
-    ".ps .title{font-weight:700;font-size:15px}.ps .batch{fill:var(--batch);stroke:var(--batch-line)}"
+    ".ps .title{font-weight:700;font-size:15px}.ps a:hover text{text-decoration:underline}"
+    ".ps .batch{fill:var(--batch);stroke:var(--batch-line)}"
     ".ps .stream{fill:var(--stream);stroke:var(--stream-line)}.ps .node{fill:var(--node);stroke:var(--node-line)}"
     ".ps .flow{fill:none;stroke:var(--flow);stroke-width:1.75}.ps .flow-head{fill:var(--flow)}"
     ".ps .blocking{fill:none;stroke:var(--dam);stroke-width:4.5}.ps .blocking-head{fill:var(--dam)}"
@@ -58,8 +59,13 @@ class _Box:
     height: float
 
 
-def svg(plan: StagePlan, progress: Mapping[str, StageProgress], estimate: Estimate | None = None) -> str:
-    """A picture that stands for itself: its colours follow the reader's preference, its words can be read aloud."""
+def svg(
+    plan: StagePlan, progress: Mapping[str, StageProgress], estimate: Estimate | None = None, *, linked: bool = False
+) -> str:
+    """A picture that stands for itself: its colours follow the reader's preference, its words can be read aloud.
+
+    With `linked`, the title of each stage leads to the element whose id is the stage's, on the page around it.
+    """
     vertices = {vertex.name: vertex for vertex in plan.vertices}
     within: dict[str, list[PlannedEdge]] = {stage.id: [] for stage in plan.stages}
     for edge in plan.edges:
@@ -87,7 +93,7 @@ def svg(plan: StagePlan, progress: Mapping[str, StageProgress], estimate: Estima
         f'<g transform="translate({_MARGIN:.0f} {_MARGIN:.0f})">',
     ]
     for box, corner in zip(boxes, outside.boxes, strict=True):
-        parts += _draw_stage(box, corner, vertices, progress.get(box.stage.id))
+        parts += _draw_stage(box, corner, vertices, progress.get(box.stage.id), linked=linked)
     parts += _draw_between(boxes, outside, between)
     return "".join([*parts, "</g></svg>"]) + "\n"
 
@@ -109,7 +115,7 @@ def _badge(progress: StageProgress | None) -> str:
 
 
 def _badge_width(words: str) -> float:
-    return 28 + 7.2 * len(words)
+    return 36 + 7.6 * len(words)
 
 
 def _node_width(vertex: Vertex) -> float:
@@ -158,7 +164,9 @@ def _place(box: _Box, corner: Point, point: Point) -> Point:
     return corner[0] + _PADDING + shift + point[0], corner[1] + box.head + _PADDING - 8 + point[1]
 
 
-def _draw_stage(box: _Box, corner: Point, vertices: Mapping[str, Vertex], progress: StageProgress | None) -> list[str]:
+def _draw_stage(
+    box: _Box, corner: Point, vertices: Mapping[str, Vertex], progress: StageProgress | None, *, linked: bool
+) -> list[str]:
     stage, (x, y) = box.stage, corner
     kind = "batch" if stage.bounded else "stream"
     facts = box.facts
@@ -166,7 +174,9 @@ def _draw_stage(box: _Box, corner: Point, vertices: Mapping[str, Vertex], progre
     parts = [
         f"<g><title>{escape(f'{stage.id}: {stage.name}. {facts}. {stage.reason}')}</title>",
         f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="14"/>',
-        f'<text class="title" x="{x + _PADDING:.1f}" y="{y + 27:.1f}">{escape(title)}</text>',
+        (f'<a href="#{escape(stage.id)}">' if linked else "")
+        + f'<text class="title" x="{x + _PADDING:.1f}" y="{y + 27:.1f}">{escape(title)}</text>'
+        + ("</a>" if linked else ""),
         f'<text class="soft" x="{x + _PADDING:.1f}" y="{y + 46:.1f}">{escape(facts)}</text>',
     ]
     if progress is not None:

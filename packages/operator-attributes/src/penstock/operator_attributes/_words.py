@@ -26,6 +26,11 @@ def shorten(text: str, length: int) -> str:
     return f"{text[:head]}…{text[len(text) - (length - 1 - head) :]}"
 
 
+def place_text(call_site: str) -> str:
+    """The end of a call site that tells it from others: `jobs/flights.py:12` of a longer path."""
+    return "/".join(call_site.replace("\\", "/").split("/")[-2:])
+
+
 def count(number: int, word: str) -> str:
     """`1 stage`, `2 stages`."""
     return f"{number:,} {word}" + ("" if number == 1 else "s")
