@@ -5,6 +5,8 @@ import time
 from pathlib import Path
 from typing import IO
 
+from penstock.spark_plugin.errors import StoreUnusableError
+
 try:
     import fcntl
 except ImportError:  # pragma: no cover - no file locks here
@@ -19,10 +21,13 @@ class FileLock:
         self._file: IO[str] | None = None
 
     def acquire(self, *, wait: bool = False) -> bool:
-        """Take the lock; False if another holds it, unless told to wait."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Take the lock; False if another holds it, unless told to wait.
+
+        Raises:
+            StoreUnusableError: Its file cannot be made or written.
+        """
         while True:
-            file = self.path.open("a+")
+            file = self._open()
             if fcntl is None:
                 break
             try:
@@ -46,6 +51,13 @@ class FileLock:
             return self.path.read_text().strip() or "another driver"
         except OSError:
             return "another driver"
+
+    def _open(self) -> IO[str]:
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            return self.path.open("a+")
+        except OSError as error:
+            raise StoreUnusableError(str(self.path.parent), error.strerror or str(error)) from error
 
     def _is(self, file: IO[str]) -> bool:
         try:

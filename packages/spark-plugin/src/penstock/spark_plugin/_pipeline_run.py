@@ -133,6 +133,6 @@ class PipelineRun:
 
 
 def words(error: BaseException) -> str:
-    """The first line of an error."""
+    """The first line of an error, and what was noted on it: whose function it came from."""
     text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:500]
+    return "; ".join([text.splitlines()[0][:500], *getattr(error, "__notes__", ())])

@@ -111,7 +111,7 @@ class StageBuilder:
     def writer(self, stage: Stage, name: str) -> Any:
         """What a sink's function gives for its inputs."""
         with self._lock:
-            return self._declared[name].function(*self._inputs(stage, name, {}))
+            return _call(self._declared[name], *self._inputs(stage, name, {}))
 
     def _build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
         if name not in built:
@@ -119,7 +119,7 @@ class StageBuilder:
             if one.kind is VertexKind.SOURCE:
                 built[name] = self._source(name)
             else:
-                built[name] = _frame(one, one.function(*self._inputs(stage, name, built)))
+                built[name] = _frame(one, _call(one, *self._inputs(stage, name, built)))
         return built[name]
 
     def _inputs(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> list[DataFrame]:
@@ -154,14 +154,24 @@ class StageBuilder:
     def _source(self, name: str) -> DataFrame:
         if name not in self._sources:
             one = self._declared[name]
-            frame = _frame(one, one.function(self._spark))
+            frame = _frame(one, _call(one, self._spark))
             if frame.isStreaming == one.bounded:
                 said, is_ = ("bounded", "a stream") if one.bounded else ("unbounded", "not a stream")
                 raise PipelineDefinitionError(
-                    f"source {name!r} ({one.call_site}) is declared {said}, but its DataFrame is {is_}"
+                    f"source {name!r} ({one.call_site}) is declared {said}, but its DataFrame is {is_}: "
+                    f"declare it with bounded={not one.bounded}, or read it with "
+                    f"`spark.{'read' if one.bounded else 'readStream'}`"
                 )
             self._sources[name] = frame
         return self._sources[name]
+
+
+def _call(one: Declared, *arguments: object) -> Any:
+    try:
+        return one.function(*arguments)
+    except Exception as error:
+        error.add_note(f"in {one.name!r} ({one.call_site})")
+        raise
 
 
 def _frame(one: Declared, value: object) -> DataFrame:

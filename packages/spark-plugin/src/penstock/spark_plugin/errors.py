@@ -15,6 +15,7 @@ SparkPluginError
    |- PipelineDefinitionError       declared in a way that cannot run
    |- StageFailedError              a stage failed for the last time that it may
    |- StoreInUseError               another driver runs on the store
+   |- StoreUnusableError            the store's folder cannot be made or written
    `- SchedulerUnavailableError     the stage scheduler cannot be asked
 ```
 """
@@ -136,9 +137,23 @@ class StoreInUseError(PipelineError):
     """Another driver runs a pipeline on the same store."""
 
     def __init__(self, store: str, holder: str) -> None:
-        super().__init__(f"the store {store} is in use by {holder}")
+        super().__init__(
+            f"the store {store} is in use by {holder}: stop that driver, or give this pipeline a `store=` of its own"
+        )
         self.store = store
         self.holder = holder
+
+
+class StoreUnusableError(PipelineError):
+    """The folder of a store cannot be made or written."""
+
+    def __init__(self, folder: str, reason: str) -> None:
+        super().__init__(
+            f"the store's folder {folder} cannot be used ({reason}): `store=` takes a folder that exists or can be "
+            "made, in which this driver and all executors may write"
+        )
+        self.folder = folder
+        self.reason = reason
 
 
 class SchedulerUnavailableError(PipelineError):
