@@ -8,6 +8,7 @@ import struct
 import subprocess
 import xml.etree.ElementTree as ET
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -244,15 +245,17 @@ def _predict(kind: int, left: int, up: int, corner: int) -> int:
 
 
 @needs_browser
-def test_the_page_is_drawn_by_a_real_browser(tmp_path: Path) -> None:
-    """A screenshot shows the dam, both kinds of stages, and nothing beyond the right edge but what scrolls."""
+@pytest.mark.parametrize(("theme", "preference"), [(LIGHT, 1), (DARK, 0)], ids=["light", "dark"])
+def test_the_page_is_drawn_by_a_real_browser(tmp_path: Path, theme: Mapping[str, str], preference: int) -> None:
+    """A screenshot shows the dam and both kinds of stages, in the colours that the reader prefers."""
     shot = tmp_path / "page.png"
-    browse(tmp_path, page(), "--window-size=800,700", f"--screenshot={shot}")
+    prefers = f"--blink-settings=preferredColorScheme={preference}"
+    browse(tmp_path, page(), "--window-size=800,700", prefers, f"--screenshot={shot}")
     width, size, rows = pixels(shot.read_bytes())
     assert width == 800
     colours = {row[place : place + 3].hex() for row in rows for place in range(0, len(row), size)}
     for name in ("page", "card", "ink", "dam", "batch", "stream"):
-        assert LIGHT[name][1:] in colours, name
+        assert theme[name][1:] in colours, name
 
 
 @needs_browser
@@ -263,8 +266,24 @@ def test_the_browser_finds_no_markup_in_names(tmp_path: Path) -> None:
     assert "onerror=alert(1)&gt;" in seen
 
 
+def fifty_stages() -> str:
+    graph = JobGraph("fifty stages")
+    graph.add_source("table", boundedness=Boundedness.BOUNDED, call_site="/home/someone/a/very/long/path/to/jobs.py:1")
+    for number in range(49):
+        before = "table" if number < 5 else f"summary_{number // 2}"
+        graph.add_operator(f"summary_{number}", before, keyed=True, window=END_OF_STREAM)
+    graph.add_source("live", boundedness=Boundedness.UNBOUNDED)
+    graph.add_operator("joined", "live", *(f"summary_{number}" for number in range(40, 49)))
+    graph.add_sink("out", "joined")
+    plan = compile(graph)
+    state = StageProgress(state=StageState.FINISHED, attempts=12, seconds=4_321.5, rows=10**9, size_bytes=10**12)
+    progress = {stage.id: state for stage in plan.stages}
+    return plan.html(progress, estimate=estimate(plan, measures_of(progress)))
+
+
 @needs_browser
-def test_words_fit_their_boxes_in_the_browser(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [page(), fifty_stages()], ids=["four stages", "fifty stages"])
+def test_words_fit_their_boxes_in_the_browser(tmp_path: Path, text: str) -> None:
     """As the browser measures them, with the font that it has; and the page never scrolls sideways as a whole."""
     script = """
       const out = [];
@@ -286,7 +305,7 @@ def test_words_fit_their_boxes_in_the_browser(tmp_path: Path) -> None:
     policy = re.compile(r"<meta http-equiv=[^>]*>")
     seen = browse(
         tmp_path,
-        policy.sub("", page()).replace("</body>", f"<script>{script}</script></body>"),
+        policy.sub("", text).replace("</body>", f"<script>{script}</script></body>"),
         "--window-size=500,700",
         "--dump-dom",
     )
