@@ -62,12 +62,29 @@ class ClassicPlans:
         return digest(frame._jdf.schema().json(), _plan_text(frame), *_functions(plan))
 
     def files(self, frame: DataFrame) -> list[str] | None:
-        leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-        names = [leaf.nodeName().split()[0] for leaf in _items(leaves)]
+        leaves = _items(frame._jdf.queryExecution().analyzed().collectLeaves())
+        names = [leaf.nodeName().split()[0] for leaf in leaves if not _is_kinesis(leaf)]
         if not _KNOWN_LEAVES.issuperset(names):
             return None
         files = frame.inputFiles()
         return None if "LogicalRelation" in names and not files else files
+
+    def streams(self, frame: DataFrame) -> list[Mapping[str, str]]:
+        leaves = _items(frame._jdf.queryExecution().analyzed().collectLeaves())
+        return [_options(leaf) for leaf in leaves if _is_kinesis(leaf)]
+
+
+def _is_kinesis(leaf: Any) -> bool:
+    return str(leaf.nodeName()) == "DataSourceV2Relation" and str(leaf.table().name()) == "kinesis"
+
+
+def _options(leaf: Any) -> Mapping[str, str]:
+    entries = leaf.options().asCaseSensitiveMap().entrySet().iterator()
+    found = {}
+    while entries.hasNext():
+        entry = entries.next()
+        found[str(entry.getKey())] = str(entry.getValue())
+    return found
 
 
 def _read(plan: Any, numbers: Iterator[int]) -> PlanNode:

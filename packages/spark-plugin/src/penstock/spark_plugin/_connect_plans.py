@@ -77,6 +77,9 @@ class ConnectPlans:
         answer = _session(frame).client._analyze(method="input_files", plan=Plan(root=relation))
         return list(answer.input_files or ()) or None
 
+    def streams(self, frame: DataFrame) -> list[Mapping[str, str]]:
+        return []  # a plan that reads Kinesis is one whose rows cannot be seen
+
 
 class ConnectServer:
     """See `Server`."""

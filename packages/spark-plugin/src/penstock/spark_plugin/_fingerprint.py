@@ -6,6 +6,7 @@ from urllib.parse import unquote, urlsplit
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark_plugin._code_fingerprint import digest, unique
+from penstock.spark_plugin._kinesis_fingerprint import kinesis_fingerprint
 from penstock.spark_plugin._plans import plans_of
 
 _SESSION_SETTINGS = (
@@ -23,10 +24,14 @@ def session_fingerprint(spark: SparkSession) -> str:
 def source_fingerprint(frame: DataFrame) -> str:
     """Of what a bounded source reads: its plan, and the path, size and modification time of each of its files.
 
+    Of a bounded read of Kinesis: its stream, and both of its ends.
+
     Unique for a source whose rows cannot be seen from here: a database, a topic, an RDD, a file of another machine.
     """
     files = plans_of(frame).files(frame)
     stamps = [_file_stamp(url) for url in sorted(files or ())]
+    if files is not None and None not in stamps:
+        stamps += [kinesis_fingerprint(options) for options in plans_of(frame).streams(frame)]
     if files is None or None in stamps:
         return unique()
     return digest(plan_fingerprint(frame), *(stamp or "" for stamp in stamps))

@@ -36,7 +36,10 @@ class Plans(Protocol):
         """Of what a DataFrame does to its sources: its plan, and the Python functions in it."""
 
     def files(self, frame: DataFrame) -> Sequence[str] | None:
-        """URLs of the files that a DataFrame reads; None where it reads rows that cannot be seen."""
+        """URLs of the files that a DataFrame reads; None where it reads rows that cannot be seen, but for Kinesis."""
+
+    def streams(self, frame: DataFrame) -> Sequence[Mapping[str, str]]:
+        """Options of the bounded reads of Kinesis in it, in the order of the plan; none where `files` is None."""
 
 
 def is_connect(session_or_frame: object) -> bool:

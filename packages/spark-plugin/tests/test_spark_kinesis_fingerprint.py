@@ -1,0 +1,106 @@
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.operator_attributes import OperatorAttributes, StageState
+from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._kinesis_fingerprint import kinesis_fingerprint
+
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+PAST = "2024-11-01T00:00:00Z"
+
+
+def counted(store: Path, options: dict[str, str]) -> Pipeline:
+    pipeline = Pipeline("counted", store=store)
+
+    @pipeline.source(bounded=True)
+    def history(spark: SparkSession) -> DataFrame:
+        return spark.read.format("kinesis").options(**options).load()
+
+    @pipeline.op(attributes=FULL_DAM)
+    def counts(history: DataFrame) -> DataFrame:
+        return history.groupBy("shardId").count()
+
+    @pipeline.sink()
+    def out(counts: DataFrame) -> Any:
+        return counts.write.format("noop").mode("overwrite")
+
+    return pipeline
+
+
+def test_a_stage_over_a_bounded_read_is_used_again_until_its_end_moves(
+    spark: SparkSession, make_stream: Callable[[int], Any], tmp_path: Path
+) -> None:
+    """By sequence numbers and by a seam; a read up to now runs each time."""
+    source = make_stream(1)
+    source.put(20)
+    shard, numbers = "shardId-000000000000", [number for _, number in source.put_keys]
+
+    def state(**options: str) -> tuple[StageState, int | None]:
+        run = counted(tmp_path / "store", source.options(**options)).run(spark)
+        return run.states["counts"], run.progress[run.plan.stages[0].id].rows
+
+    first, second = (json.dumps({shard: numbers[index]}) for index in (4, 9))
+    assert state(endingPosition=first)[0] is StageState.FINISHED
+    source.put(5)
+    assert state(endingPosition=first)[0] is StageState.REUSED
+    assert state(endingPosition=second)[0] is StageState.FINISHED
+    seam = str(tmp_path / "seam.json")
+    assert state(boundedUntil=seam)[0] is StageState.FINISHED
+    source.put(5)
+    assert state(boundedUntil=seam)[0] is StageState.REUSED
+    assert [state()[0] for _ in range(2)] == [StageState.FINISHED] * 2
+
+
+def test_facts_have_a_fingerprint_and_moments_have_none(make_stream: Callable[[int], Any]) -> None:
+    """Times that are over, sequence numbers, and a beginning at the stream's; not now, LATEST, or what is to come."""
+    source = make_stream(1)
+    now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+
+    def of(**options: str) -> str | None:
+        return kinesis_fingerprint(source.options(**options), clock=lambda: now)
+
+    until = {"endingTimestamp": PAST}
+    facts = [
+        of(**until),
+        of(endingTimestamp="2024-11-02T00:00:00Z"),
+        of(**until, initialPosition=f"AT_TIMESTAMP {PAST}"),
+        of(**until, initialPosition=json.dumps({"shardId-000000000000": "12"})),
+        of(endingPosition=json.dumps({"shardId-000000000000": "13"})),
+        of(endingPosition="TRIM_HORIZON"),
+    ]
+    assert None not in facts
+    assert len(set(facts)) == len(facts)
+    assert of(**until, initialPosition="TRIM_HORIZON", maxPartitions="3") == facts[0]
+    shard_end = {"version": 1, "streams": {source.name: {"shardId-000000000000": {"type": "SHARD_END"}}}}
+    moments = [
+        of(),
+        of(endingPosition="now"),
+        of(**until, initialPosition="LATEST"),
+        of(endingTimestamp="2026-01-02T00:00:00Z"),
+        of(endingTimestamp="2025-12-31T23:59:59Z"),
+        of(endingPosition=json.dumps(shard_end)),
+    ]
+    assert moments == [None] * len(moments)
+
+
+def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], Any], until: Callable[..., None]) -> None:
+    """It has the name and the ARN of the one before, and other records."""
+    source = make_stream(1)
+    before = kinesis_fingerprint(source.options(endingTimestamp=PAST))
+    assert kinesis_fingerprint(source.options(endingTimestamp=PAST)) == before
+    source.client.delete_stream(StreamName=source.name)
+
+    def is_gone() -> bool:
+        return source.name not in source.client.list_streams()["StreamNames"]
+
+    until(is_gone, "the stream is not deleted")
+    source.client.create_stream(StreamName=source.name, ShardCount=1)
+    until(
+        lambda: kinesis_fingerprint(source.options(endingTimestamp=PAST)) not in (None, before),
+        "it looks like the one before",
+    )
