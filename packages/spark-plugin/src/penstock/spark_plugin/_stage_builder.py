@@ -8,9 +8,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
 from penstock.spark_plugin._code_fingerprint import digest, function_fingerprint
+from penstock.spark_plugin._committed_rows import read_committed
 from penstock.spark_plugin._fingerprint import session_fingerprint, source_fingerprint
 from penstock.spark_plugin._pipeline import Declared
 from penstock.spark_plugin._run_pins import Pin
+from penstock.spark_plugin._session_jobs import jobs_of
 from penstock.spark_plugin._stage_store import StageFolder, StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -132,7 +134,7 @@ class StageBuilder:
         ]
 
     def _committed(self, stage: Stage, vertex: str, reader: Stage) -> DataFrame:
-        frame = self._spark.read.parquet(str(self.folder(stage).output(vertex)))
+        frame = read_committed(self._spark, self.folder(stage).output(vertex))
         order = self._declared[vertex].order
         if reader.bounded and order is not None:
             # Files are read side by side, in no order.
@@ -145,11 +147,11 @@ class StageBuilder:
 
     def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageFolder) -> DataFrame:
         """The rows as a join by these keys wants them: what is not sent to all tasks is else shuffled in each batch."""
-        conf = self._spark._jsparkSession.sessionState().conf()  # the public one gives texts such as 10MB
+        jobs = jobs_of(self._spark)
         committed = folder.committed()
-        if not keys or committed is None or committed.size_bytes <= conf.autoBroadcastJoinThreshold():
+        if not keys or committed is None or committed.size_bytes <= jobs.broadcast_bytes():
             return frame
-        return frame.repartition(conf.numShufflePartitions(), *keys).sortWithinPartitions(*keys)
+        return frame.repartition(jobs.shuffle_partitions(), *keys).sortWithinPartitions(*keys)
 
     def _source(self, name: str) -> DataFrame:
         if name not in self._sources:

@@ -125,7 +125,9 @@ class StageStore:
 
     def pin(self, pins: RunPins) -> None:
         """Declare what the present run uses."""
-        pins.write(self._pins)
+        # Most runs go on with what is pinned; a file takes some 10 ms to reach the disk.
+        if pins != self.pins():
+            pins.write(self._pins)
 
     def checkpoint(self, sink: str) -> Path:
         """The checkpoint of a live stage's query."""
