@@ -7,7 +7,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -53,13 +53,20 @@ def fresh(name: str) -> Path:
 
 
 @functools.cache
-def table(rows: int, keys: int, files: int = 4) -> str:
-    """A Parquet table of `k` and `v`; every key about equally often."""
+def table(rows: int, keys: int, files: int = 4, *, text: bool = False) -> str:
+    """A Parquet table of `k` (or `name`, the same as text) and `v`; every key about equally often."""
     path = str(fresh("table"))
     spark = session()
-    key = (F.col("id") * 7919 % keys).alias("k")
-    spark.range(rows, numPartitions=files).select(key, (F.col("id") % 1000).alias("v")).write.parquet(path)
+    key = F.col("id") * 7919 % keys
+    value = (F.col("id") % 1000).alias("v")
+    columns = (name_of(key) if text else key.alias("k"), value)
+    spark.range(rows, numPartitions=files).select(*columns).write.parquet(path)
     return path
+
+
+def name_of(key: Column) -> Column:
+    """A key as text, in the column `name`."""
+    return F.format_string("key-%06d", key).alias("name")
 
 
 @functools.cache

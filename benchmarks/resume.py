@@ -1,4 +1,4 @@
-"""The case of `hatch run bench resume`: from a restart to the first live row, with and without committed stages."""
+"""The cases of `hatch run bench resume`: from a restart to the first live row, with and without committed stages."""
 
 import threading
 import time
@@ -9,14 +9,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as everybody writes it
 
 from benchmarks import _spark_jobs as jobs
+from benchmarks import _spark_statistics as aggregates
 from benchmarks._harness import Case, interleave
 from penstock.spark_plugin import run_staged
 
-_ROWS, _KEYS = 20_000_000, 10_000
-
 
 def run(rounds: int) -> Iterator[Case]:
-    """A driver whose session is up, with rows waiting in the stream."""
+    """A driver whose session is up, with rows waiting in the stream; usual statistics, and the lightest ones."""
+    yield _case(aggregates.by_name, "", rounds)
+    yield _case(aggregates.light, "light-", rounds)
+
+
+def _case(joined: aggregates.Joined, prefix: str, rounds: int) -> Case:
     store, incoming = jobs.fresh("store"), jobs.fresh("incoming")
     jobs.session().range(1_000).select(F.col("id").alias("k")).coalesce(1).write.parquet(str(incoming))
     (part,) = incoming.glob("part-*")
@@ -29,8 +33,7 @@ def run(rounds: int) -> Iterator[Case]:
             if frame.take(1):
                 seen.set()
 
-        totals = jobs.session().read.parquet(jobs.table(_ROWS, _KEYS)).groupBy("k").agg(F.avg("v"), F.max("v"))
-        rows = jobs.session().readStream.schema("k long").parquet(str(incoming)).join(totals, "k")
+        rows = joined(jobs.session().readStream.schema("k long").parquet(str(incoming)))
         began = time.perf_counter()
         run = run_staged(rows.writeStream.foreachBatch(write), store=store, resume=resume)
         if not seen.wait(300):
@@ -39,8 +42,8 @@ def run(rounds: int) -> Iterator[Case]:
         run.stop()
         return seconds
 
-    yield interleave(
-        "fresh-over-resumed",
+    return interleave(
+        f"{prefix}fresh-over-resumed",
         lambda: first_row(resume=False),
         lambda: first_row(resume=True),
         peer_name="resumed",
