@@ -56,6 +56,9 @@ BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "throttle": (throttle.run, "goodput and throttles over a stream's limit, against AIMD x0.5 and async-kinesis"),
 }
 
+_FEWER_ROUNDS: Mapping[str, int] = {"cogroup": 1}
+"""Of benchmarks whose rounds take minutes."""
+
 
 def print_table(name: str, cases: list[Case], console: Console) -> None:
     """Show medians and the ratio of each case."""
@@ -81,10 +84,11 @@ def main() -> None:
         prog="bench", description=__doc__, epilog=f"benchmarks:\n{names}", formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("name", choices=sorted(BENCHMARKS))
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="interleaved rounds; default: %(default)s")
+    fewer = ", ".join(f"{name} {rounds}" for name, rounds in _FEWER_ROUNDS.items())
+    parser.add_argument("--rounds", type=int, help=f"interleaved rounds; default: {ROUNDS}, {fewer}")
     arguments = parser.parse_args()
     run, _ = BENCHMARKS[arguments.name]
-    cases = list(run(arguments.rounds))
+    cases = list(run(arguments.rounds or _FEWER_ROUNDS.get(arguments.name, ROUNDS)))
     print_table(arguments.name, cases, Console())
     for case in cases:
         print(case.line(arguments.name))
