@@ -230,3 +230,41 @@ def test_both_ways_to_group_two_inputs_agree(
     for stream in results:
         rows_found = spark.read.parquet(str(folder / stream.name)).collect()
         assert ordered((row["k"], row["l"] or 0, row["r"] or 0) for row in rows_found) == expected
+
+
+def test_rows_are_reduced_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+    """Dates, decimals, times in any zone, and what is nested, go through Python and back."""
+    spark.conf.set("spark.sql.session.timeZone", "GMT+02:00")
+    try:
+        values = [
+            "1 as k",
+            "timestamp'2024-03-10 08:00:00' as at",
+            "timestamp_ntz'2024-03-10 08:00:00' as clock",
+            "date'2024-01-01' as day",
+            "1.25bd as price",
+            "'a' as word",
+            "X'00ff' as bytes",
+            "array(1, null) as numbers",
+            "map('b', timestamp'2024-01-01 00:00:00') as times",
+            "struct(timestamp'2024-01-01 00:00:00' as at) as nested",
+        ]
+        pipeline = Pipeline("kinds", store=tmp_path / "store")
+
+        @pipeline.source(bounded=True)
+        def rows(spark: SparkSession) -> DataFrame:
+            return spark.range(0, 2, 1, 1).selectExpr(*values)
+
+        stream = pipeline.stream("rows")
+        results = [
+            stream.key_by("k").window(AT_END).reduce(lambda one, other: other, name="window"),
+            stream.full_window_partition().reduce(lambda one, other: other, name="partition"),
+        ]
+        for result in results:
+            path = str(tmp_path / result.name)
+            result.write_to(f"{result.name}_out", format="parquet", mode="overwrite", options={"path": path})
+        pipeline.run(spark)
+        expected = spark.range(1).selectExpr(*values).collect()
+        assert spark.read.parquet(str(tmp_path / "window")).collect() == expected
+        assert spark.read.parquet(str(tmp_path / "partition")).collect() == expected
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")

@@ -166,7 +166,7 @@ class WindowedStream:
     def reduce(self, function: ReduceFunction, *, name: str) -> DataStream:
         """Combine the rows of each window two by two, until one is left.
 
-        Rows are dictionaries by column, of Python's own values: None where there is none.
+        Rows are dictionaries by column, of Python's own values: None where there is none, times in UTC.
         """
         window = self._window
 

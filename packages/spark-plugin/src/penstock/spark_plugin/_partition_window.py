@@ -55,7 +55,7 @@ class PartitionWindowedStream:
         return self._stream._add(aggregate, name=name, keyed=bool(keys), attributes=_FULL_DAM, keys=keys)
 
     def reduce(self, function: ReduceFunction, *, name: str) -> "DataStream":
-        """Combine the rows of each partition two by two, until one is left; rows are dictionaries by column."""
+        """Combine the rows of each partition two by two, until one is left. Rows are as of a window's `reduce`."""
         keys = self._keys
 
         def reduce(frame: DataFrame) -> DataFrame:
