@@ -1,0 +1,141 @@
+"""A back-fill and the stream that goes on from it, over random histories on a clock that is moved by hand."""
+
+import asyncio
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsOptions
+from penstock.efo_consumer import Consumer, ShardPosition, StreamPositions
+from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._batch_reader import KinesisBatchReader
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._initial_positions import initial_positions
+from penstock.spark_plugin._seam import seam_millis
+from penstock.spark_plugin.testing import endpoint_options
+
+DEADLINE = 60
+Key = tuple[str, str]
+
+
+@pytest.fixture(scope="module")
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(scope="module")
+def emulator(clock: ManualClock) -> Iterator[RunningEmulator]:
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        yield emulator
+
+
+class History:
+    """What happens to a stream, at times that are chosen."""
+
+    def __init__(self, emulator: RunningEmulator, clock: ManualClock, name: str, chance: random.Random) -> None:
+        self.client: Any = emulator.client()
+        self.name = name
+        self.options = endpoint_options(emulator.endpoint_url, name)
+        self.clock = clock
+        self.chance = chance
+        self.keys: list[Key] = []
+        self.client.create_stream(StreamName=name, ShardCount=2)
+
+    @property
+    def millis(self) -> int:
+        return round(self.clock.time() * 1000)
+
+    def put(self, count: int) -> None:
+        records = [{"Data": b"x", "PartitionKey": str(self.chance.random())} for _ in range(count)]
+        answers = self.client.put_records(StreamName=self.name, Records=records)["Records"]
+        self.keys += [(one["ShardId"], one["SequenceNumber"]) for one in answers]
+
+    def reshard(self) -> None:
+        shards = self.client.list_shards(StreamName=self.name, ShardFilter={"Type": "AT_LATEST"})["Shards"]
+        shards.sort(key=lambda one: int(one["HashKeyRange"]["StartingHashKey"]))
+        if len(shards) > 1 and self.chance.random() < 0.5:
+            first = self.chance.randrange(len(shards) - 1)
+            merged = {"ShardToMerge": shards[first]["ShardId"], "AdjacentShardToMerge": shards[first + 1]["ShardId"]}
+            self.client.merge_shards(StreamName=self.name, **merged)
+            return
+        one = self.chance.choice(shards)
+        low, high = (int(one["HashKeyRange"][f"{end}HashKey"]) for end in ("Starting", "Ending"))
+        middle = str((low + high) // 2)
+        self.client.split_shard(StreamName=self.name, ShardToSplit=one["ShardId"], NewStartingHashKey=middle)
+
+    def step(self) -> None:
+        match self.chance.choice(("put", "put", "put", "wait", "wait", "reshard")):
+            case "put":
+                self.put(self.chance.randint(1, 9))
+            case "wait":
+                self.clock.advance(self.chance.choice((0.001, 0.001, 0.002, 0.4, 3.0)))
+            case _:
+                self.reshard()
+
+
+def back_filled(options: KinesisOptions) -> list[Key]:
+    reader = KinesisBatchReader(options)
+    return [
+        key
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for key in zip(batch.column("shardId").to_pylist(), batch.column("sequenceNumber").to_pylist(), strict=True)
+    ]
+
+
+async def streamed(options: KinesisOptions, positions: StreamPositions, count: int) -> list[Key]:
+    """What a query reads that begins there, until it has so many and the stream gives no more."""
+    found: list[Key] = []
+    aws: AwsOptions = aws_options(options)
+    async with Consumer(list(options.stream_name), start=positions, checkpoints=None, aws=aws) as consumer:
+        try:
+            async with asyncio.timeout(DEADLINE):
+                while len(found) < count:
+                    found += await _batch(consumer)
+            async with asyncio.timeout(1):
+                while True:
+                    found += await _batch(consumer)
+        except TimeoutError:
+            return found
+
+
+async def _batch(consumer: Consumer) -> list[Key]:
+    batch = await anext(aiter(consumer))
+    rows = batch.records
+    return list(zip(rows.column("shardId").to_pylist(), rows.column("sequenceNumber").to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_nothing_is_lost_or_doubled_at_a_seam_of_any_history(
+    emulator: RunningEmulator, clock: ManualClock, tmp_path: Path, seed: int
+) -> None:
+    """Records before, in and after the millisecond of the seam, splits and merges on both sides and in that very
+    millisecond: each record is in the back-fill or in the stream, and those of one shard keep their order."""
+    chance = random.Random(seed)
+    history = History(emulator, clock, f"history-{seed}", chance)
+    for _ in range(chance.randint(1, 12)):
+        history.step()
+    history.put(3)
+    path = tmp_path / "seam.json"
+    at = StreamPositions({history.name: {"shardId-000000000000": ShardPosition.at_timestamp(history.millis)}})
+    seam_millis(path, lambda: at, clock=lambda: 0.0)
+    history.put(3)
+    if chance.random() < 0.5:
+        history.reshard()
+        history.put(3)
+    for _ in range(chance.randint(1, 12)):
+        history.step()
+    clock.advance(3)
+    past = KinesisOptions.parse({**history.options, "boundedUntil": str(path)})
+    live = KinesisOptions.parse({**history.options, "continueFrom": str(path)})
+    before = await asyncio.to_thread(back_filled, past)
+    positions = await asyncio.to_thread(initial_positions, live)
+    after = await streamed(live, positions, len(history.keys) - len(before))
+    assert sorted(before + after) == sorted(history.keys)
+    for shard in {shard for shard, _ in history.keys}:
+        numbers = [int(number) for one, number in before + after if one == shard]
+        assert numbers == sorted(numbers)
