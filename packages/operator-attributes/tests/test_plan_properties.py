@@ -261,6 +261,25 @@ def test_no_stage_starts_before_all_of_its_blocking_inputs_are_finished(
         )
 
 
+@given(graph=graphs(), slots=st.none() | st.integers(1, 8), cyclic=CYCLIC, data=st.data())
+def test_the_same_job_is_deployed_in_the_same_order(
+    graph: JobGraph, slots: int | None, cyclic: CyclicRegions, data: st.DataObject
+) -> None:
+    """However its graph was written, under any budget, and with the same failures."""
+    plan = compile(graph, cyclic_regions=cyclic)
+    shuffled = JobGraph(graph.name)
+    for vertex in data.draw(st.permutations(graph.vertices)):
+        shuffled.add(vertex)
+    live = sum(stage.slots for stage in plan.stages if not stage.bounded)
+    budget = None if slots is None else max(slots, live)
+    failures = {stage.id: data.draw(st.integers(0, 2)) for stage in plan.stages}
+    first, second = (
+        list(play(StageScheduler(one, slots=budget, max_attempts=2), failures=dict(failures)))
+        for one in (plan, compile(shuffled, cyclic_regions=cyclic))
+    )
+    assert first == second
+
+
 @settings(max_examples=200)
 @given(graph=graphs(), cyclic=CYCLIC, slots=st.none() | st.integers(1, 8), data=st.data())
 def test_whatever_is_lost_fails_or_is_interrupted_no_stage_is_deployed_without_its_inputs(

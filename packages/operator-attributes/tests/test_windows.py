@@ -138,6 +138,22 @@ def test_impossible_windows_are_refused_by_option(make: object, option: str) -> 
     assert caught.value.option == option
 
 
+@pytest.mark.parametrize("number", [1, 2, 5])
+@pytest.mark.parametrize("keyed", [False, True])
+def test_operators_of_any_number_of_inputs_say_the_same_of_themselves(number: int, keyed: bool) -> None:
+    """One, two or many, with keys or over all records: all inputs flow in, keyed ones sorted; the result waits."""
+    graph = JobGraph()
+    names = [f"source-{index}" for index in range(number)]
+    for name in names:
+        graph.add_source(name, boundedness=Boundedness.BOUNDED)
+    graph.add_operator("operator", *names, keyed=keyed, window=END_OF_STREAM)
+    graph.add_sink("sink", "operator")
+    plan = compile(graph)
+    assert [set(stage.vertices) for stage in plan.stages] == [{*names, "operator"}, {"sink"}]
+    assert [(edge.blocking, edge.sorted) for edge in edges_into(plan, "operator")] == [(False, keyed)] * number
+    assert plan.stages[0].batch_vertices == ("operator",)
+
+
 @pytest.mark.parametrize("keyed", [False, True])
 @pytest.mark.parametrize("sorts", [False, True])
 def test_what_takes_a_whole_partition_waits_for_its_end(keyed: bool, sorts: bool) -> None:
