@@ -60,6 +60,11 @@ def nothing(joined: DataFrame) -> None:
     joined.writeStream.format("noop")
 
 
+def started(joined: DataFrame) -> Any:
+    # A query in memory needs no checkpoint.
+    return joined.writeStream.format("memory").queryName("started_too_early").start()
+
+
 def no_rows(table: DataFrame) -> None:
     table.groupBy("id").count()
 
@@ -74,6 +79,7 @@ def typing_error(table: DataFrame) -> DataFrame:
         ({"table": streaming}, rf"'table' \(.*{HERE}\) is declared bounded, but .*bounded=False"),
         ({"live": batch}, rf"'live' \(.*{HERE}\) is declared unbounded, but .*bounded=True"),
         ({"out": nothing}, rf"'out' \(.*{HERE}\) must give a DataStreamWriter .* not NoneType"),
+        ({"out": started}, rf"'out' \(.*{HERE}\) must give a DataStreamWriter .* that is not started"),
         ({"counts": no_rows}, rf"'counts' \(.*{HERE}\) must give a DataFrame, not NoneType"),
         ({"counts": typing_error}, rf"`idd` cannot be resolved. Did you mean .*`id`.*; in 'counts' \(.*{HERE}\)"),
     ],
@@ -81,6 +87,7 @@ def typing_error(table: DataFrame) -> DataFrame:
         "stream declared bounded",
         "table declared unbounded",
         "sink without writer",
+        "sink that is started",
         "operator without frame",
         "column",
     ],
@@ -140,3 +147,12 @@ def test_a_function_without_parameters_reads_nothing(tmp_path: Path) -> None:
         job(tmp_path, joined=lambda: None)
     with pytest.raises(PipelineDefinitionError, match="needs a name"):
         Pipeline("", store=tmp_path)
+
+
+def test_a_trigger_that_spark_does_not_have_is_told_with_its_sink(spark: SparkSession, tmp_path: Path) -> None:
+    """By name and line, and is not tried again."""
+    pipeline = Pipeline("trigger", store=tmp_path)
+    rows = pipeline.read("rows", format="rate", bounded=False)
+    rows.write_to("out", format="noop", trigger={"procesingTime": "1 second"})
+    with pytest.raises(PipelineError, match=rf"'out' \(.*{HERE}\) has the trigger .*procesingTime"):
+        pipeline.run(spark)

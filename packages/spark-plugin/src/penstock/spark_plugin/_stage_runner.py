@@ -5,6 +5,7 @@ import time
 from contextlib import AbstractContextManager
 
 import pyarrow.dataset
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -90,10 +91,18 @@ class StageRunner:
     def _start(self, stage: Stage, sink: str) -> StreamingQuery:
         writer = self._builder.writer(stage, sink)
         if not self._jobs.is_stream_writer(writer):
+            if callable(stop := getattr(writer, "stop", None)):
+                stop()  # a query that nobody would stop
             raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
         trigger = self._builder.declared(sink).trigger
         if trigger:
-            writer = writer.trigger(**trigger)
+            try:
+                writer = writer.trigger(**trigger)
+            except (TypeError, PySparkException) as error:
+                site = self._builder.declared(sink).call_site
+                raise PipelineDefinitionError(
+                    f"sink {sink!r} ({site}) has the trigger {dict(trigger)}, which Spark does not take: {error}"
+                ) from error
         checkpoint = str(self._store.checkpoint(sink))
         name = _UNSAFE.sub("_", f"{self._pipeline}_{sink}")
         query: StreamingQuery = writer.queryName(name).option("checkpointLocation", checkpoint).start()
