@@ -15,6 +15,7 @@ from penstock.spark_plugin._plans import Plans, plans_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
+    from penstock.rpc import ClientSecurity
     from penstock.spark_plugin._pipeline_run import PipelineRun
 
 _PACKAGE = str(Path(__file__).resolve().parent)
@@ -47,6 +48,9 @@ def run_staged(
     slots: int | None = None,
     max_attempts: int = 3,
     progress: bool | None = None,
+    scheduler_endpoint: str | None = None,
+    scheduler_security: "ClientSecurity | None" = None,
+    lease_seconds: float | None = None,
 ) -> "PipelineRun":
     """Start the query of a writer that is not started, its bounded parts that block finished and committed first.
 
@@ -62,12 +66,16 @@ def run_staged(
         slots: See there.
         max_attempts: See there.
         progress: See there.
+        scheduler_endpoint: See there.
+        scheduler_security: See there.
+        lease_seconds: See there.
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
         PipelineDefinitionError: The writer's frame is no stream.
         StageFailedError: See `Pipeline.run`.
         StoreInUseError: See there.
+        SchedulerUnavailableError: See there.
     """
     site = caller(also_skip=(_PACKAGE,))
     pipeline = _pipeline(writer, store, name, site)
@@ -78,6 +86,9 @@ def run_staged(
         slots=slots,
         max_attempts=max_attempts,
         progress=progress,
+        scheduler_endpoint=scheduler_endpoint,
+        scheduler_security=scheduler_security,
+        lease_seconds=lease_seconds,
     )
 
 
