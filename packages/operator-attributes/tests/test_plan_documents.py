@@ -83,10 +83,10 @@ def test_graphviz_draws_blocking_edges_bold() -> None:
 
 
 def test_pictures_colour_stages_by_state() -> None:
-    """A failed stage can be seen from afar."""
+    """A failed stage can be seen from afar, and read by who prefers the dark."""
     plan = compile(flights_job())
     progress = {"stage-1": StageProgress(state=StageState.FAILED)}
-    assert "style s1 fill:" in plan.mermaid(progress)
+    assert re.search(r"style s1 fill:#[0-9a-f]{6},color:#[0-9a-f]{6}", plan.mermaid(progress))
     assert "FAILED" in plan.mermaid(progress)
     assert "fillcolor=" in plan.graphviz(progress)
     assert "fillcolor=" not in plan.graphviz()

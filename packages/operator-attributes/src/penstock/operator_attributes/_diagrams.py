@@ -16,6 +16,8 @@ _COLOURS = {
     StageState.REUSED: "#c9efe6",
     StageState.INTERRUPTED: "#e6dbf3",
 }
+# Mermaid writes in white where the reader prefers the dark; the colours are for the light.
+_INK = "#17232e"
 _MERMAID_SHAPES = {
     VertexKind.SOURCE: ('(["', '"])'),
     VertexKind.OPERATOR: ('["', '"]'),
@@ -40,7 +42,7 @@ def mermaid(plan: StagePlan, progress: Mapping[str, StageProgress]) -> str:
         lines.append(f"    {ids[edge.source_stage, edge.source]} {arrow} {ids[edge.target_stage, edge.target]}")
     for number, stage in enumerate(plan.stages, 1):
         if stage.id in progress:
-            lines.append(f"    style s{number} fill:{_COLOURS[progress[stage.id].state]}")
+            lines.append(f"    style s{number} fill:{_COLOURS[progress[stage.id].state]},color:{_INK}")
     return "\n".join(lines) + "\n"
 
 
