@@ -72,7 +72,8 @@ def run_staged(
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
-        PipelineDefinitionError: The writer's frame is no stream.
+        PipelineDefinitionError: The writer's frame is no stream; or one of Spark Connect whose columns refer to half of
+            a blocking part.
         StageFailedError: See `Pipeline.run`.
         StoreInUseError: See there.
         SchedulerUnavailableError: See there.
@@ -99,6 +100,7 @@ def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str)
     if not root.streaming:
         raise PipelineDefinitionError(f"{site}: only a stream is staged by itself; a batch job is one stage already")
     cuts = find_cuts(root, output_mode=plans.output_mode(writer), site=site)
+    plans.check(frame, root, cuts)
     pipeline = Pipeline(name, store=store)
 
     def declare(one: str, kind: VertexKind, function: Any, **how: Any) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from google.protobuf.message import Message
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 from pyspark.sql.connect.plan import LogicalPlan
@@ -16,7 +17,12 @@ from penstock.spark_plugin._connect_cut import Attribute, Exchange, belonging, p
 from penstock.spark_plugin._connect_fingerprint import reads_files, relation_fingerprint
 from penstock.spark_plugin._connect_tree import read_relation
 from penstock.spark_plugin._plan_tree import PlanNode
+from penstock.spark_plugin.errors import PipelineDefinitionError
 
+_NOT_TO_BE_CUT = (
+    "columns above a blocking part are not found in its result: refer to them by name, or declare the stages "
+    "with a Pipeline"
+)
 _WHOLE_TEXTS = "spark.sql.debug.maxToStringFields"
 
 
@@ -53,6 +59,15 @@ class ConnectPlans:
             for name, cut in cuts.items()
         }
         return _frame(session, rebuild(root, exchanges))
+
+    def check(self, frame: DataFrame, root: PlanNode, cuts: Sequence[PlanNode]) -> None:
+        try:
+            rebuilt = self.rebuild(frame, root, {cut.name: self.part(frame, cut) for cut in cuts})
+            found, wanted = rebuilt.columns, frame.columns
+        except AnalysisException as error:
+            raise PipelineDefinitionError(_NOT_TO_BE_CUT) from error
+        if found != wanted:
+            raise PipelineDefinitionError(_NOT_TO_BE_CUT)
 
     def written(self, writer: Any) -> DataFrame:
         return ConnectDataFrame(writer._write_stream._child, writer._session)

@@ -23,6 +23,13 @@ class Plans(Protocol):
     def rebuild(self, frame: DataFrame, root: PlanNode, committed: Mapping[str, DataFrame]) -> DataFrame:
         """The frame with committed results, by name of their cut, in the place of what they were computed by."""
 
+    def check(self, frame: DataFrame, root: PlanNode, cuts: Sequence[PlanNode]) -> None:
+        """Make sure, before anything is computed, that `rebuild` will do.
+
+        Raises:
+            PipelineDefinitionError: Columns above a cut refer to what is not found in a committed result.
+        """
+
     def written(self, writer: Any) -> DataFrame:
         """What a stream's writer writes."""
 

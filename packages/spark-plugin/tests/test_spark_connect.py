@@ -1,0 +1,332 @@
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.operator_attributes import OperatorAttributes, StageState
+from penstock.operator_attributes.errors import FullDamOverUnboundedError
+from penstock.spark_plugin import Pipeline, plan, run_staged
+from penstock.spark_plugin._fingerprint import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._plan_cut import find_cuts
+from penstock.spark_plugin._plans import plans_of
+from penstock.spark_plugin._session_jobs import jobs_of
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+_CONNECT = "SPARK_CONNECT_MODE_ENABLED"
+"""What `SparkSession.builder.remote` sets: functions make columns of Spark Connect from then on."""
+
+
+_SERVER = {
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+    "spark.connect.grpc.binding.port": "0",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@contextlib.contextmanager
+def connect_server(folder: Path) -> Iterator[str]:
+    """The URL of a server in a process of its own, as users have it, that runs while this is entered."""
+    home = Path(pyspark.__file__).parent
+    settings = {**_SERVER, "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    command = [
+        str(home / "bin" / "spark-submit"),
+        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"),
+        *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
+        "spark-internal",
+    ]
+    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
+    log = folder / "server.log"
+    with log.open("w") as file:
+        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, cwd=folder)
+    try:
+        yield f"sc://127.0.0.1:{_port(server, log)}"
+    finally:
+        server.terminate()
+        server.wait(30)
+
+
+def _port(server: "subprocess.Popen[bytes]", log: Path) -> str:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and server.poll() is None:
+        found = re.search(r"Spark Connect server started at: \S+:(\d+)", log.read_text())
+        if found:
+            return found[1]
+        time.sleep(0.05)
+    raise RuntimeError(f"no Spark Connect server:\n{log.read_text()[-4000:]}")
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session of a server that all tests share; started beside the classic session of the other tests."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    with connect_server(tmp_path_factory.mktemp("connect")) as url:
+        session: Any = ConnectSession.builder.remote(url).getOrCreate()
+        yield session
+        session.stop()
+
+
+@pytest.fixture
+def connect(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """The session, and functions that make columns for it."""
+    monkeypatch.setenv(_CONNECT, "1")
+    return session
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Rates, which are bounded, and numbers, which come in two files."""
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n0,5\n1,2\n2,3\n")
+    (tmp_path / "numbers").mkdir()
+    for number in (1, 2):
+        (tmp_path / "numbers" / f"{number}.csv").write_text(f"{number}\n{number + 3}\n")
+    return tmp_path
+
+
+def rates(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.read.csv(str(folder / "rates.csv"), schema="k int, v int", header=True)
+
+
+def totals(spark: SparkSession, folder: Path) -> DataFrame:
+    return rates(spark, folder).groupBy("k").agg(F.sum("v").alias("v"))
+
+
+def numbers(spark: SparkSession, folder: Path, *, streaming: bool = True) -> DataFrame:
+    reader: Any = spark.readStream if streaming else spark.read
+    found: DataFrame = reader.schema("n int").csv(str(folder / "numbers"))
+    return found
+
+
+def blocking(spark: SparkSession, folder: Path) -> list[DataFrame]:
+    """Bounded DataFrames, with operators that block and without, and with some that only look like it."""
+    one = rates(spark, folder)
+    ranked = F.row_number().over(Window.partitionBy("k").orderBy("v"))
+    return [
+        one,
+        totals(spark, folder),
+        one.sort("v"),
+        one.sortWithinPartitions("v"),
+        one.limit(1).filter("v > 0"),
+        one.offset(1),
+        one.distinct(),
+        one.dropDuplicates(["k"]),
+        one.intersect(one),
+        one.exceptAll(one.filter("v > 1")),
+        one.union(one),
+        one.withColumn("r", ranked),
+        one.select("k", (ranked + 1).alias("r")),
+        one.select(F.max("k").alias("k")),
+        one.selectExpr("max(k) as k"),
+        one.selectExpr("k", "'max(k)' as text"),
+        one.selectExpr("k", "row_number() over (partition by k order by v) as r"),
+        one.groupBy("k").applyInPandas(lambda rows: rows, "k int, v int"),
+        one.groupBy("k").cogroup(one.groupBy("k")).applyInPandas(lambda left, _: left, "k int, v int"),
+        one.mapInPandas(lambda batches: batches, "k int, v int"),
+        totals(spark, folder).alias("t").join(one.withColumnRenamed("k", "j"), F.col("j") == F.col("t.k")),
+    ]
+
+
+def cuts(spark: SparkSession, folder: Path) -> list[list[str]]:
+    """What blocks, for each of the DataFrames joined with a stream."""
+    found = []
+    for frame in blocking(spark, folder):
+        joined = numbers(spark, folder).join(frame, F.col("n") == F.col("k"))
+        dams = [cut.dam() for cut in find_cuts(plans_of(joined).read(joined))]
+        assert len(plan(joined).stages) == len(dams) + 1
+        found.append([dam.kind for dam in dams if dam is not None])
+    return found
+
+
+def test_plans_are_cut_as_in_a_classic_session(
+    spark: SparkSession, session: SparkSession, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same DataFrames block for the same reasons, though the client's plans are not analyzed."""
+    classic = cuts(spark, folder)
+    monkeypatch.setenv(_CONNECT, "1")
+    assert cuts(session, folder) == classic
+
+
+def test_sql_texts_are_asked_of_the_server(connect: SparkSession, folder: Path) -> None:
+    """Whether a text, a table or a view blocks, or is a stream, is what the server makes of it."""
+    rates(connect, folder).createOrReplaceTempView("rates")
+    totals(connect, folder).createOrReplaceTempView("totals")
+    numbers(connect, folder).createOrReplaceTempView("numbers")
+    stages = {
+        text: len(plan(connect.table("numbers").join(frame, F.col("n") == F.col("k"))).stages)
+        for text, frame in {
+            "aggregate": connect.sql("select k, sum(v) as v from rates group by k"),
+            "filter": connect.sql("select k from rates where v > 1"),
+            "view": connect.table("totals"),
+            "table": connect.table("rates"),
+        }.items()
+    }
+    assert stages == {"aggregate": 2, "filter": 1, "view": 2, "table": 1}
+
+
+def test_a_full_dam_over_a_stream_is_an_error_with_its_line(connect: SparkSession, folder: Path) -> None:
+    """Expressions know where they were made."""
+    stream = numbers(connect, folder)
+    with pytest.raises(FullDamOverUnboundedError, match=r"Aggregate.*test_spark_connect\.py:\d+"):
+        plan(stream.groupBy("n").agg(F.count("*").alias("c")))
+    assert len(plan(stream.groupBy("n").count(), output_mode="complete").stages) == 1
+
+
+def by_alias(spark: SparkSession, folder: Path, stream: DataFrame) -> DataFrame:
+    counts = rates(spark, folder).groupBy("k").count()
+    both = totals(spark, folder).alias("a").join(counts.alias("b"), F.col("a.k") == F.col("b.k"))
+    names = spark.createDataFrame([(0, "zero"), (1, "one")], "k int, name string")
+    joined = stream.join(both, stream["n"] % 3 == F.col("a.k")).join(names, F.col("a.k") == names["k"], "left")
+    return joined.select("n", "b.count", F.col("a.v").alias("w"), "name", F.col("a.k"))
+
+
+def by_column(spark: SparkSession, folder: Path, stream: DataFrame) -> DataFrame:
+    found, counts = totals(spark, folder), rates(spark, folder).groupBy("k").count()
+    both = found.join(counts, found["k"] == counts["k"])
+    return stream.join(both, stream["n"] == counts["k"]).drop(counts["k"]).select("*", (counts["count"] + 1).alias("c"))
+
+
+def by_name(spark: SparkSession, folder: Path, stream: DataFrame) -> DataFrame:
+    return stream.withColumnRenamed("n", "k").join(totals(spark, folder).filter("v > 1"), "k")
+
+
+def with_itself(spark: SparkSession, folder: Path, stream: DataFrame) -> DataFrame:
+    found = totals(spark, folder)
+    joined = stream.join(found.alias("x"), F.col("n") == F.col("x.k")).join(
+        found.alias("y"), F.col("n") == F.col("y.k")
+    )
+    return joined.select("x.*", F.col("y.v").alias("w"))
+
+
+@pytest.mark.parametrize("job", [by_alias, by_column, by_name, with_itself])
+def test_a_staged_query_gives_the_rows_of_the_query(connect: SparkSession, folder: Path, job: Any) -> None:
+    """However columns refer to what was committed: by alias, by DataFrame, by name, twice."""
+    naive = job(connect, folder, numbers(connect, folder, streaming=False))
+    staged = job(connect, folder, numbers(connect, folder))
+    rows = run_to_files(staged, folder)[1]
+    assert rows == sorted(str(row) for row in naive.collect())
+    assert rows
+
+
+def run_to_files(frame: DataFrame, folder: Path) -> tuple[dict[str, StageState], list[str]]:
+    writer = frame.writeStream.format("parquet").option("path", str(folder / "out")).trigger(availableNow=True)
+    run = run_staged(writer, store=folder / "store", progress=True)
+    try:
+        assert run.await_termination(60)
+        return run.states, sorted(str(row) for row in frame.sparkSession.read.parquet(str(folder / "out")).collect())
+    finally:
+        run.stop()
+
+
+def test_two_columns_of_one_name_are_refused(connect: SparkSession, folder: Path) -> None:
+    """Once committed they cannot be told apart; the error says what to do."""
+    found, counts = totals(connect, folder), rates(connect, folder).groupBy("k").count()
+    both = found.join(counts, found["k"] == counts["k"])
+    stream = numbers(connect, folder)
+    with pytest.raises(PipelineDefinitionError, match="rename one"):
+        run_to_files(stream.join(both, (stream["n"] == found["k"]) & (stream["n"] == counts["k"])).select("n"), folder)
+
+
+def test_a_pipeline_runs_and_is_resumed(connect: SparkSession, folder: Path) -> None:
+    """The second run uses what is committed and goes on in the stream; a changed file is computed anew."""
+
+    def make() -> Pipeline:
+        pipeline = Pipeline("job", store=folder / "store")
+        pipeline.source(bounded=True, name="weather")(lambda spark: rates(spark, folder))
+        pipeline.source(bounded=False, name="flights")(lambda spark: numbers(spark, folder))
+
+        @pipeline.op(attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+        def daily(weather: DataFrame) -> DataFrame:
+            return weather.groupBy("k").agg(F.max("v").alias("v"))
+
+        @pipeline.op()
+        def with_weather(flights: DataFrame, daily: DataFrame) -> DataFrame:
+            return flights.join(daily, flights["n"] == daily["k"])
+
+        @pipeline.sink(trigger={"availableNow": True})
+        def delays(with_weather: DataFrame) -> Any:
+            return with_weather.writeStream.format("parquet").option("path", str(folder / "delays"))
+
+        return pipeline
+
+    def run() -> tuple[StageState, int]:
+        found = make().run(connect)
+        assert found.await_termination(60)
+        found.stop()
+        return found.states["daily"], connect.read.parquet(str(folder / "delays")).count()
+
+    assert run() == (StageState.FINISHED, 2)
+    (folder / "numbers" / "more.csv").write_text("0\n")
+    assert run() == (StageState.REUSED, 3)
+
+
+def test_fingerprints_are_of_what_is_done(connect: SparkSession, folder: Path) -> None:
+    """The same plan, made again, has the same one: other functions, columns, or contents of files have others."""
+
+    def plus(step: int) -> DataFrame:
+        return rates(connect, folder).select(F.udf(lambda value: value + step, "int")("k").alias("x"))
+
+    def side(left: bool) -> DataFrame:
+        one, two = totals(connect, folder), totals(connect, folder)
+        return one.join(two, one["k"] == two["k"]).select((one if left else two)["v"])
+
+    assert plan_fingerprint(plus(1)) == plan_fingerprint(plus(1))
+    assert plan_fingerprint(plus(1)) != plan_fingerprint(plus(2))
+    assert plan_fingerprint(side(True)) == plan_fingerprint(side(True))
+    assert plan_fingerprint(side(True)) != plan_fingerprint(side(False))
+    frame = rates(connect, folder)
+    before = source_fingerprint(frame)
+    assert source_fingerprint(rates(connect, folder)) == before
+    (folder / "rates.csv").write_text("k,v\n7,7\n")
+    assert source_fingerprint(frame) != before
+    text = connect.sql("select 1")
+    assert source_fingerprint(text) != source_fingerprint(text)
+
+
+def test_jobs_are_ended_by_the_name_of_their_stage(
+    connect: SparkSession, until: Callable[..., None], tmp_path: Path
+) -> None:
+    """A stage's jobs are tagged; ending them leaves the others alone."""
+    jobs = jobs_of(connect)
+    errors: list[PySparkException] = []
+
+    def work() -> None:
+        with jobs.group("slow stage", "", None):
+            try:
+                connect.range(10**11).write.parquet(str(tmp_path / "slow"))
+            except PySparkException as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    until(lambda: any((tmp_path / "slow").rglob("*.parquet")), "no job has begun")
+    jobs.cancel("slow stage")
+    thread.join(30)
+    assert "CANCELED" in str(errors[0])
+    assert connect.range(3).count() == 3
+
+
+def test_kinesis_is_read_and_written(connect: SparkSession, make_stream: Callable[[int], Any], folder: Path) -> None:
+    """The server finds the format by its name: the package is installed where the server's Python is."""
+    source, target = make_stream(2), make_stream(1)
+    source.put(20)
+    stream = connect.readStream.format("kinesis").options(**source.options(initialPosition="TRIM_HORIZON")).load()
+    writer = stream.select("data", "partitionKey").writeStream.format("kinesis").options(**target.options())
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert sorted(target.held()) == sorted(source.put_keys.values())
