@@ -176,3 +176,48 @@ def test_what_is_built_on_streams_is_used_again(spark: SparkSession, tmp_path: P
     assert states("max(v) as s") == {"totals": "finished", "out": "finished"}
     assert states(lambda: F.sum("v").alias("s"))["totals"] == "finished"
     assert states(lambda: F.sum("v").alias("s"))["totals"] == "reused"
+
+
+def test_what_python_computes_of_a_window_waits_for_the_end(tmp_path: Path) -> None:
+    """Over a stream Spark would hand it the rows of one micro-batch: refused, with the line."""
+    minutes = TumblingWindows.of(MINUTE)
+    for number in range(3):
+        pipeline = Pipeline("python", store=tmp_path)
+        one, two = (
+            pipeline.read(name, format="rate", bounded=False)
+            .key_by("value")
+            .window(minutes, time="timestamp", watermark="1 second")
+            for name in ("one", "two")
+        )
+        if number == 0:
+            one.reduce(more, name="result")
+        elif number == 1:
+            one.apply(spread, "k int, spread long", name="result")
+        else:
+            one.co_group(two, both, "k int, l long, r long", name="result")
+        pipeline.stream("result").write_to("out", format="noop")
+        with pytest.raises(FullDamOverUnboundedError, match=r"'result' \(.*test_spark_windows\.py:\d+\)"):
+            pipeline.compile()
+
+
+def test_streams_are_joined_by_their_windows(spark: SparkSession, tmp_path: Path) -> None:
+    """Live, with a watermark on each: the pairs of each window, as far as both have come."""
+    pipeline = Pipeline("pairs", store=tmp_path / "store")
+    sides = []
+    for name in ("v", "w"):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, "rows", [(0, 1, 5), (0, 2, 65), (1, 3, 5)])
+        options = {"header": "true", "path": str(tmp_path / name)}
+        rows = pipeline.read(name, format="csv", bounded=False, schema="k int, v int, t long", options=options)
+        columns = ("k", f"v as {name}", f"timestamp_seconds(t) as at_{name}")
+        timed_rows = rows.transform(lambda frame, columns=columns: frame.selectExpr(*columns), name=f"timed_{name}")
+        window = TumblingWindows.of(MINUTE)
+        sides.append(timed_rows.key_by("k").window(window, time=f"at_{name}", watermark="10 minutes"))
+    path = str(tmp_path / "out")
+    joined = sides[0].join(sides[1], name="joined")
+    joined.write_to("out", format="parquet", options={"path": path}, trigger={"availableNow": True})
+    run = pipeline.run(spark)
+    assert run.await_termination(120)
+    run.stop()
+    found = spark.read.parquet(path).select("k", "v", "w").collect()
+    assert sorted(map(tuple, found)) == [(0, 1, 1), (0, 2, 2), (1, 3, 3)]

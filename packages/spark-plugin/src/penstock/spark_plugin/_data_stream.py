@@ -144,7 +144,8 @@ class KeyedStream:
 
 class WindowedStream:
     """Rows in windows, by key or all together. Aggregates and joins have the keys, and for windows of time the column
-    `window`; `reduce` keeps the columns as they are.
+    `window`; `reduce` keeps the columns as they are. Over an unbounded input `reduce`, `apply` and `co_group` are
+    refused: Spark would call their functions with the rows of one micro-batch, not with those of a window.
 
     With windows at the end of the input these are full-dam operators; and so are all over bounded inputs, since Spark
     computes those at once.
@@ -174,7 +175,7 @@ class WindowedStream:
             grouped = window.prepare(frame).groupBy(*window.grouping())
             return grouped.applyInArrow(over_table(function, frame.columns), frame.schema)
 
-        return self._add(reduce, name=name, looked_up=True)
+        return self._add(reduce, name=name, looked_up=True, needs_end=True)
 
     def apply(self, function: Callable[..., "pd.DataFrame"], schema: str, *, name: str) -> DataStream:
         """Call a function with each window's rows, or with its key and rows, as pandas; it gives rows of the schema."""
@@ -183,7 +184,7 @@ class WindowedStream:
         def apply(frame: DataFrame) -> DataFrame:
             return window.prepare(frame).groupBy(*window.grouping()).applyInPandas(function, schema)
 
-        return self._add(apply, name=name)
+        return self._add(apply, name=name, needs_end=True)
 
     def co_group(
         self, other: "WindowedStream", function: Callable[..., "pd.DataFrame"], schema: str, *, name: str
@@ -196,7 +197,7 @@ class WindowedStream:
             theirs = right.prepare(second).groupBy(*right.grouping())
             return ours.cogroup(theirs).applyInPandas(function, schema)
 
-        return self._add(co_group, other, name=name)
+        return self._add(co_group, other, name=name, needs_end=True)
 
     def co_group_aggregate(
         self, other: "WindowedStream", ours: Sequence[Expression], theirs: Sequence[Expression], *, name: str
@@ -251,6 +252,7 @@ class WindowedStream:
         name: str,
         sessions: bool = False,
         looked_up: bool = False,
+        needs_end: bool = False,
     ) -> DataStream:
         windows = (self._window, *(one._window for one in others))
         for one in windows[1:]:
@@ -271,7 +273,7 @@ class WindowedStream:
             *(one._stream for one in others),
             name=name,
             keyed=bool(self._window.keys),
-            attributes=_FULL_DAM if any(one.full_dam for one in windows) else None,
+            attributes=_FULL_DAM if needs_end or any(one.full_dam for one in windows) else None,
             full_dam_when_bounded=True,
             keys=self._window.keys if looked_up else (),
         )
@@ -286,4 +288,10 @@ class WindowedStream:
 
 def _in_windows(window: KeyedWindow, frame: DataFrame) -> DataFrame:
     frame = window.prepare(frame)
-    return frame if window.names == window.keys else frame.select("*", window.grouping()[-1])
+    if window.names == window.keys:
+        return frame
+    frame = frame.select("*", window.grouping()[-1])
+    if frame.isStreaming and window.time is not None:
+        # The window has the watermark, too, and Spark takes one such column only.
+        frame = frame.withMetadata(window.time, {})
+    return frame
