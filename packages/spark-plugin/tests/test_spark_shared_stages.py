@@ -130,5 +130,7 @@ def test_a_killed_driver_hands_over_and_goes_on_in_its_job_when_it_is_back(
     again = job_of(client, "a")
     assert again is not None
     assert (again.job_id, again.succeeded) == (job.job_id, True)
+    # A job that had begun anew would know of no attempt.
+    assert again.stages[0].progress.attempts == 1
     assert seen[0] is StageState.RUNNING
     assert seen[-1] is StageState.REUSED
