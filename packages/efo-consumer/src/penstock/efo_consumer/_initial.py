@@ -70,9 +70,7 @@ def _resolve(
         else:
             service_millis = _service_millis(first_answer, before, clock())
             if millis >= service_millis + _DATE_MILLIS:
-                reason = (
-                    f"{millis} is {(millis - service_millis) / 1000:.0f} s ahead: give a past time, or LATEST"
-                )
+                reason = f"{millis} is {(millis - service_millis) / 1000:.0f} s ahead: give a past time, or LATEST"
                 raise InitialPositionError(stream=stream, code="", reason=reason)
             then_open, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000})
             position = ShardPosition.at_timestamp(millis)
