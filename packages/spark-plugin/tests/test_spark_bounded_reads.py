@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.efo_consumer import StreamPositions
@@ -30,6 +31,27 @@ def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: 
     after = keys(spark, source.options(startingPosition=bound))
     assert len(before) == 15
     assert sorted(before + after) == sorted(source.put_keys)
+
+
+def test_aggregates_are_taken_apart_as_a_stream_has_them(
+    spark: SparkSession, make_stream: Callable[[int], Any], collected: Any, tmp_path: Path
+) -> None:
+    """A back-fill gives the rows that the live query gives, user record by user record."""
+    source = make_stream(1)
+    packed = RecordAggregator()
+    for number in range(3):
+        packed.add_user_record(f"key {number}", f"user record {number}".encode())
+    key, _, data = packed.clear_and_get().get_contents()
+    source.client.put_record(StreamName=source.name, PartitionKey=key, Data=bytes(data))
+    source.put(2)
+    columns = ["sequenceNumber", "subSequenceNumber", "partitionKey", "data"]
+    bounded = spark.read.format("kinesis").options(**source.options()).load().select(columns).collect()
+    live = spark.readStream.format("kinesis").options(**source.options(initialPosition="TRIM_HORIZON")).load()
+    writer = live.select(columns).writeStream.foreachBatch(collected).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert sorted(bounded) == sorted(row for rows in collected.batches.values() for row in rows)
+    assert [bytes(row["data"]) for row in sorted(bounded)[:3]] == [b"user record %d" % number for number in range(3)]
+    assert [row["subSequenceNumber"] for row in sorted(bounded)] == [0, 1, 2, 0, 0]
 
 
 def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:

@@ -11,7 +11,7 @@ from opentelemetry.trace import use_span
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.aws import AwsSession, JsonClient
-from penstock.efo_consumer import Shard, StreamIdentity, list_shards, read_once, to_read_batch
+from penstock.efo_consumer import Shard, StreamIdentity, deaggregate, list_shards, read_once, to_read_batch
 from penstock.spark_plugin._bounds import BoundedShard, Bounds
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._garbage import freeze_garbage
@@ -103,8 +103,9 @@ async def _read(options: KinesisOptions, shards: Sequence[BoundedShard]) -> Asyn
             async for event in events:
                 records, more = within(event.records, shard)
                 if records.num_rows:
+                    # As the long-lived reader does: a back-fill has the rows that the stream would have had.
                     yield to_read_batch(
-                        records,
+                        deaggregate(records, shard.hash_keys),
                         shard.stream_name,
                         shard.shard_id,
                         with_encryption_type=options.include_encryption_type,

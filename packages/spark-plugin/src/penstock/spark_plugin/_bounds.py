@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from penstock.aws import AwsSession
-from penstock.efo_consumer import Shard, ShardPosition
+from penstock.efo_consumer import HashKeyRange, Shard, ShardPosition
 from penstock.spark_plugin._initial_positions import ancestors, named, seam_of
 from penstock.spark_plugin._option_values import InitialPosition, InitialPositionType
 from penstock.spark_plugin._options import KinesisOptions
@@ -22,6 +22,8 @@ class BoundedShard:
     """The first record that arrived at this time (microseconds since 1970) or later ends it, and is left out."""
     upto: str | None = None
     """The last sequence number; later ones are left out."""
+    hash_keys: HashKeyRange | None = None
+    """The shard's: user records of aggregates outside of it come by another shard."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,12 @@ class Bounds:
             if upto is not None and not upto.is_shard_end and upto.sequence_number is None:
                 continue  # up to TRIM_HORIZON: nothing
             yield BoundedShard(
-                stream, shard.shard_id, after, self.before_micros, upto.sequence_number if upto is not None else None
+                stream,
+                shard.shard_id,
+                after,
+                self.before_micros,
+                upto.sequence_number if upto is not None else None,
+                HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key),
             )
 
 
