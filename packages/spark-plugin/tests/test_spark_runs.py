@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # as everybody writes it
 from penstock.operator_attributes import OperatorAttributes, StageProgress, StageState
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._run_bars import bar_line
+from penstock.spark_plugin._run_start import RunSettings, run_pipeline
 from penstock.spark_plugin.errors import StoreInUseError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -108,6 +109,37 @@ def test_a_failure_runs_only_its_own_stage_again(spark: SparkSession, tmp_path: 
     run = pipeline.run(spark, max_attempts=2)
     attempts = {stage.name: run.progress[stage.id].attempts for stage in run.plan.stages}
     assert attempts == {"sound": 1, "flaky": 2, "out": 1}
+
+
+def test_an_interrupt_ends_stages_that_had_not_begun_their_jobs(spark: SparkSession, tmp_path: Path) -> None:
+    """Whenever it comes: what is cancelled before there is a job would run on to its end."""
+    pipeline = Pipeline("endless", store=tmp_path / "store")
+
+    @pipeline.source(bounded=True)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return spark.range(10**15, numPartitions=2)
+
+    @pipeline.op(attributes=FULL_DAM)
+    def total(numbers: DataFrame) -> DataFrame:
+        started.append("total")
+        return numbers.selectExpr("sum(hash(id)) as total")
+
+    @pipeline.sink()
+    def out(total: DataFrame) -> Any:
+        return total.write.format("noop").mode("overwrite")
+
+    started: list[str] = []
+
+    def clock() -> float:
+        if started:
+            started.clear()
+            raise KeyboardInterrupt
+        return time.monotonic()
+
+    settings = RunSettings(progress=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_pipeline(pipeline, spark, settings, clock=clock)
+    assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
 
 
 def live(folder: Path, *, store: str = "store", shared: str | None = None, more: int = 0) -> Pipeline:

@@ -33,6 +33,7 @@ from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError
 
 _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_BARS = 0.2
+_SECONDS_BETWEEN_CANCELS = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,12 +99,21 @@ class RunLoop:
                 self._claims.stop()
                 for stage, _ in self._running.values():
                     self._job.apply(StageInterrupted(stage_id=stage.id, at=self._clock()))
-                    self._runner.cancel(stage)
+                self._cancel_running()
                 raise
         succeeded = all(state not in (StageState.FAILED, StageState.SKIPPED) for state in self._run.states.values())
         if succeeded:
             self._pin(ended=not self._run.queries)
             self._store.clean_up()
+
+    def _cancel_running(self) -> None:
+        """Again until all have ended: what comes before a stage's first job, or between two of them, finds nothing."""
+        running = {future: stage for future, (stage, _) in self._running.items()}
+        while running:
+            for stage in running.values():
+                self._runner.cancel(stage)
+            for future in wait(running, _SECONDS_BETWEEN_CANCELS).done:
+                del running[future]
 
     def _deploy(self, stage: Stage, pool: ThreadPoolExecutor) -> None:
         if self._find_lost_inputs(stage):
