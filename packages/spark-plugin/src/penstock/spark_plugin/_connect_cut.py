@@ -119,7 +119,7 @@ def rebuild(root: PlanNode, exchanges: Mapping[str, Exchange]) -> Relation:
     """The plan with what is read instead of each cut, by the cut's name.
 
     Raises:
-        PipelineDefinitionError: See `Exchange.rewrite`.
+        PipelineDefinitionError: See `Exchange.put`.
     """
     new = Relation()
     new.CopyFrom(root.plan)
