@@ -1,4 +1,5 @@
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -93,12 +94,16 @@ def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], An
     source = make_stream(1)
     before = kinesis_fingerprint(source.options(endingTimestamp=PAST))
     assert kinesis_fingerprint(source.options(endingTimestamp=PAST)) == before
+    summary = source.client.describe_stream_summary(StreamName=source.name)["StreamDescriptionSummary"]
+    created = summary["StreamCreationTimestamp"]
     source.client.delete_stream(StreamName=source.name)
 
     def is_gone() -> bool:
         return source.name not in source.client.list_streams()["StreamNames"]
 
     until(is_gone, "the stream is not deleted")
+    # The service tells the second in which a stream was made.
+    until(lambda: time.time() >= created.timestamp() + 1, "the clock stands still")
     source.client.create_stream(StreamName=source.name, ShardCount=1)
     until(
         lambda: kinesis_fingerprint(source.options(endingTimestamp=PAST)) not in (None, before),
