@@ -3,6 +3,8 @@ import contextvars
 import os
 import signal
 import threading
+from collections.abc import AsyncGenerator, Coroutine
+from typing import Any
 
 import pytest
 
@@ -201,3 +203,60 @@ def test_a_forked_child_is_told_and_leaves_the_parents_loop_alone():
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert loop.call(give("a")) == "a"
+
+
+def test_closing_lets_go_of_who_waits_for_what_does_not_end():
+    """The coroutine ignores its cancellation; its caller is told all the same."""
+    began, seen = threading.Event(), []
+
+    async def stubborn() -> None:
+        began.set()
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    def wait() -> None:
+        try:
+            loop.call(stubborn())
+        except LoopThreadClosedError as error:
+            seen.append(error.name)
+
+    loop = LoopThread("penstock test")
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    assert began.wait(WAIT_SECONDS)
+    loop.close(timeout_seconds=0.05)
+    waiting.join(WAIT_SECONDS)
+    assert seen == ["penstock test"]
+
+
+def test_an_interrupt_of_an_iteration_comes_through_while_its_generator_tidies_up():
+    """It is ended once, after the step that was interrupted: there is no error of two that use it."""
+    tidied = threading.Event()
+
+    async def items() -> AsyncGenerator[int, None]:
+        try:
+            yield 1
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            tidied.set()
+
+    with LoopThread("penstock test") as loop:
+        call = loop.call
+        iterator = loop.iterate(items())
+        assert next(iterator) == 1
+
+        def interrupted(coroutine: Coroutine[Any, Any, Any]) -> None:
+            loop.call = call  # type: ignore[method-assign]  # once
+            with pytest.raises(TimeoutError):
+                call(coroutine, 0.2)
+            raise KeyboardInterrupt
+
+        loop.call = interrupted  # type: ignore[method-assign,assignment]
+        with pytest.raises(KeyboardInterrupt):
+            next(iterator)
+        assert tidied.wait(WAIT_SECONDS)

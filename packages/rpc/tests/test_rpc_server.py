@@ -1,5 +1,6 @@
 import asyncio
 import json
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -178,6 +179,7 @@ async def test_a_port_that_is_taken_is_a_typed_error():
     [
         (lambda: ServerSettings(host="0.0.0.0"), "host"),
         (lambda: ServerSettings(port=70000), "port"),
+        (lambda: ServerSettings(drain_seconds=float("nan")), "drain_seconds"),
         (lambda: ServerSecurity(certificate_file=Path("a.pem")), "private_key_file"),
         (lambda: ServerSecurity(client_ca_file=Path("a.pem")), "client_ca_file"),
         (lambda: ServerSecurity(token=""), "token"),
@@ -206,3 +208,41 @@ def test_files_that_hold_no_certificate_are_named_before_the_server_listens(tmp_
     with pytest.raises(RpcOptionError, match=r"server\.pem") as raised:
         security.server_credentials()
     assert raised.value.option == "certificate_file"
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+async def test_a_server_listens_on_an_address_of_ipv6(host):
+    """With brackets and without; its address is as a client names it."""
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    async with server(host=host) as running:
+        assert running.address == f"[::1]:{running.port}"
+        assert await watch(running.address) == [0, 1, 2]
+
+
+def test_a_key_with_a_passphrase_is_refused_and_nobody_is_asked_for_it(tmp_path):
+    """A service that asked at its terminal would wait for ever, and gRPC takes no passphrase."""
+    trustme.CA().issue_cert("localhost").cert_chain_pems[0].write_to_path(str(tmp_path / "server.pem"))
+    head = "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF"
+    kind = "RSA PRIVATE KEY"
+    (tmp_path / "server.key").write_text(f"-----BEGIN {kind}-----\n{head}\n\n{'A' * 64}\n-----END {kind}-----\n")
+    security = ServerSecurity(certificate_file=tmp_path / "server.pem", private_key_file=tmp_path / "server.key")
+    with pytest.raises(RpcOptionError, match="passphrase"):
+        security.check_files()
+
+
+async def test_an_error_of_many_words_comes_whole():
+    """Such as one that names all consumers of a stream, twice: more than gRPC itself lets metadata be."""
+    many = " ".join(f"job-{number:0120}" for number in range(60))
+
+    class Wordy(Servicer):
+        async def GetJob(self, request, context):
+            await abort_with(context, JobNotFoundError(many), {JobNotFoundError: grpc.StatusCode.NOT_FOUND})
+
+    async with server(Wordy()) as running, open_aio_channel(running.address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as failed:
+            await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(job_id="a"))
+    assert failed.value.code() is grpc.StatusCode.NOT_FOUND
+    assert typed_error(failed.value, [JobNotFoundError]).job_id == many

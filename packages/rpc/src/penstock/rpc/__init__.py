@@ -5,11 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, open_aio_channel, open_channel
+    from penstock.rpc._client_settings import ClientSettings
+    from penstock.rpc._failures import explain_failure, failed_call
+    from penstock.rpc._files import stamp_of
     from penstock.rpc._loop_thread import LoopThread
     from penstock.rpc._run import run_service
     from penstock.rpc._security import ClientSecurity, ServerSecurity, is_loopback
     from penstock.rpc._server import GrpcServer, Register, ServerSettings
+    from penstock.rpc._sockets import MAX_SOCKET_PATH_BYTES, is_answered
     from penstock.rpc._status import StatusTable, abort_with, status_of, typed_error
+    from penstock.rpc._token_check import token_check
     from penstock.rpc.errors import (
         LoopThreadClosedError,
         LoopThreadForkedError,
@@ -20,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_MAX_MESSAGE_BYTES",
+    "MAX_SOCKET_PATH_BYTES",
     "ClientSecurity",
+    "ClientSettings",
     "GrpcServer",
     "LoopThread",
     "LoopThreadClosedError",
@@ -33,21 +40,31 @@ __all__ = [
     "ServerStartError",
     "StatusTable",
     "abort_with",
+    "explain_failure",
+    "failed_call",
+    "is_answered",
     "is_loopback",
     "open_aio_channel",
     "open_channel",
     "run_service",
+    "stamp_of",
     "status_of",
+    "token_check",
     "typed_error",
 ]
 
 _MODULES = {
     "_channel": ("DEFAULT_MAX_MESSAGE_BYTES", "open_aio_channel", "open_channel"),
+    "_client_settings": ("ClientSettings",),
+    "_failures": ("explain_failure", "failed_call"),
+    "_files": ("stamp_of",),
     "_loop_thread": ("LoopThread",),
     "_run": ("run_service",),
     "_security": ("ClientSecurity", "ServerSecurity", "is_loopback"),
     "_server": ("GrpcServer", "Register", "ServerSettings"),
+    "_sockets": ("MAX_SOCKET_PATH_BYTES", "is_answered"),
     "_status": ("StatusTable", "abort_with", "status_of", "typed_error"),
+    "_token_check": ("token_check",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

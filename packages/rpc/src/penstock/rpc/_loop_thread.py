@@ -35,6 +35,7 @@ class LoopThread:
         self._process_id = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
+        self._waited_for: set[concurrent.futures.Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -67,6 +68,8 @@ class LoopThread:
                 if self._closed:
                     raise LoopThreadClosedError(self._name)
                 future = asyncio.run_coroutine_threadsafe(under_way.run(), self._loop)
+                self._waited_for.add(future)
+            future.add_done_callback(self._waited_for.discard)
             return future.result(timeout_seconds)
         except concurrent.futures.CancelledError as error:
             if self._closed:
@@ -85,13 +88,18 @@ class LoopThread:
             LoopThreadForkedError: this process is a fork of the one that made the loop.
         """
 
+        # One at a time: a step that was interrupted may still be tidying up when the end comes.
+        turn = asyncio.Lock()
+
         async def following() -> tuple[T] | None:
-            async for item in items:
-                return (item,)
-            return None
+            async with turn:
+                async for item in items:
+                    return (item,)
+                return None
 
         async def end() -> None:
-            await items.aclose()
+            async with turn:
+                await items.aclose()
 
         try:
             while (item := self.call(following())) is not None:
@@ -110,7 +118,7 @@ class LoopThread:
         """Cancel what still runs, then run `last`, then end the loop and its thread. A second call does nothing.
 
         In a forked child it does nothing either. What takes longer than `timeout_seconds` is left to die with the
-        process.
+        process; whoever waits for it gets a LoopThreadClosedError.
 
         Raises:
             RuntimeError: called from a coroutine on this very loop.
@@ -128,6 +136,9 @@ class LoopThread:
                 ending.result(timeout_seconds)
         finally:
             ending.cancel()
+            # What does not end stays behind; who waits for it does not.
+            for future in list(self._waited_for):
+                future.cancel()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(timeout_seconds)
 

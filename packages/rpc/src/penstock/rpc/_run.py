@@ -3,32 +3,65 @@
 import asyncio
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Protocol
 
-from penstock.rpc._server import GrpcServer
 from penstock.rpc.errors import PenstockRpcError
 
 
-async def _serve(make: Callable[[], AbstractAsyncContextManager[GrpcServer]], name: str) -> None:
-    ended = asyncio.Event()
+class Served(Protocol):
+    """What listens."""
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as a client would name it."""
+        ...
+
+
+async def _serve(make: Callable[[], AbstractAsyncContextManager[Served]], name: str) -> None:
+    ended, started = asyncio.Event(), asyncio.Event()
+    serving = asyncio.current_task()
+    assert serving is not None  # this is one
+
+    def end() -> None:
+        if not started.is_set() and not ended.is_set():
+            # What it waits for, such as a store that does not answer, may take minutes.
+            serving.cancel()
+        ended.set()
+
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    async with make() as server:
-        ready = {"service": name, "address": server.address, "pid": os.getpid()}
-        sys.stdout.write(json.dumps(ready) + "\n")
-        sys.stdout.flush()
-        await ended.wait()
+        loop.add_signal_handler(number, end)
+    try:
+        async with make() as server:
+            started.set()
+            ready = {"service": name, "address": server.address, "pid": os.getpid()}
+            sys.stdout.write(json.dumps(ready) + "\n")
+            sys.stdout.flush()
+            await ended.wait()
+    except asyncio.CancelledError:
+        if not ended.is_set():
+            raise
 
 
-def run_service(make: Callable[[], AbstractAsyncContextManager[GrpcServer]], *, name: str) -> int:
+def _raise_file_limit() -> None:
+    # Many systems start a process with 1,024 files and allow far more: that many clients are soon there.
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def run_service(make: Callable[[], AbstractAsyncContextManager[Served]], *, name: str) -> int:
     """Serve until SIGTERM or SIGINT, then drain. Returns the exit code for `sys.exit`.
 
     Prints one JSON line when ready: `{"service": …, "address": "127.0.0.1:1234", "pid": …}`.
     """
+    _raise_file_limit()
     try:
         asyncio.run(_serve(make, name))
     except PenstockRpcError as error:

@@ -1,12 +1,15 @@
 """What protects a channel and a server: TLS, mutual TLS and a bearer token."""
 
 import ipaddress
-import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import grpc
 
+from penstock.rpc._certificates import ServerCertificates, check_authority, check_pair_of_files
+from penstock.rpc._files import Stamp, read_file, stamp_of
+from penstock.rpc._token_file import TokenFile
 from penstock.rpc.errors import RpcOptionError
 
 
@@ -28,24 +31,23 @@ def host_of(endpoint: str) -> str:
     return endpoint.rpartition(":")[0] or endpoint
 
 
-def _read(path: Path | None, option: str) -> bytes | None:
-    if path is None:
-        return None
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise RpcOptionError(option, f"cannot read {path}: {error.strerror}") from error
-
-
 def _check_pair(certificate: Path | None, key: Path | None) -> None:
     if (certificate is None) != (key is None):
         missing = "private_key_file" if key is None else "certificate_file"
         raise RpcOptionError(missing, "a certificate and its private key are given together")
 
 
+def _check_token(token: str | None, token_file: Path | None) -> None:
+    if token is not None and token_file is not None:
+        raise RpcOptionError("token_file", "is given together with a token: give one of them")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClientSecurity:
-    """How a client proves itself and checks the server. By default plain text without a token."""
+    """How a client proves itself and checks the server. By default plain text without a token.
+
+    Files are read when a channel is opened, and again when they have changed: no channel has to be opened anew.
+    """
 
     ca_file: Path | None = None
     """PEM of the authority that signed the server's certificate. Turns TLS on. Default: those of gRPC."""
@@ -55,6 +57,8 @@ class ClientSecurity:
     """PEM of the key of that certificate."""
     token: str | None = field(default=None, repr=False)
     """Bearer token, sent as `authorization` metadata with each call."""
+    token_file: Path | None = None
+    """File of bearer tokens, one per line, of which the first that has not expired is sent."""
     tls: bool = False
     """Use TLS even when no file is given."""
     allow_plain_text_token: bool = False
@@ -62,6 +66,7 @@ class ClientSecurity:
 
     def __post_init__(self) -> None:
         _check_pair(self.certificate_file, self.private_key_file)
+        _check_token(self.token, self.token_file)
 
     @property
     def uses_tls(self) -> bool:
@@ -72,24 +77,58 @@ class ClientSecurity:
         """Refuse to show the token to the network.
 
         Raises:
-            RpcOptionError: a token, no TLS, and an endpoint on another machine.
+            RpcOptionError: a token, no TLS, and an endpoint on another machine; or an endpoint that holds a password.
         """
-        exposed = self.token is not None and not self.uses_tls and not self.allow_plain_text_token
+        if "@" in endpoint:
+            # Endpoints are shown, in errors and logs: not this one.
+            raise RpcOptionError("endpoint", "is host:port, without user and password")
+        has_token = self.token is not None or self.token_file is not None
+        exposed = has_token and not self.uses_tls and not self.allow_plain_text_token
         if exposed and not is_loopback(host_of(endpoint)):
             raise RpcOptionError("token", f"would cross the network to {endpoint} in plain text: turn TLS on")
+
+    def check_files(self) -> None:
+        """Read all files once, to say early what is wrong.
+
+        Raises:
+            RpcOptionError: one cannot be read, or does not hold what it should.
+        """
+        self.token_source()
+        if self.ca_file is not None:
+            check_authority(self.ca_file, "ca_file")
+        if self.certificate_file is not None and self.private_key_file is not None:
+            check_pair_of_files(self.certificate_file, self.private_key_file)
+
+    def token_source(self) -> Callable[[], str] | None:
+        """Gives the token to send with a call; None without one.
+
+        Raises:
+            RpcOptionError: the file cannot be read, or holds no token.
+        """
+        if self.token_file is not None:
+            return TokenFile(self.token_file).current
+        token = self.token
+        return None if token is None else lambda: token
+
+    def stamp(self) -> Stamp:
+        """What differs when one of the files of TLS has changed."""
+        return stamp_of([self.ca_file, self.certificate_file, self.private_key_file])
 
     def channel_credentials(self) -> grpc.ChannelCredentials:
         """Credentials made of the files, read now: a channel opened later sees rotated files."""
         return grpc.ssl_channel_credentials(
-            root_certificates=_read(self.ca_file, "ca_file"),
-            private_key=_read(self.private_key_file, "private_key_file"),
-            certificate_chain=_read(self.certificate_file, "certificate_file"),
+            root_certificates=read_file(self.ca_file, "ca_file"),
+            private_key=read_file(self.private_key_file, "private_key_file"),
+            certificate_chain=read_file(self.certificate_file, "certificate_file"),
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSecurity:
-    """What a server demands. By default nothing: it listens on loopback only, unless told otherwise."""
+    """What a server demands. By default nothing: it listens on loopback only, unless told otherwise.
+
+    Files are read again when they have changed: those of TLS at the next connection, tokens at the next call.
+    """
 
     certificate_file: Path | None = None
     """PEM of the server's certificate. Turns TLS on."""
@@ -99,34 +138,38 @@ class ServerSecurity:
     """PEM of the authority that signs clients' certificates. Turns mutual TLS on."""
     token: str | None = field(default=None, repr=False)
     """Bearer token that every call must carry; health checks need none."""
+    token_file: Path | None = None
+    """File of bearer tokens, one per line, each with an end if it is to have one; those not expired are taken."""
 
     def __post_init__(self) -> None:
         _check_pair(self.certificate_file, self.private_key_file)
+        _check_token(self.token, self.token_file)
         if self.client_ca_file is not None and self.certificate_file is None:
             raise RpcOptionError("client_ca_file", "mutual TLS needs certificate_file and private_key_file too")
         if self.token is not None and not self.token:
             raise RpcOptionError("token", "is empty; leave it out to ask for none")
 
+    @property
+    def wants_token(self) -> bool:
+        """Whether calls must carry a token."""
+        return self.token is not None or self.token_file is not None
+
+    def check_files(self) -> None:
+        """Read all files once, to say early what is wrong.
+
+        Raises:
+            RpcOptionError: one cannot be read, or does not hold what it should.
+        """
+        if self.token_file is not None:
+            TokenFile(self.token_file)
+        self.server_credentials()
+
     def server_credentials(self) -> grpc.ServerCredentials | None:
-        """Credentials made of the files; None for plain text.
+        """Credentials that follow the files; None for plain text.
 
         Raises:
             RpcOptionError: a file cannot be read, or holds no certificate or not its key.
         """
-        certificate = _read(self.certificate_file, "certificate_file")
-        key = _read(self.private_key_file, "private_key_file")
-        if certificate is None or key is None:
+        if self.certificate_file is None or self.private_key_file is None:
             return None
-        assert self.certificate_file is not None  # it was read
-        try:
-            # gRPC takes anything and fails without a word when it listens.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate_file, self.private_key_file)
-        except ssl.SSLError as error:
-            reason = f"{self.certificate_file} and {self.private_key_file} are no certificate and its key in PEM"
-            raise RpcOptionError("certificate_file", f"{reason}: {error.reason or error}") from error
-        authority = _read(self.client_ca_file, "client_ca_file")
-        return grpc.ssl_server_credentials(
-            [(key, certificate)],
-            root_certificates=authority,
-            require_client_auth=authority is not None,
-        )
+        return ServerCertificates(self.certificate_file, self.private_key_file, self.client_ca_file).credentials()

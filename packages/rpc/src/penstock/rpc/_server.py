@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import hmac
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -19,19 +18,24 @@ from grpc_reflection.v1alpha import reflection
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
 from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
+from penstock.rpc._guard import Guard
 from penstock.rpc._security import ServerSecurity, is_loopback
+from penstock.rpc._sockets import check_socket_path, listen_on_socket
+from penstock.rpc._token_check import TokenCheck
 from penstock.rpc.errors import RpcOptionError, ServerStartError
 
-_HEALTH_PREFIX = "/grpc.health.v1.Health/"
+DEFAULT_MAX_CONNECTIONS = 4_096
 Register = Callable[[grpc.aio.Server], None]
 
 _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "host": ("HOST", str, "address to bind to; loopback unless told otherwise"),
     "port": ("PORT", int, "port to bind to; 0 lets the system pick one"),
+    "socket_path": ("SOCKET_PATH", Path, "Unix socket to listen on besides, for this machine's endpoint unix:PATH"),
     "certificate_file": ("CERTIFICATE_FILE", Path, "PEM of the server's certificate: turns TLS on"),
     "private_key_file": ("PRIVATE_KEY_FILE", Path, "PEM of the certificate's private key"),
     "client_ca_file": ("CLIENT_CA_FILE", Path, "PEM of the clients' authority: turns mutual TLS on"),
-    "token_file": ("TOKEN_FILE", Path, "file that holds the bearer token that clients must send"),
+    "token_file": ("TOKEN_FILE", Path, "file of the bearer tokens that clients may send, one per line"),
+    "max_connections": ("MAX_CONNECTIONS", int, "connections at a time; more are closed when they come"),
     "drain_seconds": ("DRAIN_SECONDS", float, "seconds that calls in progress get to finish at the end"),
 }
 
@@ -44,19 +48,31 @@ class ServerSettings:
     """Address to bind to. Default: loopback."""
     port: int = 0
     """Port to bind to. Default 0: the system picks one."""
+    socket_path: Path | None = None
+    """Unix socket to listen on besides, of this user alone; clients call it `unix:PATH`. The security is the same."""
     security: ServerSecurity = field(default_factory=ServerSecurity)
     """TLS, mutual TLS and token. Default: none."""
     drain_seconds: float = 10.0
     """Seconds that calls in progress get to finish when the server is closed."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """Largest message either way, in bytes. Default: 64 MiB."""
+    max_connections: int = DEFAULT_MAX_CONNECTIONS
+    """Connections at a time; a client that comes when there are as many is turned away, and tries again."""
+    max_streams_per_connection: int = 1_000
+    """Calls at a time on one connection; a client's further calls wait for one to end."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise RpcOptionError("port", f"{self.port} is not between 0 and 65535")
-        if self.drain_seconds < 0:
+        if self.socket_path is not None:
+            check_socket_path(self.socket_path)
+        if self.max_connections < 1:
+            raise RpcOptionError("max_connections", "must be at least 1")
+        if self.max_streams_per_connection < 1:
+            raise RpcOptionError("max_streams_per_connection", "must be at least 1")
+        if not self.drain_seconds >= 0:
             raise RpcOptionError("drain_seconds", "must not be negative")
-        if not is_loopback(self.host) and self.security.certificate_file is None and self.security.token is None:
+        if not is_loopback(self.host) and self.security.certificate_file is None and not self.security.wants_token:
             raise RpcOptionError("host", f"{self.host} is reachable from other machines: set a certificate or a token")
 
     @staticmethod
@@ -85,44 +101,16 @@ class ServerSettings:
             RpcOptionError: a setting is contradictory or unsafe.
         """
         given = {name: getattr(arguments, name) for name in _SETTINGS if getattr(arguments, name) is not None}
-        token = environment.get(f"{prefix}_TOKEN")
-        if "token_file" in given:
-            try:
-                token = Path(given.pop("token_file")).read_text().strip()
-            except OSError as error:
-                reason = f"cannot read {arguments.token_file}: {error.strerror}"
-                raise RpcOptionError("token_file", reason) from error
+        # The file is the nearer wish: a token in the environment may be another's.
+        token = None if "token_file" in given else environment.get(f"{prefix}_TOKEN")
         files = {
             name: given.pop(name)
-            for name in ("certificate_file", "private_key_file", "client_ca_file")
+            for name in ("certificate_file", "private_key_file", "client_ca_file", "token_file")
             if name in given
         }
-        return cls(security=ServerSecurity(token=token, **files), **given)
-
-
-class _TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
-    """Refuses calls without the token, but for health checks."""
-
-    def __init__(self, token: str) -> None:
-        self._wanted = f"Bearer {token}".encode()
-
-        async def refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
-            await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong")
-
-        self._refuse = grpc.unary_unary_rpc_method_handler(refuse)
-
-    async def intercept_service(
-        self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
-        handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler[Any, Any]:
-        if handler_call_details.method.startswith(_HEALTH_PREFIX):
-            return await continuation(handler_call_details)
-        metadata = {str(key): value for key, value in handler_call_details.invocation_metadata}
-        sent = metadata.get("authorization", "")
-        if hmac.compare_digest(str(sent).encode(), self._wanted):
-            return await continuation(handler_call_details)
-        return self._refuse
+        security = ServerSecurity(token=token, **files)
+        security.check_files()
+        return cls(security=security, **given)
 
 
 class GrpcServer:
@@ -147,14 +135,18 @@ class GrpcServer:
     @property
     def address(self) -> str:
         """`host:port`, as a client would name it."""
-        host = self._settings.host
-        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+        return self._at(self._port)
+
+    def _at(self, port: int) -> str:
+        host = self._settings.host.strip("[]")
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     async def __aenter__(self) -> Self:
         settings = self._settings
         interceptors: list[Any] = [aio_server_interceptor()]  # type: ignore[no-untyped-call]  # no annotations
-        if settings.security.token is not None:
-            interceptors.append(_TokenCheck(settings.security.token))
+        if settings.security.wants_token:
+            interceptors.append(TokenCheck(settings.security))
+        interceptors.append(Guard())
         server = grpc.aio.server(
             interceptors=interceptors,
             options=[
@@ -164,6 +156,10 @@ class GrpcServer:
                 # Half of the clients' interval: a ping that is a moment early is no offence.
                 ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
                 ("grpc.keepalive_permit_without_calls", 1),
+                # Who connects and says nothing is gone after that; gRPC itself would wait for two minutes.
+                ("grpc.server_handshake_timeout_ms", 20_000),
+                ("grpc.max_allowed_incoming_connections", settings.max_connections),
+                ("grpc.max_concurrent_streams", settings.max_streams_per_connection),
             ],
         )
         for add in self._register:
@@ -173,7 +169,7 @@ class GrpcServer:
         reflection.enable_server_reflection(
             [*self._service_names, HEALTH_SERVICE_NAME, reflection.SERVICE_NAME], server
         )
-        address = f"{settings.host}:{settings.port}"
+        address = self._at(settings.port)
         credentials = settings.security.server_credentials()
         try:
             if credentials is None:
@@ -181,7 +177,12 @@ class GrpcServer:
             else:
                 self._port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
-            raise ServerStartError(address, str(error)) from error
+            # gRPC's own words only name one of its variables.
+            reason = "the port is taken, or the address is none of this machine: choose another, or port 0 for any"
+            raise ServerStartError(address, reason) from error
+        if settings.socket_path is not None:
+            # Credentials of its own: gRPC takes those that read rotated files for one address only.
+            listen_on_socket(server, settings.socket_path, settings.security.server_credentials())
         await server.start()
         for name in ["", *self._service_names]:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
@@ -16,7 +17,10 @@ StatusTable = Mapping[type[BaseException], grpc.StatusCode]
 
 def _fields(error: BaseException) -> str | None:
     try:
-        return json.dumps(vars(error), ensure_ascii=True)
+        # Notes, which Python keeps beside the fields, are none.
+        return json.dumps(
+            {name: value for name, value in vars(error).items() if name != "__notes__"}, ensure_ascii=True
+        )
     except TypeError:
         # A field that is not plain data stays at home; the message still crosses.
         return None
@@ -57,5 +61,11 @@ def typed_error(error: grpc.RpcError, types: Iterable[type[Exception]]) -> Excep
     name, fields = trailer.get(TYPE_KEY), trailer.get(FIELDS_KEY)
     for kind in types:
         if kind.__name__ == name and isinstance(fields, str):
-            return kind(**json.loads(fields))
+            try:
+                told = json.loads(fields)
+                known = inspect.signature(kind).parameters
+                # A newer service may tell more than this release knows.
+                return kind(**{field: told[field] for field in told if field in known})
+            except (TypeError, ValueError):
+                return None
     return None

@@ -32,16 +32,16 @@ class TokenInterceptor(
     grpc.StreamUnaryClientInterceptor,
     grpc.StreamStreamClientInterceptor,
 ):
-    """For blocking channels."""
+    """For blocking channels. `token` is asked at each call."""
 
-    def __init__(self, token: str) -> None:
-        self._entry = ("authorization", f"Bearer {token}")
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
 
     def _send(self, continuation: Callable[..., Any], details: Any, request: Any) -> Any:
         with_token = _CallDetails(
             details.method,
             details.timeout,
-            [*(details.metadata or ()), self._entry],
+            [*(details.metadata or ()), ("authorization", f"Bearer {self._token()}")],
             details.credentials,
             getattr(details, "wait_for_ready", None),
             getattr(details, "compression", None),
@@ -57,13 +57,13 @@ class TokenInterceptor(
 class _AioToken:
     """For asyncio channels, where gRPC wants one class per kind of call."""
 
-    def __init__(self, token: str) -> None:
-        self._header = f"Bearer {token}"
+    def __init__(self, token: Callable[[], str]) -> None:
+        self._token = token
 
     async def _send(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         details = client_call_details
         metadata = grpc.aio.Metadata(*(details.metadata or ()))
-        metadata.add("authorization", self._header)
+        metadata.add("authorization", f"Bearer {self._token()}")
         with_token = grpc.aio.ClientCallDetails(
             details.method, details.timeout, metadata, details.credentials, details.wait_for_ready
         )
@@ -86,6 +86,6 @@ class _StreamStream(_AioToken, grpc.aio.StreamStreamClientInterceptor):
     intercept_stream_stream = _AioToken._send
 
 
-def aio_token_interceptors(token: str) -> list[Any]:
-    """One interceptor per kind of call."""
+def aio_token_interceptors(token: Callable[[], str]) -> list[Any]:
+    """One interceptor per kind of call; `token` is asked at each."""
     return [kind(token) for kind in (_UnaryUnary, _UnaryStream, _StreamUnary, _StreamStream)]

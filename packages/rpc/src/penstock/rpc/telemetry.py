@@ -1,41 +1,30 @@
-"""Spans of a service: the OpenTelemetry SDK, set up as OTEL_TRACES_EXPORTER says.
+"""Telemetry of a service: `penstock.telemetry`, with errors and words of a command.
 
 Only services import this module; it needs the extra `service`, because libraries know the OpenTelemetry API only.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from importlib.metadata import entry_points
-from typing import Any
-
-from opentelemetry import trace
-from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor
+import sys
 
 from penstock.rpc.errors import RpcOptionError
+from penstock.telemetry import Telemetry, TelemetryOptionError, configure
 
 
-def set_up_tracing(service: str, environment: Mapping[str, str] = os.environ) -> TracerProvider | None:
-    """Export spans by the installed exporters that OTEL_TRACES_EXPORTER names.
+def set_up_tracing(service: str) -> Telemetry | None:
+    """Export spans and metrics as the `OTEL_*` variables say.
 
-    Returns the provider, to be shut down at the end; None when the variable names none, which is the default.
+    Returns what exports, to be shut down at the end; None when the variables name nothing, which is the default. Where
+    the page for Prometheus is, whose port the system may have picked, is told on standard error.
 
     Raises:
-        RpcOptionError: an exporter is not installed.
+        RpcOptionError: an exporter is not installed, or a variable cannot be used.
     """
-    wanted = [name.strip() for name in environment.get("OTEL_TRACES_EXPORTER", "").split(",")]
-    names = [name for name in wanted if name not in ("", "none")]
-    if not names:
-        return None
-    provider = TracerProvider(resource=Resource.create({SERVICE_NAME: service}))
-    for name in names:
-        found = list(entry_points(group="opentelemetry_traces_exporter", name=name))
-        if not found:
-            raise RpcOptionError("OTEL_TRACES_EXPORTER", f"the exporter {name!r} is not installed")
-        exporter: Any = found[0].load()
-        provider.add_span_processor(BatchSpanProcessor(exporter()))
-    trace.set_tracer_provider(provider)
-    return provider
+    try:
+        telemetry = configure(service)
+    except TelemetryOptionError as error:
+        raise RpcOptionError(error.option, error.reason) from error
+    if telemetry.prometheus_address is not None:
+        sys.stderr.write(f"{service}: metrics at http://{telemetry.prometheus_address}/metrics\n")
+        sys.stderr.flush()
+    return telemetry if telemetry.is_on else None

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import IO
 
 
 @dataclass(frozen=True)
@@ -23,12 +24,19 @@ class ServiceProcess:
 
 @contextmanager
 def service_process(
-    module: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    module: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    errors: IO[bytes] | None = None,
 ) -> Iterator[ServiceProcess]:
-    """Run `python -m module arguments…` and wait for its ready line. Always ended on exit."""
+    """Run `python -m module arguments…` and wait for its ready line. Always ended on exit.
+
+    `errors` takes its standard error; our own does if it is not given.
+    """
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
         stdout=subprocess.PIPE,
+        stderr=errors,
         text=True,
         env=dict(environment) if environment is not None else None,
     )

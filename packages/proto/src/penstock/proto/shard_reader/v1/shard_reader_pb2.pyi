@@ -639,6 +639,7 @@ class ShardStats(_message.Message):
     BUFFERED_BYTES_FIELD_NUMBER: _builtins.int
     REPLAYS_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
+    STARVED_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     shard_id: _builtins.str
@@ -659,6 +660,8 @@ class ShardStats(_message.Message):
     """Ranges that were read again from Kinesis since Open."""
     losses: _builtins.int
     """Positions whose records the stream no longer held, and that were skipped, since Open."""
+    starved: _builtins.int
+    """Subscriptions that Kinesis cut because there was no room for their events, and that were renewed, since Open."""
     def __init__(
         self,
         *,
@@ -672,10 +675,11 @@ class ShardStats(_message.Message):
         buffered_bytes: _builtins.int = ...,
         replays: _builtins.int = ...,
         losses: _builtins.int = ...,
+        starved: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -704,6 +708,98 @@ class StatsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatsResponse: _TypeAlias = StatsResponse  # noqa: Y015
+
+@_typing.final
+class ListSessionsRequest(_message.Message):
+    """Asks for the sessions that are open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WITH_SHARDS_FIELD_NUMBER: _builtins.int
+    with_shards: _builtins.bool
+    """Whether to give the numbers of their shards too."""
+    def __init__(
+        self,
+        *,
+        with_shards: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["with_shards", b"with_shards"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionsRequest: _TypeAlias = ListSessionsRequest  # noqa: Y015
+
+@_typing.final
+class Session(_message.Message):
+    """A session that is open."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    IDLE_SECONDS_FIELD_NUMBER: _builtins.int
+    TIME_TO_LIVE_SECONDS_FIELD_NUMBER: _builtins.int
+    SHARD_COUNT_FIELD_NUMBER: _builtins.int
+    SHARDS_FIELD_NUMBER: _builtins.int
+    session_id: _builtins.str
+    """As in Open."""
+    epoch: _builtins.int
+    """Of its newest Open."""
+    idle_seconds: _builtins.float
+    """Seconds since the last call, by the reader's clock; 0 while one waits for an answer."""
+    time_to_live_seconds: _builtins.float
+    """Seconds after which it is ended if nobody calls. Absent when it never is."""
+    shard_count: _builtins.int
+    """Shards that are or were read."""
+    @_builtins.property
+    def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStats]:
+        """On request: one entry per shard that is or was read, ordered by stream and id."""
+
+    def __init__(
+        self,
+        *,
+        session_id: _builtins.str = ...,
+        epoch: _builtins.int = ...,
+        idle_seconds: _builtins.float = ...,
+        time_to_live_seconds: _builtins.float | None = ...,
+        shard_count: _builtins.int = ...,
+        shards: _abc.Iterable[Global___ShardStats] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_seconds", b"_time_to_live_seconds", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_seconds", b"_time_to_live_seconds", "epoch", b"epoch", "idle_seconds", b"idle_seconds", "session_id", b"session_id", "shard_count", b"shard_count", "shards", b"shards", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__time_to_live_seconds: _TypeAlias = _typing.Literal["time_to_live_seconds"]  # noqa: Y015
+    _WhichOneofArgType__time_to_live_seconds: _TypeAlias = _typing.Literal["_time_to_live_seconds", b"_time_to_live_seconds"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__time_to_live_seconds) -> _WhichOneofReturnType__time_to_live_seconds | None: ...
+
+Global___Session: _TypeAlias = Session  # noqa: Y015
+
+@_typing.final
+class ListSessionsResponse(_message.Message):
+    """The sessions that are open, ordered by id."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def sessions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Session]:
+        """One entry per session."""
+
+    def __init__(
+        self,
+        *,
+        sessions: _abc.Iterable[Global___Session] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["sessions", b"sessions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListSessionsResponse: _TypeAlias = ListSessionsResponse  # noqa: Y015
 
 @_typing.final
 class CloseRequest(_message.Message):

@@ -66,6 +66,11 @@ class ShardReaderServiceStub:
                 request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.StatsRequest.SerializeToString,
                 response_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.StatsResponse.FromString,
                 _registered_method=True)
+        self.ListSessions = channel.unary_unary(
+                '/penstock.proto.shard_reader.v1.ShardReaderService/ListSessions',
+                request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ListSessionsRequest.SerializeToString,
+                response_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ListSessionsResponse.FromString,
+                _registered_method=True)
         self.Close = channel.unary_unary(
                 '/penstock.proto.shard_reader.v1.ShardReaderService/Close',
                 request_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.CloseRequest.SerializeToString,
@@ -121,6 +126,13 @@ class ShardReaderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListSessions(self, request, context):
+        """Lists the sessions that are open, for people. Asking keeps none of them alive.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Close(self, request, context):
         """Ends the session and its subscriptions.
         """
@@ -160,6 +172,11 @@ def add_ShardReaderServiceServicer_to_server(servicer, server):
                     servicer.Stats,
                     request_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.StatsRequest.FromString,
                     response_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.StatsResponse.SerializeToString,
+            ),
+            'ListSessions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSessions,
+                    request_deserializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ListSessionsRequest.FromString,
+                    response_serializer=penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ListSessionsResponse.SerializeToString,
             ),
             'Close': grpc.unary_unary_rpc_method_handler(
                     servicer.Close,
@@ -331,6 +348,33 @@ class ShardReaderService:
             '/penstock.proto.shard_reader.v1.ShardReaderService/Stats',
             penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.StatsRequest.SerializeToString,
             penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.StatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSessions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/penstock.proto.shard_reader.v1.ShardReaderService/ListSessions',
+            penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ListSessionsRequest.SerializeToString,
+            penstock_dot_proto_dot_shard__reader_dot_v1_dot_shard__reader__pb2.ListSessionsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -53,6 +53,8 @@ class ShardReaderServiceStub:
     """Drops what was read: nothing up to these positions will be asked again by the caller."""
     Stats: _grpc.UnaryUnaryMultiCallable[_shard_reader_pb2.StatsRequest, _shard_reader_pb2.StatsResponse]
     """Numbers about the session, for people and metrics."""
+    ListSessions: _grpc.UnaryUnaryMultiCallable[_shard_reader_pb2.ListSessionsRequest, _shard_reader_pb2.ListSessionsResponse]
+    """Lists the sessions that are open, for people. Asking keeps none of them alive."""
     Close: _grpc.UnaryUnaryMultiCallable[_shard_reader_pb2.CloseRequest, _shard_reader_pb2.CloseResponse]
     """Ends the session and its subscriptions."""
 
@@ -77,6 +79,8 @@ class ShardReaderServiceAsyncStub(ShardReaderServiceStub):
     """Drops what was read: nothing up to these positions will be asked again by the caller."""
     Stats: _aio.UnaryUnaryMultiCallable[_shard_reader_pb2.StatsRequest, _shard_reader_pb2.StatsResponse]  # type: ignore[assignment]
     """Numbers about the session, for people and metrics."""
+    ListSessions: _aio.UnaryUnaryMultiCallable[_shard_reader_pb2.ListSessionsRequest, _shard_reader_pb2.ListSessionsResponse]  # type: ignore[assignment]
+    """Lists the sessions that are open, for people. Asking keeps none of them alive."""
     Close: _aio.UnaryUnaryMultiCallable[_shard_reader_pb2.CloseRequest, _shard_reader_pb2.CloseResponse]  # type: ignore[assignment]
     """Ends the session and its subscriptions."""
 
@@ -134,6 +138,14 @@ class ShardReaderServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_shard_reader_pb2.StatsResponse, _abc.Awaitable[_shard_reader_pb2.StatsResponse]]:
         """Numbers about the session, for people and metrics."""
+
+    @_abc_1.abstractmethod
+    def ListSessions(
+        self,
+        request: _shard_reader_pb2.ListSessionsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_shard_reader_pb2.ListSessionsResponse, _abc.Awaitable[_shard_reader_pb2.ListSessionsResponse]]:
+        """Lists the sessions that are open, for people. Asking keeps none of them alive."""
 
     @_abc_1.abstractmethod
     def Close(

@@ -415,6 +415,11 @@ class DestinationStats(_message.Message):
     THROTTLED_FIELD_NUMBER: _builtins.int
     QUEUED_ENTRIES_FIELD_NUMBER: _builtins.int
     DURABLE_BATCHES_FIELD_NUMBER: _builtins.int
+    REJECTED_FIELD_NUMBER: _builtins.int
+    EXPIRED_FIELD_NUMBER: _builtins.int
+    DEAD_LETTERED_FIELD_NUMBER: _builtins.int
+    RETRIED_FIELD_NUMBER: _builtins.int
+    LAST_FAILURE_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the destination."""
     destination: _builtins.str
@@ -439,6 +444,16 @@ class DestinationStats(_message.Message):
     """Entries that wait for their client's turn."""
     durable_batches: _builtins.int
     """Batches on a durable gateway's disk that are not written yet."""
+    rejected: _builtins.int
+    """Entries given up since the start because the destination refused them, for good or too often."""
+    expired: _builtins.int
+    """Entries given up since the start because their time to live was over."""
+    dead_lettered: _builtins.int
+    """Entries since the start that a dead letter handler has taken."""
+    retried: _builtins.int
+    """Entries sent again since the start, counted each time."""
+    last_failure: _builtins.str
+    """Code and words of the latest failure of an entry; empty before the first."""
     def __init__(
         self,
         *,
@@ -454,10 +469,15 @@ class DestinationStats(_message.Message):
         throttled: _builtins.int = ...,
         queued_entries: _builtins.int = ...,
         durable_batches: _builtins.int = ...,
+        rejected: _builtins.int = ...,
+        expired: _builtins.int = ...,
+        dead_lettered: _builtins.int = ...,
+        retried: _builtins.int = ...,
+        last_failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "destination", b"destination", "durable_batches", b"durable_batches", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "limit_messages", b"limit_messages", "queued_entries", b"queued_entries", "records_out", b"records_out", "throttled", b"throttled"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_entries", b"buffered_entries", "bytes_out", b"bytes_out", "clients", b"clients", "dead_lettered", b"dead_lettered", "destination", b"destination", "durable_batches", b"durable_batches", "expired", b"expired", "in_flight_messages", b"in_flight_messages", "in_flight_requests", b"in_flight_requests", "kind", b"kind", "last_failure", b"last_failure", "limit_messages", b"limit_messages", "queued_entries", b"queued_entries", "records_out", b"records_out", "rejected", b"rejected", "retried", b"retried", "throttled", b"throttled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

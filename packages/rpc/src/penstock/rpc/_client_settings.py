@@ -1,0 +1,82 @@
+"""How a command reaches a service: flags, each with an environment variable behind it."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from penstock.rpc._security import ClientSecurity
+from penstock.rpc.errors import RpcOptionError
+
+_FILES: Final = {
+    "ca_file": "PEM of the authority that signed the service's certificate: turns TLS on",
+    "certificate_file": "PEM of the client's certificate, for mutual TLS",
+    "private_key_file": "PEM of that certificate's private key",
+    "token_file": "file that holds the bearer token",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """Where a service is, and how a command proves itself to it."""
+
+    endpoint: str
+    """`host:port`."""
+    security: ClientSecurity
+    """TLS and token."""
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
+        """Add the flags; each falls back to `<prefix>_<NAME>`. A token comes from a file or the environment only."""
+        for name, text in {"endpoint": "where the service listens", **_FILES}.items():
+            variable = f"{prefix}_{name.upper()}"
+            parser.add_argument(
+                "--" + name.replace("_", "-"),
+                default=os.environ.get(variable),
+                metavar="HOST:PORT" if name == "endpoint" else "FILE",
+                help=f"{text} [{variable}]",
+            )
+        parser.add_argument("--tls", action="store_true", help="use TLS with the authorities that gRPC trusts")
+
+    @classmethod
+    def from_arguments(
+        cls, arguments: argparse.Namespace, prefix: str, environment: Mapping[str, str] = os.environ
+    ) -> Self:
+        """Settings from the flags of `add_arguments`.
+
+        Raises:
+            RpcOptionError: the endpoint is missing or is none, or a file cannot be read.
+        """
+        if not arguments.endpoint:
+            raise RpcOptionError("endpoint", f"is missing: give --endpoint HOST:PORT, or set {prefix}_ENDPOINT")
+        check_address(arguments.endpoint)
+
+        def file(name: str) -> Path | None:
+            return Path(value) if (value := getattr(arguments, name)) else None
+
+        token_file = file("token_file")
+        security = ClientSecurity(
+            ca_file=file("ca_file"),
+            certificate_file=file("certificate_file"),
+            private_key_file=file("private_key_file"),
+            token=None if token_file else environment.get(f"{prefix}_TOKEN") or None,
+            token_file=token_file,
+            tls=arguments.tls,
+        )
+        security.check_files()
+        return cls(endpoint=arguments.endpoint, security=security)
+
+
+def check_address(endpoint: str) -> None:
+    """Refuse what is neither `host:port` nor of one of gRPC's schemes, which it would take for something else.
+
+    Raises:
+        RpcOptionError: it is none.
+    """
+    if "/" in endpoint or endpoint.startswith("unix:"):
+        return
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise RpcOptionError("endpoint", f"{endpoint!r} is no HOST:PORT, such as 127.0.0.1:50051")

@@ -1,0 +1,189 @@
+"""A blocking channel that goes on with a new one when the files of its credentials have changed."""
+
+# The published stubs make the multi-callables generic, which they are not at run time.
+# mypy: disable-error-code="type-arg,misc,override"
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any
+
+import grpc
+
+from penstock.rpc.errors import RpcOptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.rpc._security import ClientSecurity
+
+_log = logging.getLogger("penstock.rpc")
+
+
+class Generation:
+    """A channel of one state of the files, and how many of its calls go on."""
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self.calls = 0
+        self.retired = False
+        self._makers: dict[tuple[str, str], Any] = {}
+
+    def maker(self, kind: str, method: str, arguments: tuple[Any, ...]) -> Any:
+        """The channel's own multi-callable of a method, made once."""
+        key = (kind, method)
+        if key not in self._makers:
+            self._makers[key] = getattr(self.channel, kind)(method, *arguments)
+        return self._makers[key]
+
+
+class Generations:
+    """The channel to use now. What changed is looked at with each call; what is broken changes nothing."""
+
+    def __init__(self, security: ClientSecurity, open_one: Callable[[], Any]) -> None:
+        self._security = security
+        self._open_one = open_one
+        self._stamp = security.stamp()
+        self.now = Generation(open_one())
+
+    def renew(self) -> Generation | None:
+        """Take over changed files. Gives the generation that ends thereby, if one does."""
+        stamp = self._security.stamp()
+        if stamp == self._stamp:
+            return None
+        self._stamp = stamp
+        try:
+            self._security.check_files()
+            following = Generation(self._open_one())
+        except RpcOptionError as error:
+            _log.warning("the channel stays as it was: %s", error)
+            return None
+        if self._security.stamp() != stamp:
+            # Changed while they were read: they may not fit together. The next call looks again.
+            self._stamp = ()
+            following.retired = True
+            return following
+        ended, self.now = self.now, following
+        ended.retired = True
+        return ended
+
+
+class FollowingChannel(grpc.Channel):
+    """Calls go to the channel of the present files; those in progress end on theirs, which is closed thereafter."""
+
+    def __init__(self, security: ClientSecurity, open_one: Callable[[], grpc.Channel]) -> None:
+        self._generations = Generations(security, open_one)
+        self._lock = threading.Lock()
+        self._retired: set[Generation] = set()
+
+    def begin(self) -> Generation:
+        """The generation for a call that begins now."""
+        with self._lock:
+            ended = self._generations.renew()
+            if ended is not None:
+                self._retired.add(ended)
+            now = self._generations.now
+            now.calls += 1
+        self._close_idle()
+        return now
+
+    def end(self, generation: Generation) -> None:
+        """A call has ended."""
+        with self._lock:
+            generation.calls -= 1
+        # Not from here: this may be a thread of the channel itself.
+
+    def _close_idle(self) -> None:
+        with self._lock:
+            idle = [one for one in self._retired if one.calls == 0]
+            self._retired.difference_update(idle)
+        for one in idle:
+            one.channel.close()
+
+    def unary_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """See `grpc.Channel`."""
+        return _UnaryUnary(self, "unary_unary", method, arguments, options)
+
+    def unary_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """See `grpc.Channel`."""
+        return _Streaming(self, "unary_stream", method, arguments, options)
+
+    def stream_unary(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """See `grpc.Channel`."""
+        return _UnaryUnary(self, "stream_unary", method, arguments, options)
+
+    def stream_stream(self, method: str, *arguments: Any, **options: Any) -> Any:
+        """See `grpc.Channel`."""
+        return _Streaming(self, "stream_stream", method, arguments, options)
+
+    def subscribe(self, callback: Any, try_to_connect: bool | None = False) -> None:
+        """Of the present channel alone."""
+        self._generations.now.channel.subscribe(callback, try_to_connect)
+
+    def unsubscribe(self, callback: Any) -> None:
+        """Of the present channel alone."""
+        self._generations.now.channel.unsubscribe(callback)
+
+    def close(self) -> None:
+        """Close all; calls in progress are cancelled."""
+        with self._lock:
+            channels = [self._generations.now, *self._retired]
+            self._retired.clear()
+        for one in channels:
+            one.channel.close()
+
+    def __enter__(self) -> FollowingChannel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class _Method:
+    def __init__(
+        self, channel: FollowingChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        # The fourth argument, a registered method's number, belongs to one channel: left out.
+        names = ("request_serializer", "response_deserializer")
+        given = {**dict(zip(names, arguments, strict=False)), **options}
+        self._channel = channel
+        self._kind = kind
+        self._method = method
+        self._arguments = tuple(given.get(name) for name in names)
+
+    def _callable(self, generation: Generation) -> Any:
+        return generation.maker(self._kind, self._method, self._arguments)
+
+    def _begun(self, name: str, *arguments: Any, **options: Any) -> Any:
+        generation = self._channel.begin()
+        try:
+            call = getattr(self._callable(generation), name)(*arguments, **options)
+        except BaseException:
+            self._channel.end(generation)
+            raise
+        call.add_done_callback(lambda _: self._channel.end(generation))
+        return call
+
+    def _waited(self, name: str, *arguments: Any, **options: Any) -> Any:
+        generation = self._channel.begin()
+        try:
+            return getattr(self._callable(generation), name)(*arguments, **options)
+        finally:
+            self._channel.end(generation)
+
+
+class _UnaryUnary(_Method, grpc.UnaryUnaryMultiCallable, grpc.StreamUnaryMultiCallable):
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._waited("__call__", *arguments, **options)
+
+    def with_call(self, *arguments: Any, **options: Any) -> Any:
+        return self._waited("with_call", *arguments, **options)
+
+    def future(self, *arguments: Any, **options: Any) -> Any:
+        return self._begun("future", *arguments, **options)
+
+
+class _Streaming(_Method, grpc.UnaryStreamMultiCallable, grpc.StreamStreamMultiCallable):
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return self._begun("__call__", *arguments, **options)

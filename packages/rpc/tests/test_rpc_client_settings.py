@@ -1,0 +1,148 @@
+"""Commands say what keeps them from a service, and what to do, in one line."""
+
+import argparse
+import asyncio
+import socket
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
+from penstock.rpc import (
+    ClientSettings,
+    GrpcServer,
+    RpcOptionError,
+    ServerSecurity,
+    ServerSettings,
+    abort_with,
+    explain_failure,
+    failed_call,
+    open_aio_channel,
+)
+
+PREFIX = "PENSTOCK_FLIGHTS"
+
+
+class AwayError(Exception):
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Servicer(pb_grpc.StageSchedulerServiceServicer):
+    async def GetJob(self, request, context):
+        raise await abort_with(context, AwayError("Connection refused"), {AwayError: grpc.StatusCode.UNAVAILABLE})
+
+
+def server(security: ServerSecurity | None = None) -> GrpcServer:
+    return GrpcServer(
+        ServerSettings(security=security or ServerSecurity()),
+        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(Servicer(), server)],
+        service_names=[],
+    )
+
+
+def settings(*flags: str, **environment: str) -> ClientSettings:
+    parser = argparse.ArgumentParser()
+    ClientSettings.add_arguments(parser, PREFIX)
+    return ClientSettings.from_arguments(parser.parse_args(flags), PREFIX, environment)
+
+
+async def told(*flags: str, method: str = "ListJobs", **environment: str) -> tuple[str, bool] | None:
+    """What is said of a call by a client of these flags."""
+    client = settings(*flags, **environment)
+    async with open_aio_channel(client.endpoint, client.security) as channel:
+        try:
+            call = getattr(pb_grpc.StageSchedulerServiceStub(channel), method)
+            await call(getattr(pb, f"{method}Request")(), timeout=5)
+        except grpc.RpcError as error:
+            wrapped = RuntimeError("as packages wrap it")
+            wrapped.__cause__ = error
+            failed = failed_call(wrapped)
+    return explain_failure(failed, client, prefix=PREFIX, command="penstock-flights serve")
+
+
+def has(said: tuple[str, bool] | None, *words: str, away: bool) -> bool:
+    return said is not None and said[1] is away and all(word in said[0] for word in words)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """PEM files of a server, and of two authorities."""
+    ca = trustme.CA()
+    own, other = ca.issue_cert("127.0.0.1"), ca.issue_cert("elsewhere.test")
+    ca.cert_pem.write_to_path(tmp_path / "ca.pem")
+    trustme.CA().cert_pem.write_to_path(tmp_path / "stranger.pem")
+    for name, leaf in (("server", own), ("other", other)):
+        leaf.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+        leaf.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+    return tmp_path
+
+
+def of(files: Path, name: str, **more: Path) -> ServerSecurity:
+    return ServerSecurity(certificate_file=files / f"{name}.pem", private_key_file=files / f"{name}.key", **more)
+
+
+async def test_who_is_not_there_is_told_with_the_command_that_starts_it() -> None:
+    """Nobody listens; there is no such host; something else listens, or another service."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        said = await told("--endpoint", f"127.0.0.1:{taken.getsockname()[1]}")
+    assert has(said, "nobody listens", "`penstock-flights serve`", "PENSTOCK_FLIGHTS_ENDPOINT", away=True)
+    assert has(await told("--endpoint", "unix:/nowhere/socket"), "nobody listens", away=True)
+    assert has(await told("--endpoint", "nowhere.invalid:1"), "no such host", "check DNS", away=True)
+    async with server() as running:
+        said = await told("--endpoint", running.address)
+        assert has(said, "another service than penstock-flights serve", "correct the port", away=True)
+        # The service itself says who is away: its own words are given.
+        assert await told("--endpoint", running.address, method="GetJob") is None
+
+    async def web(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    other = await asyncio.start_server(web, "127.0.0.1", 0)
+    async with other:
+        host, port = other.sockets[0].getsockname()
+        assert has(await told("--endpoint", f"{host}:{port}"), "something else listens", away=True)
+
+
+async def test_tls_on_one_side_only_is_told_with_the_flag_to_give_or_leave_out(files: Path) -> None:
+    """Also an authority or a name that does not fit, and mutual TLS without a certificate."""
+    async with server() as plain:
+        said = await told("--endpoint", plain.address, "--ca-file", str(files / "ca.pem"))
+        assert has(said, "does not speak TLS", "leave --tls and --ca-file out", "PENSTOCK_FLIGHTS_CA_FILE", away=True)
+    async with server(of(files, "server")) as tls:
+        assert has(await told("--endpoint", tls.address), "ends the connection", "--ca-file", "--tls", away=True)
+        said = await told("--endpoint", tls.address, "--ca-file", str(files / "stranger.pem"))
+        assert has(said, "not trusted", "--ca-file", away=True)
+    async with server(of(files, "other")) as misnamed:
+        said = await told("--endpoint", misnamed.address, "--ca-file", str(files / "ca.pem"))
+        assert has(said, "of another name", away=True)
+    async with server(of(files, "server", client_ca_file=files / "ca.pem")) as mutual:
+        said = await told("--endpoint", mutual.address, "--ca-file", str(files / "ca.pem"))
+        assert has(said, "mutual TLS", "--certificate-file", away=True)
+
+
+async def test_a_token_that_is_missing_or_wrong_is_told_and_never_shown() -> None:
+    """The service is there: it says no."""
+    async with server(ServerSecurity(token="secret")) as running:
+        assert has(await told("--endpoint", running.address), "missing", "--token-file", away=False)
+        said = await told("--endpoint", running.address, PENSTOCK_FLIGHTS_TOKEN="guessed")
+        assert has(said, "wrong or expired", "PENSTOCK_FLIGHTS_TOKEN", away=False)
+        assert "guessed" not in str(said)
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "host:", ":1", "host:99999", "host:0", "host:a"])
+def test_an_endpoint_that_is_none_is_refused_before_grpc_makes_something_of_it(endpoint: str) -> None:
+    """It takes port 99999 for another one, and waits for hosts that are none."""
+    with pytest.raises(RpcOptionError, match=f"{endpoint!r} is no HOST:PORT"):
+        settings("--endpoint", endpoint)
+    with pytest.raises(RpcOptionError, match="give --endpoint HOST:PORT, or set PENSTOCK_FLIGHTS_ENDPOINT"):
+        settings()
+    assert settings("--endpoint", "[::1]:50051").endpoint == "[::1]:50051"
+    assert settings("--endpoint", "dns:///host:1").endpoint == "dns:///host:1"

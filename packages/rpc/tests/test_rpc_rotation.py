@@ -1,0 +1,310 @@
+"""Certificates, authorities and tokens change under calls, and no call fails."""
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
+from penstock.rpc import (
+    ClientSecurity,
+    GrpcServer,
+    RpcOptionError,
+    ServerSecurity,
+    ServerSettings,
+    open_aio_channel,
+    open_channel,
+)
+
+DEADLINE = 30
+NAME = "penstock.proto.stage_scheduler.v1.StageSchedulerService"
+
+
+class Servicer(pb_grpc.StageSchedulerServiceServicer):
+    """Answers, and streams until it is told to end."""
+
+    def __init__(self) -> None:
+        self.more: asyncio.Queue[int | None] = asyncio.Queue()
+
+    async def GetJob(self, request, context):
+        return pb.GetJobResponse(job=pb.Job(job_id=request.job_id))
+
+    async def Watch(self, request, context):
+        while (version := await self.more.get()) is not None:
+            yield pb.WatchResponse(job=pb.Job(version=version))
+
+
+class Files:
+    """Certificates and tokens that are replaced at once, as mounted secrets are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.security = ServerSecurity(
+            certificate_file=folder / "server.pem",
+            private_key_file=folder / "server.key",
+            client_ca_file=folder / "clients.pem",
+            token_file=folder / "server.tokens",
+        )
+        self.client = ClientSecurity(
+            ca_file=folder / "ca.pem",
+            certificate_file=folder / "client.pem",
+            private_key_file=folder / "client.key",
+            token_file=folder / "client.tokens",
+        )
+
+    def put(self, name: str, content: bytes) -> None:
+        temporary = self.folder / f"{name}.new"
+        temporary.write_bytes(content)
+        temporary.replace(self.folder / name)
+
+    def authorities(self, name: str, *authorities: trustme.CA) -> None:
+        self.put(name, b"".join(one.cert_pem.bytes() for one in authorities))
+
+    def leaf(self, name: str, authority: trustme.CA) -> None:
+        leaf = authority.issue_cert("127.0.0.1")
+        self.put(f"{name}.key", leaf.private_key_pem.bytes())
+        self.put(f"{name}.pem", leaf.cert_chain_pems[0].bytes())
+
+    def tokens(self, whose: str, *lines: str) -> None:
+        self.put(f"{whose}.tokens", "".join(f"{line}\n" for line in lines).encode())
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    files, authority = Files(tmp_path), trustme.CA()
+    files.authorities("ca.pem", authority)
+    files.authorities("clients.pem", authority)
+    files.leaf("server", authority)
+    files.leaf("client", authority)
+    files.tokens("server", "old")
+    files.tokens("client", "old")
+    return files
+
+
+@asynccontextmanager
+async def serving(files: Files) -> AsyncIterator[tuple[GrpcServer, Servicer]]:
+    servicer = Servicer()
+    server = GrpcServer(
+        ServerSettings(security=files.security, drain_seconds=0.5),
+        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(servicer, server)],
+        service_names=[NAME],
+    )
+    async with server:
+        yield server, servicer
+
+
+class Traffic:
+    """Calls without a pause, from an asyncio channel, a blocking one, and channels that connect for each call."""
+
+    def __init__(self, address: str, security: ClientSecurity) -> None:
+        self.address = address
+        self.security = security
+        self.done = {"aio": 0, "blocking": 0, "anew": 0}
+        self.failed: list[str] = []
+        self._ended = threading.Event()
+
+    async def __aenter__(self) -> "Traffic":
+        self._tasks = [
+            asyncio.create_task(self._aio()),
+            asyncio.create_task(asyncio.to_thread(self._blocking)),
+            asyncio.create_task(self._anew()),
+        ]
+        await self.some()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._ended.set()
+        await asyncio.gather(*self._tasks)
+
+    async def some(self) -> None:
+        """Wait for calls of each kind that begin from now on."""
+        wanted = {kind: count + 3 for kind, count in self.done.items()}
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + DEADLINE
+        while any(self.done[kind] < count for kind, count in wanted.items()) and not self.failed:
+            assert loop.time() < deadline
+            await asyncio.sleep(0.01)  # a thread counts, too
+        assert self.failed == []
+
+    async def _call(self, kind: str, stub: pb_grpc.StageSchedulerServiceStub) -> None:
+        try:
+            await stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
+            self.done[kind] += 1
+        except grpc.RpcError as error:
+            self.failed.append(f"{kind}: {error.code()}: {error.details()}")
+
+    async def _aio(self) -> None:
+        async with open_aio_channel(self.address, self.security) as channel:
+            stub = pb_grpc.StageSchedulerServiceStub(channel)
+            while not self._ended.is_set() and not self.failed:
+                await self._call("aio", stub)
+
+    async def _anew(self) -> None:
+        while not self._ended.is_set() and not self.failed:
+            async with open_aio_channel(self.address, self.security) as channel:
+                stub = pb_grpc.StageSchedulerServiceStub(channel)
+                await self._call("anew", stub)
+
+    def _blocking(self) -> None:
+        with open_channel(self.address, self.security) as channel:
+            stub = pb_grpc.StageSchedulerServiceStub(channel)
+            while not self._ended.is_set() and not self.failed:
+                try:
+                    stub.GetJob(pb.GetJobRequest(job_id="a"), timeout=DEADLINE)
+                    self.done["blocking"] += 1
+                except grpc.RpcError as error:
+                    self.failed.append(f"blocking: {error.code()}: {error.details()}")
+
+
+async def attempt(address: str, security: ClientSecurity) -> grpc.StatusCode:
+    """The status of a call on a new connection."""
+    async with open_aio_channel(address, security) as channel:
+        try:
+            await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        except grpc.aio.AioRpcError as error:
+            return error.code()
+    return grpc.StatusCode.OK
+
+
+def shown(address: str, files: Files) -> bytes:
+    """The certificate that the server shows to a new connection."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.load_cert_chain(files.folder / "client.pem", files.folder / "client.key")
+    # gRPC ends connections that speak no HTTP/2.
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port)), DEADLINE) as plain, context.wrap_socket(plain) as wrapped:
+        return wrapped.getpeercert(binary_form=True) or b""
+
+
+async def test_tokens_rotate_under_traffic(files: Files) -> None:
+    """First the server takes both, then clients send the new one, then the server forgets the old one."""
+    async with serving(files) as (server, _), Traffic(server.address, files.client) as traffic:
+        files.tokens("server", "old", "new")
+        await traffic.some()
+        files.tokens("client", "new")
+        await traffic.some()
+        files.tokens("server", "new")
+        await traffic.some()
+        files.tokens("other", "old")
+        stranger = ClientSecurity(**{**vars(files.client), "token_file": files.folder / "other.tokens"})
+        assert await attempt(server.address, stranger) is grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_the_servers_certificate_and_its_authority_rotate_under_traffic(files: Files) -> None:
+    """First clients trust both authorities, then the server shows the new certificate, then the old one is nothing."""
+    following = trustme.CA()
+    async with serving(files) as (server, _), Traffic(server.address, files.client) as traffic:
+        before = await asyncio.to_thread(shown, server.address, files)
+        old = (files.folder / "ca.pem").read_bytes()
+        files.put("ca.pem", old + following.cert_pem.bytes())
+        await traffic.some()
+        files.leaf("server", following)
+        await traffic.some()
+        files.put("ca.pem", following.cert_pem.bytes())
+        await traffic.some()
+        assert await asyncio.to_thread(shown, server.address, files) != before
+        files.put("old-ca.pem", old)
+        old_friend = ClientSecurity(**{**vars(files.client), "ca_file": files.folder / "old-ca.pem"})
+        assert await attempt(server.address, old_friend) is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_clients_certificates_and_their_authority_rotate_under_traffic(files: Files) -> None:
+    """First the server trusts both authorities, then clients show new certificates, then it forgets the old one."""
+    following = trustme.CA()
+    async with serving(files) as (server, _), Traffic(server.address, files.client) as traffic:
+        for kind in ("pem", "key"):
+            files.put(f"old.{kind}", (files.folder / f"client.{kind}").read_bytes())
+        old = (files.folder / "clients.pem").read_bytes()
+        files.put("clients.pem", old + following.cert_pem.bytes())
+        await traffic.some()
+        files.leaf("client", following)
+        await traffic.some()
+        files.authorities("clients.pem", following)
+        await traffic.some()
+        pair = {"certificate_file": files.folder / "old.pem", "private_key_file": files.folder / "old.key"}
+        assert await attempt(server.address, ClientSecurity(**{**vars(files.client), **pair})) is not grpc.StatusCode.OK
+
+
+async def test_a_stream_lives_through_a_rotation(files: Files) -> None:
+    """It ends on the connection on which it began, which goes when it has ended; new calls take the new one."""
+    following = trustme.CA()
+    async with serving(files) as (server, servicer), open_aio_channel(server.address, files.client) as channel:
+        stub = pb_grpc.StageSchedulerServiceStub(channel)
+        watch = stub.Watch(pb.WatchRequest(), timeout=DEADLINE)
+        await servicer.more.put(1)
+        assert (await watch.read()).job.version == 1
+        files.put("ca.pem", (files.folder / "ca.pem").read_bytes() + following.cert_pem.bytes())
+        files.leaf("server", following)
+        assert (await stub.GetJob(pb.GetJobRequest(job_id="b"), timeout=DEADLINE)).job.job_id == "b"
+        await servicer.more.put(2)
+        assert (await watch.read()).job.version == 2
+        await servicer.more.put(None)
+        assert await watch.read() is grpc.aio.EOF
+        assert (await stub.GetJob(pb.GetJobRequest(job_id="c"), timeout=DEADLINE)).job.job_id == "c"
+
+
+async def test_half_written_files_change_nothing(files: Files, caplog: pytest.LogCaptureFixture) -> None:
+    """A certificate without its key, a file cut short, and an emptied file of tokens are logged and passed over."""
+    caplog.set_level(logging.INFO, "penstock.rpc")
+    async with serving(files) as (server, _), open_aio_channel(server.address, files.client) as channel:
+        stub = pb_grpc.StageSchedulerServiceStub(channel)
+        files.put("server.pem", trustme.CA().issue_cert("127.0.0.1").cert_chain_pems[0].bytes())
+        assert await attempt(server.address, files.client) is grpc.StatusCode.OK
+        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        files.put("ca.pem", b"-----BEGIN CERTIFICATE-----\nMIIB")
+        files.put("client.tokens", b"")
+        files.put("server.tokens", b"")
+        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        # Who opens a channel now has nothing to go on with.
+        with pytest.raises(RpcOptionError):
+            await attempt(server.address, files.client)
+    told = caplog.text
+    for words in ("certificates stay as they were", "channel stays as it was", "tokens stay as they were"):
+        assert words in told
+
+
+async def test_a_token_ends_at_its_moment(files: Files) -> None:
+    """The server says that it has expired; a client goes on with the next line."""
+    past, future = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 1))
+    async with serving(files) as (server, _):
+        files.tokens("server", f"old {past.isoformat()}", f"new {future.isoformat()}")
+        async with open_aio_channel(server.address, files.client) as channel:
+            stub = pb_grpc.StageSchedulerServiceStub(channel)
+            with pytest.raises(grpc.aio.AioRpcError, match="has expired") as refused:
+                await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+            assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            files.tokens("client", f"old {past.isoformat()}", "new")
+            await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no token"),
+        ("# nothing\n\n", "holds no token"),
+        ("secret-one tomorrow", "line 1"),
+        ("fine\nsecret-one 2027-01-31T00:00:00", "line 2"),
+        ("secret-one and more", "line 1"),
+        ("secret-önë", "line 1"),
+    ],
+)
+def test_a_file_of_tokens_that_is_none_is_named_without_what_it_holds(tmp_path: Path, text: str, words: str) -> None:
+    """A word about the line; not the line, which may be a secret."""
+    file = tmp_path / "tokens"
+    file.write_text(text)
+    with pytest.raises(RpcOptionError, match=words) as raised:
+        ServerSecurity(token_file=file).check_files()
+    assert "secret" not in str(raised.value)
