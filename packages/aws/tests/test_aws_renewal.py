@@ -66,9 +66,11 @@ class Service:
 
 @asynccontextmanager
 async def service(
-    known: Callable[[str], bool] = lambda signer: signer != "AKIAOLD", code: str = "ExpiredTokenException"
+    known: Callable[[str], bool] = lambda signer: signer != "AKIAOLD",
+    code: str = "ExpiredTokenException",
+    make: type[Service] = Service,
 ) -> AsyncIterator[Service]:
-    served = Service(known, code)
+    served = make(known, code)
     application = web.Application()
     application.router.add_post("/", served.answer)
     runner = web.AppRunner(application)
@@ -210,3 +212,45 @@ def test_many_who_are_refused_at_once_renew_once(keys: Keys, monkeypatch: pytest
     now[0] = 5.0
     assert not session.renew_credentials()
     assert len(looked) == 2
+
+
+async def test_a_call_that_was_signed_before_a_renewal_is_made_again(keys: Keys) -> None:
+    """Its refusal comes late, when others are in use already: looking again finds nothing else."""
+    now, arrived, held = [0.0], asyncio.Event(), asyncio.Event()
+
+    class Slow(Service):
+        async def answer(self, request: web.Request) -> web.Response:
+            if not arrived.is_set():
+                arrived.set()
+                await held.wait()
+            return await super().answer(request)
+
+    async with service(make=Slow) as served:
+        session = AwsSession(profile(served.url), clock=lambda: now[0])
+        async with JsonClient(session) as client:
+            late = asyncio.create_task(client.call("ListStreams", {}))
+            await asyncio.wait_for(arrived.wait(), 10)
+            keys.write("AKIANEW")
+            await client.call("ListStreams", {})
+            now[0] = 6.0
+            held.set()
+            assert await late == {"StreamNames": []}
+
+
+async def test_a_refresh_that_fails_early_never_blocks_the_loop(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the old credentials last, STS may be away: it is asked in a thread, once for all calls that wait."""
+    async with service(known=lambda signer: True) as served:
+        session = AwsSession(profile(served.url))
+        held = session.frozen_credentials()
+        threads: list[threading.Thread] = []
+
+        def ask() -> object:
+            threads.append(threading.current_thread())
+            return held
+
+        monkeypatch.setattr(type(session), "refresh_is_due", property(lambda _: True))
+        monkeypatch.setattr(session, "frozen_credentials", ask)
+        async with JsonClient(session) as client:
+            await asyncio.gather(*(client.call("ListStreams", {}) for _ in range(10)))
+    assert threading.main_thread() not in threads
+    assert len(threads) == 1

@@ -3,6 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 from aiohttp import web
+from botocore.loaders import JSONFileLoader
 from moto.server import ThreadedMotoServer
 
 from penstock.aws import AwsConnectionError, AwsOptionError, AwsOptions, AwsServiceError, AwsSession, JsonClient
@@ -129,3 +130,62 @@ def test_secrets_are_not_in_the_representation_of_a_session():
     """A session in a traceback shows where it points to, not with which key."""
     session = AwsSession(AwsOptions(region="eu-west-1", access_key_id="AKIA", secret_access_key="hush"))
     assert "hush" not in repr(session) + json.dumps(session.sign("POST", "https://x/", {}, b""))
+
+
+def test_a_role_without_credentials_to_assume_it_with_says_what_to_give():
+    """As without a role."""
+    options = AwsOptions(region="eu-west-1", role_arn="arn:aws:iam::123456789012:role/reader")
+    with pytest.raises(AwsOptionError, match="give keys") as error:
+        AwsSession(options).frozen_credentials()
+    assert error.value.option == "awsAccessKeyId"
+
+
+def test_an_endpoint_is_told_without_looking_for_credentials(monkeypatch, tmp_path):
+    """Not even started: a process of the profile's that asks for a password, or a metadata service that is away."""
+    started = tmp_path / "started"
+    command = tmp_path / "command"
+    command.write_text(f"#!/bin/sh\ntouch {started}\nexit 1\n")
+    command.chmod(0o700)
+    (tmp_path / "config").write_text(f"[default]\ncredential_process = {command}\n")
+    session = AwsSession(AwsOptions(region="eu-west-1", access_key_id="AKIA", secret_access_key="hush"))
+    assert session.endpoint_url("firehose") == "https://firehose.eu-west-1.amazonaws.com"
+    assert session.ssl_context() is not None
+    assert session.client("kinesis").meta.endpoint_url == "https://kinesis.eu-west-1.amazonaws.com"
+    assert not started.exists()
+
+
+@pytest.mark.parametrize("content", [None, b"no certificate"])
+async def test_authorities_that_cannot_be_read_are_no_matter_of_the_network(tmp_path, content):
+    """The error names the option and the file: it would be tried again for ever as a connection that fails."""
+    bundle = tmp_path / "ca.pem"
+    if content is not None:
+        bundle.write_bytes(content)
+    async with JsonClient(AwsSession(emulator_options("https://127.0.0.1:1", str(bundle)))) as client:
+        with pytest.raises(AwsOptionError, match=r"ca\.pem") as error:
+            await client.call("ListShards", {})
+    assert error.value.option == "caBundle"
+
+
+def test_sessions_read_models_and_endpoints_once(monkeypatch, tmp_path):
+    """Some MB and a tenth of a second for each: there is a session in each task that writes."""
+    read = []
+    load_file = JSONFileLoader.load_file
+    monkeypatch.setattr(
+        JSONFileLoader, "load_file", lambda self, path: read.append(path) or load_file(self, path), raising=True
+    )
+    monkeypatch.setenv("AWS_DATA_PATH", str(tmp_path))
+    for region in ("eu-west-1", "us-east-2"):
+        assert AwsSession(AwsOptions(region=region)).endpoint_url() == f"https://kinesis.{region}.amazonaws.com"
+    assert len(read) == len(set(read)) > 0
+
+
+def test_an_endpoint_of_the_environment_is_checked_like_an_option(monkeypatch):
+    """It is shown in errors and logs: one with a password is refused, and not shown."""
+    session = AwsSession(AwsOptions(region="eu-west-1"))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", "https://kinesis.internal:4567/")
+    assert session.endpoint_url() == "https://kinesis.internal:4567"
+    monkeypatch.setenv("AWS_ENDPOINT_URL_KINESIS", "https://job:hush@kinesis.internal")
+    with pytest.raises(AwsOptionError) as error:
+        session.endpoint_url()
+    assert error.value.option == "endpointUrl"
+    assert "hush" not in str(error.value)

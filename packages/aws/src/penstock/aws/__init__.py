@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.aws._backoff import BackoffPolicy, retry
+    from penstock.aws._cbor import as_json
     from penstock.aws._classify import ErrorKind, are_credentials_refused, classify, classify_code, error_code
     from penstock.aws._json_client import JsonClient, service_error
     from penstock.aws._options import AwsOptions
@@ -22,6 +23,7 @@ __all__ = [
     "ErrorKind",
     "JsonClient",
     "are_credentials_refused",
+    "as_json",
     "classify",
     "classify_code",
     "error_code",
@@ -31,6 +33,7 @@ __all__ = [
 
 _MODULES = {
     "_backoff": ("BackoffPolicy", "retry"),
+    "_cbor": ("as_json",),
     "_classify": ("ErrorKind", "are_credentials_refused", "classify", "classify_code", "error_code"),
     "_json_client": ("JsonClient", "service_error"),
     "_options": ("AwsOptions",),

@@ -2,18 +2,21 @@
 
 import asyncio
 import base64
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
 import msgspec
+from botocore.credentials import ReadOnlyCredentials
 
+from penstock.aws._cbor import as_json
 from penstock.aws._classify import are_credentials_refused
 from penstock.aws._http_pool import HttpPool
 from penstock.aws._session import AwsSession
 from penstock.aws._signer import JsonSigner
-from penstock.aws.errors import AwsConnectionError, AwsServiceError
+from penstock.aws.errors import AwsConnectionError, AwsOptionError, AwsServiceError
 
 
 class _ErrorBody(msgspec.Struct):
@@ -29,8 +32,8 @@ _error_decoder = msgspec.json.Decoder(_ErrorBody)
 def service_error(operation: str, status: int, headers: Mapping[str, str], body: bytes) -> AwsServiceError:
     """The error that an HTTP answer other than 200 describes."""
     try:
-        parsed = _error_decoder.decode(body)
-    except msgspec.MsgspecError:
+        parsed = _error_decoder.decode(as_json(body))
+    except ValueError:
         parsed = _ErrorBody()
     code = (parsed.type or headers.get("x-amzn-errortype", "")).rpartition("#")[2].partition(":")[0]
     message = parsed.message or parsed.capital_message or body[:200].decode(errors="replace")
@@ -87,7 +90,7 @@ class JsonClient:
         self._connect_timeout_seconds = connect_timeout_seconds
         self._total_timeout_seconds = total_timeout_seconds
         self._pool: HttpPool | None = None
-        self._fetching_credentials = asyncio.Lock()
+        self._fetching: asyncio.Task[ReadOnlyCredentials] | None = None
 
     @property
     def session(self) -> AwsSession:
@@ -115,37 +118,71 @@ class JsonClient:
         if self._pool is None:
             self._pool = HttpPool(
                 self._url,
-                self._session.ssl_context,
+                self._make_tls,
                 connections=self._connections,
                 connect_timeout_seconds=self._connect_timeout_seconds,
             )
         return self._pool
 
-    async def _head(self, operation: str, body: bytes) -> bytes:
-        if self._session.refresh_is_due:
-            # Fetching credentials may ask files, metadata services or STS: not on the loop, and once for all calls.
-            async with self._fetching_credentials:
-                if self._session.refresh_is_due:
-                    await asyncio.to_thread(self._session.frozen_credentials)
-        return self._signer.head(self._session.frozen_credentials(), operation, body)
+    def _make_tls(self) -> ssl.SSLContext | None:
+        try:
+            return self._session.ssl_context()
+        except OSError as error:
+            # No connection that failed: to try again would give the same.
+            reason = f"{self._session.ca_bundle} is no PEM file that can be read: {error}"
+            raise AwsOptionError("caBundle", reason) from error
 
-    async def call_raw(self, operation: str, body: bytes) -> bytes:
+    @property
+    def url(self) -> str:
+        """Where the service is."""
+        return self._url
+
+    async def _credentials(self) -> ReadOnlyCredentials:
+        if not self._session.refresh_is_due:
+            return self._session.frozen_credentials()
+        # Fetching may ask files, metadata services or STS: not on the loop, and once for all calls that wait. It may
+        # still be due thereafter: as long as the old ones last, a refresh that fails is no error.
+        if self._fetching is None:
+            self._fetching = asyncio.create_task(
+                asyncio.to_thread(self._session.frozen_credentials), name="fetch credentials"
+            )
+            self._fetching.add_done_callback(self._fetched)
+        return await asyncio.shield(self._fetching)
+
+    def _fetched(self, fetching: asyncio.Task[ReadOnlyCredentials]) -> None:
+        self._fetching = None
+        if not fetching.cancelled():
+            # Whoever waits is told; perhaps nobody does any more.
+            fetching.exception()
+
+    async def _has_others(self, refused: ReadOnlyCredentials) -> bool:
+        # Another call may have been refused before, and have found others: looking again would find the same.
+        return await self._credentials() != refused or await asyncio.to_thread(self._session.renew_credentials)
+
+    async def call_raw(self, operation: str, body: bytes, *, content_type: str | None = None) -> bytes:
         """Send a JSON body, give the JSON body of the answer.
+
+        With another `content_type` the body is of that type, and so is the answer; Kinesis knows CBOR as
+        `application/x-amz-cbor-1.1`.
 
         Raises:
             AwsServiceError: the service answered with an error.
             AwsConnectionError: no answer came.
+            AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
         """
+        credentials = await self._credentials()
         try:
-            return await self._call_once(operation, body)
+            return await self._call_once(credentials, operation, body, content_type)
         except AwsServiceError as error:
             # Refused before anything was done: to send it again cannot do it twice.
-            if not are_credentials_refused(error) or not await asyncio.to_thread(self._session.renew_credentials):
+            if not are_credentials_refused(error) or not await self._has_others(credentials):
                 raise
-        return await self._call_once(operation, body)
+        return await self._call_once(await self._credentials(), operation, body, content_type)
 
-    async def _call_once(self, operation: str, body: bytes) -> bytes:
-        head = await self._head(operation, body)
+    async def _call_once(
+        self, credentials: ReadOnlyCredentials, operation: str, body: bytes, content_type: str | None
+    ) -> bytes:
+        head = self._signer.head(credentials, operation, body, content_type=content_type)
         try:
             async with asyncio.timeout(self._total_timeout_seconds) as limit:
                 answer = await self._open().call(head, body)

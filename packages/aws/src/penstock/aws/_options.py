@@ -66,8 +66,8 @@ class AwsOptions:
             raise AwsOptionError("awsProfile", "and awsAccessKeyId exclude each other: give one of them")
         for name in ("endpoint_url", "sts_endpoint_url"):
             url = getattr(self, name)
-            if url is not None and (urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname):
-                raise AwsOptionError(_OPTION_NAMES[name], f"{url!r} is not an http or https URL")
+            if url is not None:
+                check_url(_OPTION_NAMES[name], url)
 
     def _need(self, name: str, other: str) -> None:
         if getattr(self, name) is not None and getattr(self, other) is None:
@@ -83,3 +83,22 @@ class AwsOptions:
         """The options that are set, by their camelCase names. Holds secrets."""
         pairs = ((_OPTION_NAMES[item.name], getattr(self, item.name)) for item in fields(self))
         return {name: value for name, value in pairs if value is not None}
+
+
+def check_url(option: str, url: str) -> None:
+    """Check an endpoint.
+
+    Raises:
+        AwsOptionError: it is none, or holds what may be a secret.
+    """
+    # Endpoints are shown, in errors and logs and spans: what may hold a secret is refused, and not shown.
+    if any(sign in url for sign in "@?#"):
+        reason = "is a scheme, a host and a port, without user, password, query or fragment: credentials are options"
+        raise AwsOptionError(option, reason)
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        good = False
+    if not good:
+        raise AwsOptionError(option, f"{url!r} is not an http or https URL")

@@ -5,10 +5,12 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
 import boto3
+from botocore import UNSIGNED
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
@@ -20,12 +22,14 @@ from botocore.credentials import (
     ReadOnlyCredentials,
 )
 from botocore.exceptions import InvalidRegionError, ProfileNotFound
+from botocore.loaders import Loader, create_loader
 from botocore.session import Session as BotocoreSession
 from botocore.utils import FileWebIdentityTokenLoader, validate_region_name
 
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials
-from penstock.aws._options import AwsOptions
+from penstock.aws._log_redaction import redact_botocore
+from penstock.aws._options import AwsOptions, check_url
 from penstock.aws.errors import AwsOptionError
 
 _CONFIG = Config(
@@ -40,6 +44,13 @@ _CONFIG = Config(
 )
 
 
+@cache
+def _loader(data_path: str | None) -> Loader:
+    # One for all sessions: each would read some MB of models and endpoints, take 0.1 s for that, and keep them.
+    loader: Loader = create_loader(data_path)
+    return loader
+
+
 class AwsSession:
     """Clients and signatures for one set of options. Safe to share between threads.
 
@@ -52,6 +63,7 @@ class AwsSession:
     """
 
     def __init__(self, options: AwsOptions | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        redact_botocore()
         self._options = options or AwsOptions()
         self._clock = clock
         self._lock = threading.Lock()
@@ -74,6 +86,7 @@ class AwsSession:
         except InvalidRegionError as error:
             raise AwsOptionError("region", f"{region!r} is no region: eu-west-1 is one") from error
         self.region: str = region
+        botocore_session.register_component("data_loader", _loader(botocore_session.get_config_variable("data_path")))
         self._botocore = botocore_session
 
     @property
@@ -101,7 +114,7 @@ class AwsSession:
         else:
             # A session of its own: one that was used remembers what it read from files.
             source = BotocoreSession(profile=options.profile).get_credentials()
-        if options.role_arn is not None:
+        if options.role_arn is not None and (source is not None or options.web_identity_token_file is not None):
             return self._role_credentials(source)
         if source is None:
             raise AwsOptionError(
@@ -187,11 +200,20 @@ class AwsSession:
         return 0.0 if code in CREDENTIALS_REFUSED_CODES and self.renew_credentials() else None
 
     def endpoint_url(self, service_name: str = "kinesis") -> str:
-        """Where the service is, without a trailing slash."""
+        """Where the service is, without a trailing slash.
+
+        Raises:
+            AwsOptionError: the environment or the profile has an endpoint that is none, or holds a user and a password.
+        """
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url.rstrip("/")
-        client = self._botocore.create_client(service_name, region_name=self.region)
-        return str(client.meta.endpoint_url)
+        # Unsigned: botocore would look for credentials, by files, processes and metadata services.
+        config = Config(signature_version=UNSIGNED)
+        client = self._botocore.create_client(service_name, region_name=self.region, config=config)
+        url = str(client.meta.endpoint_url).rstrip("/")
+        # The environment and the profile can have one too.
+        check_url("endpointUrl", url)
+        return url
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For https endpoints; None for plain http."""

@@ -74,8 +74,12 @@ class JsonSigner:
         self._second = -1
         self._date = ""
 
-    def head(self, credentials: ReadOnlyCredentials, operation: str, body: bytes) -> bytes:
+    def head(
+        self, credentials: ReadOnlyCredentials, operation: str, body: bytes, *, content_type: str | None = None
+    ) -> bytes:
         """The request's first line and headers, with the empty line behind them.
+
+        `content_type` is that of the signer by default.
 
         Raises:
             AwsOptionError: an access key or a session token cannot stand in a header.
@@ -94,7 +98,7 @@ class JsonSigner:
         token_name = "x-amz-security-token;" if token else ""
         names = f"content-type;host;x-amz-date;{token_name}x-amz-target"
         fields = (
-            f"content-type:{self._content_type}\n"
+            f"content-type:{content_type or self._content_type}\n"
             f"host:{self._host}\n"
             f"x-amz-date:{date}\n"
             f"{f'x-amz-security-token:{token}{chr(10)}' if token else ''}"

@@ -15,6 +15,8 @@ class AwsOptionError(AwsError, ValueError):
     """An option is missing, contradictory or unusable.
 
     `option` names it as the data source does, `reason` says what to do.
+
+    Cure: Correct the option that is named, as `reason` says.
     """
 
     def __init__(self, option: str, reason: str) -> None:
@@ -27,6 +29,9 @@ class AwsServiceError(AwsError):
     """The service answered with an error code.
 
     `code` is without namespace, such as `ResourceNotFoundException`; `status` is the HTTP status.
+
+    Cure: Follow `code`: AccessDenied needs a permission for `operation`, ResourceNotFound another name, region or
+    account, ExpiredToken new credentials.
     """
 
     def __init__(self, *, code: str, message: str, status: int, operation: str, request_id: str = "") -> None:
@@ -39,7 +44,10 @@ class AwsServiceError(AwsError):
 
 
 class AwsConnectionError(AwsError):
-    """No answer came: the connection was refused, reset or timed out."""
+    """No answer came: the connection was refused, reset or timed out.
+
+    Cure: Check `endpoint`, region, proxy and firewall from the host that called.
+    """
 
     def __init__(self, *, operation: str, endpoint: str, reason: str) -> None:
         super().__init__(f"{operation}: no answer from {endpoint}: {reason}")
