@@ -1,7 +1,9 @@
+import math
 import threading
 import time
 from collections.abc import Callable
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +28,12 @@ from penstock.operator_attributes import (
     catch_up,
     compile,
 )
-from penstock.operator_attributes.errors import SchedulerClosedError, SchedulingError
+from penstock.operator_attributes.errors import (
+    InvalidDocumentError,
+    InvalidOptionError,
+    SchedulerClosedError,
+    SchedulingError,
+)
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 COMMITTED = (StageState.FINISHED, StageState.REUSED)
@@ -222,3 +229,70 @@ def test_interruptions_cost_no_attempt() -> None:
         scheduler.apply(StageStarted(stage_id=IDS[0]))
     driver.apply(StageFailed(stage_id=IDS[0], error="the machine"))
     assert catch_up(status(service), driver.progress(0.0)) == (StageInterrupted(stage_id=IDS[0]),)
+
+
+def test_a_live_stage_is_no_reason_to_wait_for_a_stage_that_the_service_gave_up() -> None:
+    """It counts the failures of all drivers of the job, and has none left; this one tries the stage again, now."""
+    service = BlockingStageScheduler(LocalStageScheduler)
+    live = next(stage.id for stage in PLAN.stages if not stage.bounded)
+    reader = next(stage.id for stage in PLAN.stages if stage.name == "side")
+
+    def fail(job: StagedJob) -> None:
+        job.apply(StageStarted(stage_id=reader))
+        job.apply(StageFailed(stage_id=reader, error="the machine"))
+
+    def driver() -> StagedJob:
+        job = StagedJob(PLAN, max_attempts=2, service=service, job_id="job", look_seconds=0.05)
+        for stage_id in job.begin():
+            job.apply(StageReused(stage_id=stage_id))
+        job.go_on()
+        return job
+
+    killed = driver()
+    for stage in PLAN.stages:
+        if stage.bounded and stage.id != reader:
+            killed.apply(StageReused(stage_id=stage.id))
+    fail(killed)
+    wait_until(lambda: service.get_job("job").stage(reader).progress.attempts == 1)
+    job = driver()
+    job.apply(StageStarted(stage_id=live))
+    fail(job)
+    assert [stage.id for stage in job.ready(0.0)] == [reader]
+    job.apply(StageStarted(stage_id=reader))
+    wait_until(lambda: service.get_job("job").stage(reader).progress.state is StageState.RUNNING)
+    job.close()
+
+
+class OfAnotherRelease(LocalStageScheduler):
+    """A scheduler that does not understand what it is told, until it is replaced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.understands = threading.Event()
+
+    async def report(self, job_id: str, event: StageEvent) -> JobStatus:
+        if not self.understands.is_set():
+            raise InvalidDocumentError("event", "unknown value")
+        return await super().report(job_id, event)
+
+
+def test_an_answer_that_nobody_expects_is_one_of_a_scheduler_that_is_away() -> None:
+    """The job goes on, and tells it later; its reports do not end."""
+    api = OfAnotherRelease()
+    service = BlockingStageScheduler(lambda: api)
+    job = job_at(service)
+    job.begin()
+    job.go_on()
+    run_all_ready(job)
+    assert not job.in_touch
+    api.understands.set()
+    wait_until(lambda: job.in_touch)
+    known = service.get_job("job")
+    assert [stage.progress.state.committed for stage in known.stages] == [stage.bounded for stage in PLAN.stages]
+    job.close()
+
+
+async def test_a_wait_that_is_no_number_is_refused() -> None:
+    """It would never be over."""
+    with pytest.raises(InvalidOptionError, match="wait_seconds"):
+        await LocalStageScheduler().claim("store", "abc", owner="one", wait_seconds=math.nan)

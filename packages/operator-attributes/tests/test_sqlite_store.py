@@ -141,3 +141,41 @@ async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:
         with pytest.raises(JobStoreError, match="disk full"):
             await scheduler.report("a", StageStarted(stage_id="stage-1"))
         assert await scheduler.get_job("a") == before
+
+
+def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+    """SQLite then ends the transaction itself; with room again the store goes on."""
+    store = SqliteJobStore(tmp_path / "stages.db")
+    (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+    store._connection.execute(f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(JobStoreError, match="database or disk is full"):
+        store.add_job(stored("a long name " * 10_000))
+    store._connection.execute("PRAGMA max_page_count = 1000000")
+    store.add_job(stored("another"))
+    assert store.load().jobs[-1] == stored("another")
+    store.close()
+
+
+class FullStore(SqliteJobStore):
+    """A disk that has no room for another job."""
+
+    is_full = False
+
+    def add_job(self, job: StoredJob) -> None:
+        if self.is_full:
+            raise JobStoreError(store=job.job_id, reason="disk full")
+        super().add_job(job)
+
+
+async def test_a_job_that_cannot_begin_anew_goes_on_as_it_stands(tmp_path: Path) -> None:
+    """Here, for those who watch it, and for a scheduler on the same file."""
+    store = FullStore(tmp_path / "stages.db")
+    async with LocalStageScheduler(store=store) as scheduler:
+        await scheduler.submit("a", job())
+        before = await scheduler.report("a", StageReused(stage_id="stage-1"))
+        store.is_full = True
+        with pytest.raises(JobStoreError, match="disk full"):
+            await scheduler.submit("a", job(), restart=True)
+        assert await scheduler.get_job("a") == before
+    async with LocalStageScheduler(store=SqliteJobStore(tmp_path / "stages.db")) as scheduler:
+        assert (await scheduler.get_job("a")).stages == before.stages

@@ -44,7 +44,7 @@ class JobStore(Protocol):
         ...
 
     def add_job(self, job: StoredJob) -> None:
-        """Keep a new job."""
+        """Keep a new job, in the place of the one of its id if there is one, whose events are forgotten."""
         ...
 
     def add_event(self, job_id: str, event: StageEvent) -> None:

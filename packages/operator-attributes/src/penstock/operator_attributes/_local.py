@@ -17,6 +17,7 @@ from penstock.operator_attributes._local_claims import LocalClaims
 from penstock.operator_attributes._plan import StagePlan
 from penstock.operator_attributes._regions import CyclicRegions
 from penstock.operator_attributes._scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
+from penstock.operator_attributes._stage_metrics import SERVICE, StageMetrics
 from penstock.operator_attributes._store_writer import StoreWriter
 from penstock.operator_attributes.errors import (
     InvalidOptionError,
@@ -100,6 +101,7 @@ class LocalStageScheduler:
         self._clock = clock or (time.monotonic if store is None else time.time)
         self._jobs: dict[str, _Job] = {}
         self._writer = StoreWriter(store)
+        self._metrics = StageMetrics(SERVICE)
         self._closed = False
         state = StoredState() if store is None else store.load()
         self._claims = LocalClaims(ClaimBook(state.claims, last_token=state.last_token), self._writer, self._clock)
@@ -151,11 +153,9 @@ class LocalStageScheduler:
         )
         if present is None:
             await self._make_room()
-        else:
-            await self._writer.write(lambda store: store.remove_job(job_id))
-            del self._jobs[job_id]
         stored = StoredJob(job_id=job_id, plan=scheduler.plan, slots=slots, max_attempts=scheduler.max_attempts)
         await self._writer.write(lambda store: store.add_job(stored))
+        self._jobs.pop(job_id, None)  # it is the last one to be submitted now
         job = self._jobs[job_id] = _Job(job_id, scheduler)
         if present is not None:
             job.version = present.version + 1
@@ -174,6 +174,7 @@ class LocalStageScheduler:
         job.scheduler.check(event)
         await self._writer.write(lambda store: store.add_event(job_id, event))
         job.scheduler.apply(event)
+        self._metrics.count(job.scheduler.plan.name, event)
         job.announce()
         return job.status(now)
 

@@ -1,9 +1,10 @@
 """Jobs, their events and claims in a SQLite file, which survives the end of the process, however that comes."""
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -70,6 +71,9 @@ class SqliteJobStore:
         self._closed = False
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with suppress(FileExistsError):
+                # SQLite would let everybody read it.
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
             # Calls come from the threads of a pool, one at a time.
             self._connection = sqlite3.connect(
                 self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -114,6 +118,7 @@ class SqliteJobStore:
     def add_job(self, job: StoredJob) -> None:
         """See `JobStore.add_job`."""
         with self._transaction() as connection:
+            connection.execute("DELETE FROM jobs WHERE job_id = ?", (job.job_id,))
             connection.execute(
                 "INSERT INTO jobs (job_id, plan, slots, max_attempts) VALUES (?, ?, ?, ?)",
                 (job.job_id, plan_to_json(job.plan), job.slots, job.max_attempts),
@@ -163,10 +168,11 @@ class SqliteJobStore:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     yield self._connection
+                    self._connection.execute("COMMIT")
                 except BaseException:
-                    self._connection.execute("ROLLBACK")
+                    if self._connection.in_transaction:  # a full disk has ended it
+                        self._connection.execute("ROLLBACK")
                     raise
-                self._connection.execute("COMMIT")
             except (sqlite3.Error, msgspec.MsgspecError, InvalidDocumentError, KeyError) as error:
                 raise self._error(error) from error
 

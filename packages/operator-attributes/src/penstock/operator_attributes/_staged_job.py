@@ -14,6 +14,7 @@ from penstock.operator_attributes._events import StageEvent
 from penstock.operator_attributes._plan import Stage, StagePlan
 from penstock.operator_attributes._progress import StageProgress, StageState
 from penstock.operator_attributes._scheduler import DEFAULT_MAX_ATTEMPTS, StageChange, StageScheduler
+from penstock.operator_attributes._stage_metrics import DRIVER, StageMetrics
 from penstock.operator_attributes.errors import (
     IllegalEventError,
     JobExistsError,
@@ -69,6 +70,7 @@ class StagedJob:
         self.plan = plan
         self.job_id = job_id
         self._scheduler = StageScheduler(plan, slots=slots, max_attempts=max_attempts)
+        self._metrics = StageMetrics(DRIVER)
         self._clock = clock
         self._service = service
         self._look_seconds = look_seconds
@@ -137,6 +139,7 @@ class StagedJob:
         """Take note of an event, and report it. Raises: as `StageScheduler.apply`."""
         with self._changed:
             changes = self._scheduler.apply(event)
+            self._metrics.count(self.plan.name, event)
             if self._thread.is_alive():
                 self._events.append(event)
                 self._changed.notify_all()
@@ -152,8 +155,11 @@ class StagedJob:
             if self._away or not answered or self._told is None:
                 return here
             there = tuple(stage for stage in here if stage.id in self._told.deployable)
-            # A service that waits for what will not happen must not keep the job waiting.
-            return there if there or StageState.RUNNING in self._scheduler.states.values() else here
+            # A service that waits for what will not happen must not keep the job waiting; a live stage never ends.
+            batch_runs = any(
+                stage.bounded and self._scheduler.state(stage.id) is StageState.RUNNING for stage in self.plan.stages
+            )
+            return there if there or batch_runs else here
 
     def close(self, *, seconds: float = _ANSWER_SECONDS) -> None:
         """Report what is left, for so long at most, and let go of the service. May be repeated."""
@@ -201,7 +207,7 @@ class StagedJob:
         away: Exception | None = None
         try:
             call(*arguments)
-        except SchedulingError as error:
+        except Exception as error:  # also what nobody expects, such as of another release: the reports must not end
             away = error
         with self._changed:
             if away is not None and not self._away and not self._closing:

@@ -37,7 +37,10 @@ class OperatorAttributesError(Exception):
 
 
 class InvalidOptionError(OperatorAttributesError, ValueError):
-    """An argument is outside of its range."""
+    """An argument is outside of its range.
+
+    Cure: Give a value of the range that the message names.
+    """
 
     def __init__(self, option: str, value: object, rule: str) -> None:
         super().__init__(f"{option} is {value!r}; it must be {rule}")
@@ -47,7 +50,10 @@ class InvalidOptionError(OperatorAttributesError, ValueError):
 
 
 class InvalidDocumentError(OperatorAttributesError, ValueError):
-    """A text is not the JSON of a graph or of a plan; `path` says where it differs."""
+    """A text is not the JSON of a graph or of a plan; `path` says where it differs.
+
+    Cure: Correct the text at `path`, or write it anew by `to_json`.
+    """
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__(f"not a valid document at {path}: {reason}")
@@ -56,11 +62,17 @@ class InvalidDocumentError(OperatorAttributesError, ValueError):
 
 
 class CompileError(OperatorAttributesError):
-    """The graph cannot become a plan."""
+    """The graph cannot become a plan.
+
+    Cure: Change the graph as the message says.
+    """
 
 
 class InvalidVertexError(CompileError):
-    """A vertex contradicts its kind: a source with inputs, a sink that feeds another vertex."""
+    """A vertex contradicts its kind: a source with inputs, a sink that feeds another vertex.
+
+    Cure: Let sources have no inputs and sinks feed nothing; use an operator between.
+    """
 
     def __init__(self, name: str, reason: str, call_site: str = "") -> None:
         super().__init__(f"{name!r}{at(call_site)}: {reason}")
@@ -70,7 +82,10 @@ class InvalidVertexError(CompileError):
 
 
 class DuplicateNameError(CompileError):
-    """Two vertices have one name."""
+    """Two vertices have one name.
+
+    Cure: Give one of the two another name.
+    """
 
     def __init__(self, name: str, first_call_site: str, second_call_site: str) -> None:
         super().__init__(
@@ -83,7 +98,10 @@ class DuplicateNameError(CompileError):
 
 
 class UnknownInputError(CompileError):
-    """An input is no vertex of the graph; `nearest` is the name that resembles it most, or None."""
+    """An input is no vertex of the graph; `nearest` is the name that resembles it most, or None.
+
+    Cure: Correct the name; `nearest` is the likely one.
+    """
 
     def __init__(self, vertex: str, unknown: str, nearest: str | None = None, call_site: str = "") -> None:
         hint = f"; did you mean {nearest!r}?" if nearest else ""
@@ -98,6 +116,8 @@ class CycleError(CompileError):
     """Vertices depend on themselves; `cycle` names them along the edges, the first one repeated last.
 
     `call_sites` has the place of each, where it is known.
+
+    Cure: Let one of the vertices in `cycle` read what comes before the others.
     """
 
     def __init__(self, cycle: Sequence[str], call_sites: Sequence[str] = ()) -> None:
@@ -115,7 +135,10 @@ class CycleError(CompileError):
 
 
 class FullDamOverUnboundedError(CompileError):
-    """An operator that emits only after the end of its input reads an input without end."""
+    """An operator that emits only after the end of its input reads an input without end.
+
+    Cure: Bound the source, or give the operator a window or trigger that fires earlier.
+    """
 
     def __init__(self, operator: str, call_site: str, unbounded_sources: Sequence[str]) -> None:
         names = ", ".join(repr(name) for name in unbounded_sources)
@@ -129,7 +152,10 @@ class FullDamOverUnboundedError(CompileError):
 
 
 class UnboundedBlockingEdgeError(CompileError):
-    """An edge was declared BLOCKING, but its producer never finishes."""
+    """An edge was declared BLOCKING, but its producer never finishes.
+
+    Cure: Bound the source, or do not declare the edge blocking.
+    """
 
     def __init__(self, source: str, target: str, call_site: str) -> None:
         super().__init__(
@@ -145,7 +171,10 @@ class SchedulingError(OperatorAttributesError):
 
 
 class UnknownStageError(SchedulingError, LookupError):
-    """The plan has no such stage."""
+    """The plan has no such stage.
+
+    Cure: Report stages of the job's own plan; submit the graph again if it was changed.
+    """
 
     def __init__(self, stage_id: str) -> None:
         super().__init__(f"the plan has no stage {stage_id!r}")
@@ -153,7 +182,11 @@ class UnknownStageError(SchedulingError, LookupError):
 
 
 class IllegalEventError(SchedulingError):
-    """The event does not follow from the stage's state."""
+    """The event does not follow from the stage's state.
+
+    Cure: Report events in order: started, then finished or failed. After a restart submit the job again, and go on from
+    the answer.
+    """
 
     def __init__(self, stage_id: str, state: str, event: str) -> None:
         super().__init__(f"stage {stage_id!r} is {state}: {event} cannot follow")
@@ -163,7 +196,10 @@ class IllegalEventError(SchedulingError):
 
 
 class SlotBudgetExceededError(SchedulingError):
-    """A stage was started that the slot budget has no room for now."""
+    """A stage was started that the slot budget has no room for now.
+
+    Cure: Wait for a stage to end, or raise `slots`.
+    """
 
     def __init__(self, stage_id: str, needed: int, free: int) -> None:
         super().__init__(f"stage {stage_id!r} needs {needed} slots; {free} are free")
@@ -173,7 +209,10 @@ class SlotBudgetExceededError(SchedulingError):
 
 
 class InsufficientSlotsError(SchedulingError):
-    """Live stages hold their slots for ever, and all of them together do not fit the budget."""
+    """Live stages hold their slots for ever, and all of them together do not fit the budget.
+
+    Cure: Raise `slots` to what is needed, or split the job.
+    """
 
     def __init__(self, needed: int, slots: int) -> None:
         super().__init__(f"the live stages need {needed} slots at the same time; the budget is {slots}")
@@ -182,7 +221,10 @@ class InsufficientSlotsError(SchedulingError):
 
 
 class UnknownJobError(SchedulingError, LookupError):
-    """The scheduler knows no such job."""
+    """The scheduler knows no such job.
+
+    Cure: Check the id, and submit the job again if the scheduler was started without a store.
+    """
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"no such job: {job_id!r}")
@@ -190,7 +232,10 @@ class UnknownJobError(SchedulingError, LookupError):
 
 
 class JobExistsError(SchedulingError):
-    """Another graph was submitted under this job id."""
+    """Another graph was submitted under this job id.
+
+    Cure: Submit the changed graph under another id, or with `restart`.
+    """
 
     def __init__(self, job_id: str) -> None:
         super().__init__(f"job {job_id!r} exists with another graph: submit this one under another id")
@@ -198,7 +243,10 @@ class JobExistsError(SchedulingError):
 
 
 class TooManyJobsError(SchedulingError):
-    """The scheduler holds its limit of jobs, none of which has ended."""
+    """The scheduler holds its limit of jobs, none of which has ended.
+
+    Cure: Let jobs end, or raise `--max-jobs`.
+    """
 
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} jobs are under way, which is the limit")
@@ -206,14 +254,20 @@ class TooManyJobsError(SchedulingError):
 
 
 class SchedulerClosedError(SchedulingError):
-    """The scheduler is going away; the job may go on at another one."""
+    """The scheduler is going away; the job may go on at another one.
+
+    Cure: Call again when it is back; runs of pipelines go on meanwhile.
+    """
 
     def __init__(self) -> None:
         super().__init__("the stage scheduler is shutting down")
 
 
 class ClaimLostError(SchedulingError):
-    """The claim with this token is not the caller's any more: it ran out, was taken over or given up."""
+    """The claim with this token is not the caller's any more: it ran out, was taken over or given up.
+
+    Cure: Do not commit: ask again, another driver may have computed the result.
+    """
 
     def __init__(self, store: str, fingerprint: str, token: int) -> None:
         super().__init__(f"claim {token} on {fingerprint!r} in {store!r} was lost: do not commit its result")
@@ -223,7 +277,10 @@ class ClaimLostError(SchedulingError):
 
 
 class JobStoreError(SchedulingError):
-    """The file of jobs and claims cannot be used; nothing was changed."""
+    """The file of jobs and claims cannot be used; nothing was changed.
+
+    Cure: Let one service use the file, on a disk with room, in a folder that it may write.
+    """
 
     def __init__(self, store: str, reason: str) -> None:
         super().__init__(f"the job store {store!r} cannot be used: {reason}")
@@ -232,7 +289,10 @@ class JobStoreError(SchedulingError):
 
 
 class WrongProcessError(SchedulingError):
-    """A blocking scheduler lives in the process that opened it: after a fork, open another one."""
+    """A blocking scheduler lives in the process that opened it: after a fork, open another one.
+
+    Cure: Open a scheduler in each process.
+    """
 
     def __init__(self, opened_in: int, used_in: int) -> None:
         super().__init__(f"the stage scheduler was opened in process {opened_in} and used in {used_in}: open another")
@@ -241,7 +301,10 @@ class WrongProcessError(SchedulingError):
 
 
 class RemoteSchedulerError(SchedulingError):
-    """The service could not be reached, or failed; `code` is the name of the gRPC status."""
+    """The service could not be reached, or failed; `code` is the name of the gRPC status.
+
+    Cure: Follow `code`: UNAVAILABLE means that nobody answers at the endpoint, UNAUTHENTICATED that the token is wrong.
+    """
 
     def __init__(self, code: str, details: str) -> None:
         super().__init__(f"the stage scheduler answered {code}: {details}")
