@@ -87,6 +87,21 @@ def test_a_kept_lease_outlives_its_time_to_live(open_one):
         registry.release(lease)
 
 
+def test_a_lease_that_was_waited_for_is_kept(open_one):
+    """Also when the wait was longer than the lease lives: its life begins when it is given, not when asked for."""
+    lost = []
+    with open_one() as first, open_one() as second:
+        first.acquire(request("first", time_to_live=timedelta(seconds=2)))
+        wanted = request("second", conflict_policy=ConflictPolicy.WAIT, time_to_live=timedelta(seconds=1))
+        lease = second.acquire(wanted)
+        second.keep(lease, lost.append)
+        deadline = time.monotonic() + 1.5
+        eventually(lambda: lost or time.monotonic() > deadline)
+        assert lost == []
+        assert second.list_consumers()[0].lease.job_id == "second"
+        second.release(lease)
+
+
 def test_whoever_is_taken_over_is_told(open_one):
     """By `on_lost`, at its next heartbeat, on a thread that may use the registry."""
     told = threading.Event()

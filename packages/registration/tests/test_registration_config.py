@@ -2,6 +2,7 @@
 
 from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from penstock.registration import (
     RegistrarConfig,
     RegistrationConfig,
     RegistrationStrategy,
+    store_location,
 )
 from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
 
@@ -203,3 +205,30 @@ def test_contradicting_properties_are_named_as_they_were_written():
         )
     assert raised.value.option == "flink.stream.registerstreamconsumer.backoff.max"
     assert "flink.stream.registerstreamconsumer.backoff.base" in raised.value.reason
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("flink.stream.registerstreamconsumer.backoff.base", "9" * 20),
+        ("flink.stream.liststreamconsumers.backoff.expconst", "nan"),
+    ],
+)
+def test_a_property_that_no_clock_can_count_is_named(key, text):
+    """A number too large for a time, and what is no number to reckon with."""
+    properties = {"flink.stream.efo.consumername": "delays", key: text}
+    with pytest.raises(RegistrationOptionError) as refused:
+        RegistrationConfig.from_properties(properties)
+    assert refused.value.option == key
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["sqlite:///var/lib/leases#1.db", "sqlite:///var/lib/leases.db?mode=rwc", "dynamodb://leases?region=eu-west-1"],
+)
+def test_a_store_whose_name_would_be_cut_off_is_refused(url):
+    """What stands behind ? or # is no part of a path in a URL: another store would be used, without a word."""
+    with pytest.raises(RegistrationOptionError, match="%3F") as refused:
+        store_location(url)
+    assert refused.value.option == "store"
+    assert store_location("sqlite:///var/lib/leases%231.db") == Path("/var/lib/leases#1.db")

@@ -1,6 +1,7 @@
 """What may come between a job and its consumer, against the emulator over real sockets and real gRPC."""
 
 import asyncio
+import uuid
 from collections import Counter
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
@@ -45,8 +46,8 @@ def emulator():
 
 @pytest.fixture
 def stream(emulator, request):
-    """A stream of the test's own, and its name."""
-    name = request.node.name.partition("[")[0][-60:] + str(abs(hash(request.node.name)))[:8]
+    """A stream of this try of the test, and its name."""
+    name = f"{request.node.name.partition('[')[0][-60:]}-{uuid.uuid4().hex[:8]}"
     emulator.client().create_stream(StreamName=name, ShardCount=2)
     return name
 
@@ -124,7 +125,7 @@ def most_within(seconds, moments):
 async def test_200_tasks_at_once_ask_for_one_registration_per_stream(registry, emulator, wire):
     """Lazily, over twelve streams: one RegisterStreamConsumer each, five a second, five in CREATING, at most."""
     client = emulator.client()
-    streams = [f"many-{number}" for number in range(12)]
+    streams = [f"many-{uuid.uuid4().hex[:8]}-{number}" for number in range(12)]
     for name in streams:
         client.create_stream(StreamName=name, ShardCount=1)
     tasks = [registry.acquire(request_for(streams[number % 12], streams[number % 12])) for number in range(200)]

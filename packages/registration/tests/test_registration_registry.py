@@ -8,6 +8,8 @@ import pytest
 from penstock.registration import (
     AcquireRequest,
     ConflictPolicy,
+    ConsumerState,
+    OrphanFate,
     RegistrationStrategy,
 )
 from penstock.registration.errors import (
@@ -80,12 +82,15 @@ async def test_another_job_may_wait_for_the_lease_to_end(home):
 
 
 async def test_waiting_ends_with_the_timeout(open_home):
-    """With an error that says for how long was waited."""
+    """With an error that says for how long was waited, for which job, and what to do."""
     async with open_home(default_time_to_live=timedelta(days=2), longest_time_to_live=timedelta(days=2)) as home:
         await home.acquire("first")
         with pytest.raises(AcquireTimeoutError) as raised:
             await home.acquire("second", conflict_policy=ConflictPolicy.WAIT, timeout=timedelta(seconds=0.3))
         assert raised.value.timeout_seconds == 0.3
+        assert raised.value.holder_job_id == "first"
+        assert "held by job 'first'" in str(raised.value)
+        assert "a consumer name of its own" in str(raised.value)
 
 
 async def test_another_job_may_take_the_consumer_over(home):
@@ -328,3 +333,25 @@ async def test_kinesis_that_is_slow_comes_through(open_home):
         with pytest.raises(RegistrationTimeoutError) as raised:
             await home.acquire()
         assert raised.value.state == "ACTIVE"
+
+
+async def test_a_registration_that_kinesis_does_not_show_at_once_is_ours(home):
+    """Described a moment after it was made it may not be there yet: registered again, it is still the one we made."""
+    home.kinesis.fail("describe_stream_consumer", "ResourceNotFoundException", "ResourceNotFoundException")
+    lease = await home.acquire()
+    assert home.kinesis.calls.count("register_stream_consumer") == 2
+    assert lease.registration_is_ours
+    await home.registry.release(lease)
+    assert home.kinesis.names() == set()
+
+
+async def test_a_stream_may_go_by_its_arn(home):
+    """As one of another account does: its consumers have states and costs, and are ended like others."""
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
+    lease = await home.acquire(stream_name=arn)
+    (consumer,) = await home.registry.list_consumers(arn, with_state=True)
+    assert (consumer.stream_name, consumer.state, consumer.cost_per_hour_usd) == (arn, ConsumerState.ACTIVE, 0.06)
+    home.clock.advance(lease.time_to_live_seconds + 1)
+    (orphan,) = await home.registry.collect_garbage()
+    assert orphan.fate is OrphanFate.ENDED
+    assert home.kinesis.names() == set()

@@ -11,6 +11,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, Renewal, SqliteLeaseStore, _lease
+from penstock.registration._sqlite_file import SqliteFile
 from penstock.registration.errors import LeaseStoreError
 
 HOLDING = Holding(job_id="job", fencing_token=7, acquired_at=1.5, renewed_at=2.25, time_to_live_seconds=30.0)
@@ -245,3 +246,13 @@ async def test_sqlite_lets_a_call_that_cannot_be_carried_out_fail_alone(tmp_path
     assert isinstance(outcomes[1], UnicodeEncodeError)
     assert [record.consumer_name for record in await store.list()] == ["a", "b"]
     await store.close()
+
+
+async def test_sqlite_goes_on_with_another_connection_when_one_is_of_no_use(tmp_path):
+    """Such as after an error of the disk, where not even a roll-back succeeds: later calls do not wait."""
+    file = SqliteFile(tmp_path / "leases.db")
+    async with asyncio.timeout(10):
+        with pytest.raises(LeaseStoreError):
+            await file.run(lambda connection: connection.close(), writes=True)
+        assert (await file.run(lambda connection: connection.execute("SELECT 1").fetchone(), writes=True))[0] == 1
+        await file.close()

@@ -1,5 +1,6 @@
 """What operators do with a running service, and how it reads."""
 
+import io
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -7,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.registration import Consumer, ConsumerState, Lease, Orphan, OrphanFate, open_registry
-from penstock.services.consumer_registry._table import age, consumer_table, orphan_table
+from penstock.services.consumer_registry._table import consumer_table, orphan_table
+from penstock.terminal import Screen
 
 
 @pytest.fixture
@@ -23,20 +25,20 @@ def theirs(emulator, eventually, consumer_names):
 
 
 def test_ls_prints_state_owner_age_token_and_cost(serve, request_lease, command):
-    """As a table, or as JSON lines; without Kinesis on request."""
+    """As lines, or as JSON lines; without Kinesis on request."""
     with serve("--grace-seconds", "0") as service, open_registry(endpoint=service.address) as registry:
         lease = registry.acquire(request_lease("job-17"))
         listing = command("ls", "--endpoint", service.address)
-        headings, row = listing.stdout.splitlines()
-        assert headings.split()[:6] == ["STREAM", "CONSUMER", "STATE", "OWNER", "HELD", "TOKEN"]
-        assert row.split()[:4] == ["flights", "delays", "ACTIVE", "job-17"]
-        assert row.split()[5] == str(lease.fencing_token)
-        assert row.split()[-1] == "0.015"
+        (row,) = (line.split("\t") for line in listing.stdout.splitlines())
+        assert row[:4] == ["flights", "delays", "ACTIVE", "job-17"]
+        assert row[5] == str(lease.fencing_token)
+        assert row[-2:] == ["0.015", "10.95"]
         as_json = json.loads(command("ls", "--json", PENSTOCK_REGISTRY_ENDPOINT=service.address).stdout)
         assert as_json["lease"]["job_id"] == "job-17"
         assert (as_json["state"], as_json["cost_per_hour_usd"]) == ("ACTIVE", 0.015)
+        assert as_json["cost_per_month_usd"] == 10.95
         without = command("ls", "--no-state", "--endpoint", service.address).stdout
-        assert without.splitlines()[1].split()[2] == "?"
+        assert without.split("\t")[2] == "?"
         registry.release(lease)
 
 
@@ -47,18 +49,17 @@ def test_gc_shows_orphans_and_ends_ours(serve, request_lease, command, consumer_
         registry.release(registry.acquire(request_lease(consumer_name="orphan")))
         held = registry.acquire(request_lease(consumer_name="held"))
         dry = command("gc", "--dry-run", "--endpoint", service.address)
-        assert [line.split()[1:5] for line in dry.stdout.splitlines()[1:3]] == [
+        assert [line.split()[1:5] for line in dry.stdout.splitlines()] == [
             ["orphan", "ACTIVE", "0.020", "due"],
             ["theirs", "ACTIVE", "0.020", "kept"],
         ]
-        assert dry.stdout.splitlines()[-1] == "2 without a lease, 1 ours, 0.040 USD/h"
         assert set(consumer_names()) == {"held", "orphan", "theirs"}
         done = command("gc", "--json", "--endpoint", service.address)
         fates = {each["consumer"]["consumer_name"]: each["fate"] for each in map(json.loads, done.stdout.splitlines())}
         assert fates == {"orphan": "ended", "theirs": "kept"}
         assert set(consumer_names()) == {"held", "theirs"}
         adopted = command("adopt", "flights", "theirs", "--endpoint", service.address)
-        assert adopted.stdout.splitlines()[1].split()[1:4] == ["theirs", "ACTIVE", "-"]
+        assert adopted.stdout.split()[1:4] == ["theirs", "ACTIVE", "-"]
         command("gc", "--stream", "flights", "--endpoint", service.address)
         assert consumer_names() == ["held"]
         registry.release(held)
@@ -91,12 +92,18 @@ def test_what_is_not_there_is_said(serve, command, arguments):
     assert ended.stderr.splitlines() == ["penstock-registry: stream 'flights' has no consumer 'unheard-of'"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0, "0s"), (59.9, "59s"), (61, "1m 1s"), (3600, "1h 0m"), (90_061, "1d 1h")]
-)
-def test_ages_are_for_people(seconds, text):
-    """Two units at most."""
-    assert age(seconds) == text
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def drawn(table):
+    """Lines of the table on a wide terminal, without the one below the headings."""
+    out = Terminal()
+    Screen(out, environ={"TERM": "dumb", "COLUMNS": "160"}).show(table)
+    return [line.rstrip() for line in out.getvalue().splitlines() if not line.startswith("─")]
 
 
 def consumer(**fields):
@@ -133,18 +140,19 @@ def test_columns_stay_aligned():
         state=ConsumerState.ACTIVE,
         cost_per_hour_usd=0.06,
     )
-    assert consumer_table([consumer(), held]).splitlines() == [
-        "STREAM   CONSUMER  STATE   OWNER          HELD   TOKEN  ENDS IN  REGISTRATION  AGE    USD/H",
-        "flights  delays    ?       -              -      -      -        not ours      5s     ?",
-        "s        c         ACTIVE  a-long-job-id  1h 1m  12     30s      ours          1d 1h  0.060",
+    assert drawn(consumer_table([consumer(), held])) == [
+        "STREAM   CONSUMER  STATE   OWNER          HELD   TOKEN  ENDS IN  REGISTRATION  AGE    USD/H  USD/MONTH",
+        "flights  delays    ?       -              -      -      -        not ours      5s         ?          ?",
+        "s        c         ACTIVE  a-long-job-id  1h 1m  12     30s      ours          1d 1h  0.060      43.80",
     ]
 
 
 def test_the_readme_shows_the_tables_as_they_are():
     """Headings, columns and the sum."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()
-    assert consumer_table([]).split() == next(line for line in readme.splitlines() if "OWNER" in line).split()
-    assert orphan_table([]).split() == next(line for line in readme.splitlines() if "FATE" in line).split()
+    headings = [[column.heading for column in table([]).columns] for table in (consumer_table, orphan_table)]
+    assert " ".join(headings[0]).split() == next(line for line in readme.splitlines() if "OWNER" in line).split()
+    assert " ".join(headings[1]).split() == next(line for line in readme.splitlines() if "FATE" in line).split()
     assert "2 without a lease, 1 ours, 0.120 USD/h" in readme
     for command in ("ls", "gc", "release", "adopt"):
         assert f"| `{command} " in readme
@@ -155,7 +163,7 @@ def test_orphans_say_why():
     orphan = Orphan(
         consumer=consumer(state=ConsumerState.ACTIVE, cost_per_hour_usd=0.06), fate=OrphanFate.KEPT, reason="not ours"
     )
-    assert orphan_table([orphan]).splitlines() == [
+    assert drawn(orphan_table([orphan])) == [
         "STREAM   CONSUMER  STATE   USD/H  FATE  WHY",
         "flights  delays    ACTIVE  0.060  kept  not ours",
     ]

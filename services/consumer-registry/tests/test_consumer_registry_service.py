@@ -126,7 +126,7 @@ def test_tls(serve, certificates, request_lease, eventually, command):
             eventually(lambda: time.monotonic() + registry.list_consumers()[0].lease.time_to_live_seconds > end + 0.2)
             assert registry.release(lease) is True
         assert command("ls", "--endpoint", service.address, "--ca-file", ca).returncode == 0
-        assert command("ls", "--endpoint", service.address).returncode == 1
+        assert command("ls", "--endpoint", service.address).returncode == 3
 
 
 def test_mutual_tls(serve, certificates, command):
@@ -134,7 +134,7 @@ def test_mutual_tls(serve, certificates, command):
     ca, server, client = certificates
     with serve(*server, "--client-ca-file", ca) as service:
         listing = command("ls", "--endpoint", service.address, "--ca-file", ca)
-        assert listing.returncode == 1
+        assert listing.returncode == 3
         listing = command("ls", "--endpoint", service.address, "--ca-file", ca, *client)
         assert (listing.returncode, listing.stderr) == (0, "")
 
@@ -145,9 +145,15 @@ def test_mutual_tls(serve, certificates, command):
         (["serve"], "store"),
         (["serve", "--store", "redis://somewhere"], "store"),
         (["serve", "--store", "dynamodb://"], "store"),
-        (["serve", "--store", "sqlite:///tmp/never.db", "--consumer-shard-hour-usd", "-1"], "consumer_shard_hour_usd"),
-        (["serve", "--store", "sqlite:///tmp/never.db", "--grace-seconds", "soon"], "grace_seconds"),
+        (["serve", "--store", "sqlite:///tmp/never.db", "--consumer-shard-hour-usd", "-1"], "shard-hour-usd"),
+        (["serve", "--store", "sqlite:///tmp/never.db", "--grace-seconds", "soon"], "--grace-seconds"),
         (["serve", "--store", "sqlite:///tmp/never.db", "--host", "0.0.0.0"], "token"),
+        (["serve", "--store", "sqlite:///tmp/never.db", "--grace-seconds", "-1"], "--grace-seconds"),
+        (["serve", "--store", "sqlite:///tmp/never.db", "--time-to-live-seconds", "0"], "--time-to-live-seconds"),
+        (
+            ["serve", "--store", "sqlite:///tmp/never.db", "--longest-time-to-live-seconds", "1"],
+            "--longest-time-to-live-seconds",
+        ),
         (["ls"], "endpoint"),
     ],
 )

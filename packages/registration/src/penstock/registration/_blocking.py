@@ -114,16 +114,30 @@ class BlockingConsumerRegistry:
 
         In this process it also ends, in the background, what other leases have left behind.
         """
-        sent_at = elapsed_seconds()
 
-        async def acquire() -> Lease:
+        async def acquire() -> tuple[Lease, float]:
+            sent_at = elapsed_seconds()
             lease = await self._registry.acquire(request)
             self._sweep_wanted.set()
-            return lease
+            return lease, await self._known_at(lease, sent_at)
 
-        lease = self._call(acquire)
+        lease, sent_at = self._call(acquire)
         self._acquired_at[lease] = sent_at
         return lease
+
+    async def _known_at(self, lease: Lease, sent_at: float) -> float:
+        """From when the lease's life may be counted: from before the request that is known to have begun it.
+
+        An acquire may have waited for longer than a lease lives; then a heartbeat says when the life is known to last.
+        """
+        now = elapsed_seconds()
+        if now - sent_at < lease.time_to_live_seconds / 3:
+            return sent_at
+        try:
+            return now if (await self._registry.heartbeat(lease)).held else sent_at
+        except RegistrationError:
+            # Whoever keeps the lease is told that it is lost.
+            return sent_at
 
     def keep(self, lease: Lease, on_lost: OnLost) -> None:
         """Send heartbeats for the lease.

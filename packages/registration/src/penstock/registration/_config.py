@@ -144,7 +144,7 @@ class RegistrarConfig:
                 raise RegistrationOptionError(option=base, reason="must be positive")
             if getattr(self, longest) < getattr(self, base):
                 raise RegistrationOptionError(option=longest, reason=f"must not be less than {base}")
-            if getattr(self, expconst) < 1:
+            if not getattr(self, expconst) >= 1:
                 raise RegistrationOptionError(option=expconst, reason="must be at least 1")
         for option in ("register_timeout", "deregister_timeout"):
             if getattr(self, option) <= timedelta(0):
@@ -269,7 +269,7 @@ def _parse(key: str, text: str, kind: str) -> Any:
                 return RegistrationStrategy(text.lower())
             case _:
                 return text
-    except ValueError as error:
+    except (OverflowError, ValueError) as error:
         wanted = {
             "int": "a whole number",
             "float": "a number",

@@ -46,7 +46,7 @@ class DynamoDbLeaseStore:
     or unanswered request is made again; a write that was carried out although nobody heard of it is recognised.
 
     `namespace` keeps apart what shares a table: registries for different endpoints or regions do not see each other's
-    records.
+    records. With `read_only` a table that is not there is an error.
     """
 
     def __init__(
@@ -55,12 +55,14 @@ class DynamoDbLeaseStore:
         table_name: str,
         *,
         namespace: str = "",
+        read_only: bool = False,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         random: Callable[[], float] = random_module.random,
     ) -> None:
         self._session = session
         self._table_name = table_name
         self._namespace = namespace
+        self._read_only = read_only
         self._sleep = sleep
         self._random = random
         self._threads = DaemonThreads(_THREADS, name="penstock lease store")
@@ -158,7 +160,7 @@ class DynamoDbLeaseStore:
             try:
                 return await self._request(operation, TableName=self._table_name, **parameters)
             except ClientError as error:
-                if error_code(error) != _NO_TABLE:
+                if error_code(error) != _NO_TABLE or self._read_only:
                     raise
             await self._make_table()
             return await self._request(operation, TableName=self._table_name, **parameters)

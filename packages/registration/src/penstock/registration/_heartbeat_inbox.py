@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Final, Self
@@ -52,11 +53,11 @@ class HeartbeatInbox:
         return taken
 
     async def _read(self) -> None:
-        try:
+        # A call that breaks ends like one that is closed. Not after a cancellation: nobody would make room for it.
+        with contextlib.suppress(Exception):
             async for request in self._requests:
                 await self._queue.put(request)
-        finally:
-            await self._queue.put(None)
+        await self._queue.put(None)
 
     async def _wait_for_drain(self) -> None:
         await self._draining.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ParamValidationError
 
 from penstock.aws import AwsOptionError, AwsServiceError, ErrorKind, classify, error_code
 from penstock.registration.errors import (
@@ -51,6 +51,9 @@ def typed_error(error: BaseException, operation: str, subject: str) -> Registrat
     if code is None:
         if isinstance(error, AwsOptionError):
             return RegistrationOptionError(option=error.option, reason=error.reason)
+        if isinstance(error, ParamValidationError):
+            # Looked at before it is sent: an empty name, say.
+            return InvalidRequestError(field=subject or "name", reason=message)
         if classify(error) is ErrorKind.FATAL:
             return RegistrationFailedError(operation=operation, code=type(error).__name__, reason=message)
         return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {message}")

@@ -16,11 +16,12 @@ from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD, Admin
 from penstock.registration._clock import Clock, steady_wall_clock
 from penstock.registration._config import RegistrationStrategy
 from penstock.registration._lease_settings import LeaseSettings
-from penstock.registration._listing import consumer_of, is_listed
+from penstock.registration._listing import consumer_of, holder_of, is_listed
 from penstock.registration._record import ConsumerRecord, RegistrationPhase
 from penstock.registration._records import Key, Records
 from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._registrations import Registrations
+from penstock.registration._registry_metrics import SweepMetrics
 from penstock.registration._store import LeaseStore
 from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
 from penstock.registration.errors import (
@@ -64,6 +65,7 @@ class LocalConsumerRegistry:
             consumer_shard_hour_usd=consumer_shard_hour_usd,
         )
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
+        self._metrics: SweepMetrics | None = None
 
     async def acquire(self, request: AcquireRequest) -> Lease:
         """See ConsumerRegistry."""
@@ -78,6 +80,7 @@ class LocalConsumerRegistry:
                 stream_name=request.stream_name,
                 consumer_name=request.consumer_name,
                 timeout_seconds=timeout,
+                holder_job_id=await holder_of(self, request),
             ) from error
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
@@ -116,7 +119,7 @@ class LocalConsumerRegistry:
         """See ConsumerRegistry."""
         now = self._clock()
         consumers = [
-            consumer_of(record, now) for record in await self._records.list(stream_name) if is_listed(record, now)
+            consumer_of(record, now) for record in await self._records.look(stream_name) if is_listed(record, now)
         ]
         return await self._administration.with_state(consumers) if with_state else consumers
 
@@ -156,8 +159,9 @@ class LocalConsumerRegistry:
 
         What Kinesis would not do is logged, and tried again by the next sweep.
         """
-        ended = []
-        for record in await self._records.list():
+        ended: builtins.list[Key] = []
+        records = await self._records.list()
+        for record in records:
             if not lease_rules.is_orphan(record, self._clock(), self._grace_seconds):
                 continue
             try:
@@ -166,6 +170,9 @@ class LocalConsumerRegistry:
                         ended.append(record.key)
             except RegistrationError as error:
                 _logger.warning("consumer %s of stream %s stays: %s", record.consumer_name, record.stream_name, error)
+        # Made by those that sweep: registries that jobs have in their processes tell nothing.
+        self._metrics = self._metrics or SweepMetrics()
+        self._metrics.swept((one for one in records if one.key not in ended), self._clock())
         return ended
 
     async def sweep_for_ever(self, interval: timedelta) -> None:
@@ -221,18 +228,19 @@ class LocalConsumerRegistry:
     async def _take(self, record: ConsumerRecord, request: AcquireRequest, arrived: int) -> Lease | None:
         """Write a granted lease, and bring the registration under it. None: another process was faster."""
         token = record.fencing_token
+
+        def give_back(stored: ConsumerRecord) -> ConsumerRecord | None:
+            released = lease_rules.release(stored, job_id=request.job_id, fencing_token=token, now=self._clock())
+            # Not there yet, although it may be on its way to the store: after another write it comes too late.
+            return stored if released is None and stored.version == record.version else released
+
         try:
             if not await self._records.write(record):
                 return None
             return await self._complete(replace(record, version=record.version + 1), request, arrived)
         except BaseException:
             # Also after a cancellation, which may have come while the lease was being written.
-            await self._records.change(
-                record.key,
-                lambda record: lease_rules.release(
-                    record, job_id=request.job_id, fencing_token=token, now=self._clock()
-                ),
-            )
+            await self._records.change(record.key, give_back)
             raise
 
     def _decide(

@@ -84,13 +84,14 @@ class KinesisLookups:
         return self._stream_arns[stream_name]
 
     async def describe_stream(self, stream_name: str) -> FoundStream:
-        """The stream as it is now.
+        """The stream as it is now. By its name or, across accounts, by its ARN.
 
         Raises:
             StreamNotFoundError: there is no such stream.
         """
+        which = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
         try:
-            answer = await self._call("list", "describe_stream_summary", StreamName=stream_name)
+            answer = await self._call("list", "describe_stream_summary", **{which: stream_name})
         except ConsumerNotFoundError as error:
             raise StreamNotFoundError(stream_name=stream_name) from error
         summary = answer["StreamDescriptionSummary"]

@@ -8,6 +8,7 @@ from typing import Final
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._config import ConflictPolicy, RegistrationStrategy
 from penstock.registration._values import AcquireRequest, Consumer, ConsumerState, Lease, Orphan, OrphanFate
+from penstock.registration.errors import InvalidRequestError
 
 _STRATEGIES: Final = {
     RegistrationStrategy.LAZY: pb.REGISTRATION_STRATEGY_LAZY,
@@ -55,6 +56,10 @@ def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
 def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
     """Raises InvalidRequestError when the message is not a valid request."""
     seconds = message.time_to_live_seconds
+    try:
+        time_to_live = timedelta(seconds=seconds) if seconds else None
+    except (OverflowError, ValueError) as error:
+        raise InvalidRequestError(field="time_to_live_seconds", reason=f"{seconds} is no time of a lease") from error
     return AcquireRequest(
         stream_name=message.stream_name,
         stream_arn=message.stream_arn or None,
@@ -63,7 +68,7 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
         strategy=_STRATEGY_OF.get(message.strategy, RegistrationStrategy.LAZY),
         consumer_arn=message.consumer_arn or None,
         conflict_policy=_POLICY_OF.get(message.conflict_policy, ConflictPolicy.REFUSE),
-        time_to_live=timedelta(seconds=seconds) if seconds else None,
+        time_to_live=time_to_live,
     )
 
 

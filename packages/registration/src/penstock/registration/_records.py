@@ -74,6 +74,10 @@ class Records:
         """All records, or those of a stream, in order."""
         return [await self._settle(record) for record in await self._store.list(stream_name)]
 
+    async def look(self, stream_name: str | None = None) -> builtins.list[ConsumerRecord]:
+        """The same as they are stored, for who only shows them: nothing is written, as the store may be another's."""
+        return await self._store.list(stream_name)
+
     async def _settle(self, record: ConsumerRecord) -> ConsumerRecord:
         """Write down what a clock that was set back makes of the record, so that it counts from now on."""
         settled = lease_rules.settled(record, self._clock())

@@ -121,7 +121,8 @@ class StreamConsumerRegistrar(KinesisLookups):
         while found is None or found.status != "ACTIVE":
             if found is None:
                 if await before_register():
-                    made = await self._register_once(stream_name, consumer_name, stream_arn, on_refused)
+                    # What was just made may not be shown yet, and is in the way of a second registration: still ours.
+                    made = await self._register_once(stream_name, consumer_name, stream_arn, on_refused) or made
             elif found.status == "DELETING":
                 # What is going away is nobody's: the one that comes after it has another ARN.
                 made = False

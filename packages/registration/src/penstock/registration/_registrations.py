@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from penstock.registration import _lease as lease_rules
@@ -148,10 +149,19 @@ class Registrations:
         return True
 
     async def _finish_deregistration(self, record: ConsumerRecord) -> None:
+        begun = record.phase, record.consumer_arn
         arn = record.consumer_arn or await self._find_arn(record)
+        if arn != record.consumer_arn:
+            # Written down first: what goes by the name may be a new registration by now, and then the record says so.
+            noted = await self._records.change(
+                record.key,
+                lambda now: replace(now, consumer_arn=arn) if (now.phase, now.consumer_arn) == begun else None,
+            )
+            if noted is None:
+                return
+            begun = record.phase, arn
         if arn:
             await self._registrar.deregister(arn)
-        begun = record.phase, record.consumer_arn
         await self._records.change(
             record.key,
             lambda now: lease_rules.finish_deregistration(now) if (now.phase, now.consumer_arn) == begun else None,

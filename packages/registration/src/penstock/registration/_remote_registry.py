@@ -15,14 +15,14 @@ from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
 from penstock.registration import _messages as messages
 from penstock.registration._heartbeat_stream import HeartbeatStream
+from penstock.registration._listing import holder_of
 from penstock.registration._status import (
-    acquire_timeout,
     deadline_passed,
     is_transport_failure,
     registration_error,
 )
 from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
-from penstock.registration.errors import RegistryUnavailableError
+from penstock.registration.errors import AcquireTimeoutError, RegistryUnavailableError
 from penstock.rpc import ClientSecurity, open_aio_channel
 
 T = TypeVar("T")
@@ -63,12 +63,20 @@ class RemoteConsumerRegistry:
         except TimeoutError as error:
             if timeout is None or not limit.expired():
                 raise
-            raise acquire_timeout(request.stream_name, request.consumer_name, timeout) from error
+            raise await self._acquire_timeout(request, timeout) from error
         except grpc.RpcError as error:
             if timeout is not None and deadline_passed(error):
-                raise acquire_timeout(request.stream_name, request.consumer_name, timeout) from error
+                raise await self._acquire_timeout(request, timeout) from error
             raise registration_error(error, self._endpoint, "Acquire") from error
         return messages.lease_of(answer.lease)
+
+    async def _acquire_timeout(self, request: AcquireRequest, timeout_seconds: float) -> AcquireTimeoutError:
+        return AcquireTimeoutError(
+            stream_name=request.stream_name,
+            consumer_name=request.consumer_name,
+            timeout_seconds=timeout_seconds,
+            holder_job_id=await holder_of(self, request),
+        )
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""

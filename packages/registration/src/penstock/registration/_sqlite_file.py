@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import sqlite3
 import threading
 import time
@@ -42,7 +44,8 @@ class SqliteFile:
     hardly more than one. An operation that fails is on its own: the others are run again without it.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, read_only: bool = False) -> None:
+        self._read_only = read_only
         self._path = path
         self._connection: sqlite3.Connection | None = None
         # One thread: a SQLite connection is for one user at a time.
@@ -102,12 +105,20 @@ class SqliteFile:
             if writes:
                 connection.execute("COMMIT")
         except Exception as error:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            self._roll_back(connection)
             if len(group) > 1:
                 return [outcome for operation in group for outcome in self._run_group([operation])]
             return [(None, self._typed(error))]
         return results
+
+    def _roll_back(self, connection: sqlite3.Connection) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            # Of no use any more, such as after an error of the disk: the next operation opens another one.
+            connection.close()
+            self._connection = None
 
     def _typed(self, error: Exception) -> Exception:
         if not isinstance(error, sqlite3.Error | OSError):
@@ -117,6 +128,8 @@ class SqliteFile:
         return typed
 
     def _open(self) -> sqlite3.Connection:
+        if self._connection is None and self._read_only:
+            self._connection = self._open_to_read()
         if self._connection is None:
             self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             give_up_at = time.monotonic() + _BUSY_SECONDS
@@ -125,8 +138,27 @@ class SqliteFile:
             self._connection = connection
         return self._connection
 
+    def _open_to_read(self) -> sqlite3.Connection:
+        """A connection that neither makes nor changes the file."""
+        if not self._path.is_file():
+            raise FileNotFoundError("there is no such file: no job keeps its leases there")
+        url = f"{self._path.absolute().as_uri()}?mode=ro"
+        connection = sqlite3.connect(url, uri=True, timeout=_BUSY_SECONDS, check_same_thread=False)
+        try:
+            connection.row_factory = sqlite3.Row
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version != _SCHEMA_VERSION:
+                raise sqlite3.DatabaseError(f"it holds no leases: its schema is {version}, and {_SCHEMA_VERSION} here")
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
     def _try_to_open(self, *, last: bool) -> sqlite3.Connection | None:
         """A connection; None when another process is setting up the file: SQLite does not wait for that by itself."""
+        with contextlib.suppress(FileExistsError):
+            # SQLite would let everybody read it.
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             connection.row_factory = sqlite3.Row

@@ -20,11 +20,11 @@ class SqliteLeaseStore:
     not lie on a network file system: SQLite's locks do not hold there. Calls that arrive together share a transaction.
 
     `namespace` keeps apart what shares a file: registries for different endpoints or regions do not see each other's
-    records.
+    records. With `read_only` the file is neither made nor changed.
     """
 
-    def __init__(self, path: Path | str, *, namespace: str = "") -> None:
-        self._file = SqliteFile(Path(path))
+    def __init__(self, path: Path | str, *, namespace: str = "", read_only: bool = False) -> None:
+        self._file = SqliteFile(Path(path), read_only=read_only)
         self._namespace = namespace
 
     async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:

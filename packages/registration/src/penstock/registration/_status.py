@@ -8,7 +8,6 @@ import grpc
 
 from penstock.registration import errors
 from penstock.registration.errors import (
-    AcquireTimeoutError,
     RegistrationError,
     RegistrationFailedError,
     RegistryAccessError,
@@ -63,11 +62,6 @@ def registration_error(error: grpc.RpcError, endpoint: str, operation: str) -> R
 def deadline_passed(error: grpc.RpcError) -> bool:
     """Whether the call's own deadline passed."""
     return typed_error(error, _TYPES) is None and _code(error) is grpc.StatusCode.DEADLINE_EXCEEDED
-
-
-def acquire_timeout(stream_name: str, consumer_name: str, timeout_seconds: float) -> AcquireTimeoutError:
-    """The error of an acquire whose deadline passed."""
-    return AcquireTimeoutError(stream_name=stream_name, consumer_name=consumer_name, timeout_seconds=timeout_seconds)
 
 
 def _code(error: grpc.RpcError) -> grpc.StatusCode:

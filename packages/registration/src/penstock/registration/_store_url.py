@@ -21,9 +21,13 @@ def store_location(url: str) -> Path | str:
     """The file of a `sqlite:` URL, the table of a `dynamodb:` URL.
 
     Raises:
-        RegistrationOptionError: another kind of store, no path, or not the name of a table.
+        RegistrationOptionError: another kind of store, no path, not the name of a table, or more than these.
     """
     parts = urlsplit(url)
+    if parts.query or parts.fragment:
+        raise RegistrationOptionError(
+            option="store", reason=f"{url!r} has a ? or #, which ends a path: write %3F and %23, or leave it out"
+        )
     if parts.scheme == "dynamodb":
         if not _TABLE.fullmatch(parts.netloc) or parts.path.strip("/"):
             raise RegistrationOptionError(option="store", reason=f"{url!r} names no table: write dynamodb://TABLE")
@@ -37,10 +41,11 @@ def store_location(url: str) -> Path | str:
     return Path("/" + path.lstrip("/")) if path.startswith("/") else Path(path)
 
 
-def open_store(url: str, session: AwsSession) -> LeaseStore:
+def open_store(url: str, session: AwsSession, *, read_only: bool = False) -> LeaseStore:
     """The store at `sqlite:///absolute/path`, `sqlite:relative/path` or `dynamodb://table`.
 
-    DynamoDB is reached with the session's credentials and region, at `AWS_ENDPOINT_URL_DYNAMODB` if that is set.
+    DynamoDB is reached with the session's credentials and region, at `AWS_ENDPOINT_URL_DYNAMODB` if that is set. With
+    `read_only` neither a file nor a table is made or changed, to look at those of others.
 
     Raises:
         RegistrationOptionError: see `store_location`.
@@ -48,5 +53,5 @@ def open_store(url: str, session: AwsSession) -> LeaseStore:
     location = store_location(url)
     namespace = session.endpoint_url("kinesis")
     if isinstance(location, Path):
-        return SqliteLeaseStore(location, namespace=namespace)
-    return DynamoDbLeaseStore(session, location, namespace=namespace)
+        return SqliteLeaseStore(location, namespace=namespace, read_only=read_only)
+    return DynamoDbLeaseStore(session, location, namespace=namespace, read_only=read_only)

@@ -25,6 +25,7 @@ class AcquireRequest:
     """
 
     stream_name: str
+    """Or its ARN, across accounts: it is another stream then than the one of that name."""
     job_id: str
     """Identity of the holder: the same after a restart of the same job, different for any other."""
     consumer_name: str = ""

@@ -28,7 +28,10 @@ class RegistrationError(Exception):
 
 
 class RegistrationOptionError(RegistrationError):
-    """An option is missing, wrong or contradicts another."""
+    """An option is missing, wrong or contradicts another.
+
+    Cure: Correct the option that is named.
+    """
 
     def __init__(self, *, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")
@@ -37,7 +40,10 @@ class RegistrationOptionError(RegistrationError):
 
 
 class InvalidRequestError(RegistrationError):
-    """A request that no retry makes right."""
+    """A request that no retry makes right.
+
+    Cure: Correct the field that is named.
+    """
 
     def __init__(self, *, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -46,7 +52,10 @@ class InvalidRequestError(RegistrationError):
 
 
 class StreamNotFoundError(RegistrationError):
-    """The stream does not exist in this account, region and endpoint."""
+    """The stream does not exist in this account, region and endpoint.
+
+    Cure: Check the stream's name, the region and the account of the credentials.
+    """
 
     def __init__(self, *, stream_name: str) -> None:
         super().__init__(f"stream {stream_name!r} does not exist in this account and region")
@@ -54,7 +63,10 @@ class StreamNotFoundError(RegistrationError):
 
 
 class ConsumerNotFoundError(RegistrationError):
-    """The stream consumer does not exist, or vanished while it was waited for."""
+    """The stream consumer does not exist, or vanished while it was waited for.
+
+    Cure: Check the consumer's name or ARN; with `efoRegistration` lazy or eager it is made.
+    """
 
     def __init__(self, *, stream_name: str, consumer_name: str) -> None:
         super().__init__(f"stream {stream_name!r} has no consumer {consumer_name!r}")
@@ -63,7 +75,11 @@ class ConsumerNotFoundError(RegistrationError):
 
 
 class ConsumerHeldError(RegistrationError):
-    """Another job holds the consumer, and the request did not ask to wait or to take over."""
+    """Another job holds the consumer, and the request did not ask to wait or to take over.
+
+    Cure: Give each job a consumer name of its own, wait until the lease has ended, or take over by the conflict policy.
+    A query with a `jobId` takes over from its own predecessor.
+    """
 
     def __init__(
         self,
@@ -87,7 +103,10 @@ class ConsumerHeldError(RegistrationError):
 
 
 class StaleFencingTokenError(RegistrationError):
-    """A newer lease on the consumer was given while this one was made."""
+    """A newer lease on the consumer was given while this one was made.
+
+    Cure: Stop reading under the old lease, and acquire a new one if the job is to go on.
+    """
 
     def __init__(self, *, stream_name: str, consumer_name: str, fencing_token: int, newest_token: int) -> None:
         super().__init__(
@@ -101,19 +120,38 @@ class StaleFencingTokenError(RegistrationError):
 
 
 class AcquireTimeoutError(RegistrationError):
-    """Acquiring took longer than the request's timeout."""
+    """Acquiring took longer than the request's timeout. `holder_job_id` is the job that holds the consumer, if known.
 
-    def __init__(self, *, stream_name: str, consumer_name: str, timeout_seconds: float) -> None:
-        super().__init__(
-            f"no lease on consumer {consumer_name!r} of stream {stream_name!r} within {timeout_seconds:g} s"
-        )
+    Cure: Give each job a consumer name of its own (Spark's option `efoConsumerName`), or end the job that holds this
+    one. A holder that is gone loses its lease within the lease's time to live, by default 30 s.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream_name: str,
+        consumer_name: str,
+        timeout_seconds: float,
+        holder_job_id: str | None = None,
+    ) -> None:
+        text = f"no lease on consumer {consumer_name!r} of stream {stream_name!r} within {timeout_seconds:g} s"
+        if holder_job_id is not None:
+            text += (
+                f": it is held by job {holder_job_id!r}, which renews its lease."
+                " Give each job a consumer name of its own, or end that job"
+            )
+        super().__init__(text)
         self.stream_name = stream_name
         self.consumer_name = consumer_name
         self.timeout_seconds = timeout_seconds
+        self.holder_job_id = holder_job_id
 
 
 class RegistrationDeniedError(RegistrationError):
-    """IAM does not allow the call."""
+    """IAM does not allow the call.
+
+    Cure: Allow `operation` to the role on the stream and its consumers.
+    """
 
     def __init__(self, *, operation: str, reason: str) -> None:
         super().__init__(f"not allowed to call {operation}: {reason}")
@@ -122,7 +160,11 @@ class RegistrationDeniedError(RegistrationError):
 
 
 class ConsumerLimitError(RegistrationError):
-    """Kinesis takes no more consumers: 20 per stream, at most 5 of an account in CREATING."""
+    """Kinesis takes no more consumers: 20 per stream, at most 5 of an account in CREATING.
+
+    Cure: Deregister what nobody needs: `penstock-registry gc` ends those that are ours and idle. Read by `polling`
+    where 20 consumers are not enough.
+    """
 
     def __init__(
         self, *, stream_name: str, consumer_name: str, existing: list[str], ours_and_idle: list[str] | None = None
@@ -140,7 +182,10 @@ class ConsumerLimitError(RegistrationError):
 
 
 class RegistrationTimeoutError(RegistrationError):
-    """The consumer did not reach the state in time."""
+    """The consumer did not reach the state in time.
+
+    Cure: Try again: Kinesis is slow now. Raise `register_timeout` or `deregister_timeout` if that stays.
+    """
 
     def __init__(self, *, consumer: str, state: str, timeout_seconds: float) -> None:
         super().__init__(f"consumer {consumer} is not {state} after {timeout_seconds:g} s")
@@ -150,7 +195,10 @@ class RegistrationTimeoutError(RegistrationError):
 
 
 class RegistrationFailedError(RegistrationError):
-    """Kinesis answered with an error that is neither retryable nor one of the others here."""
+    """Kinesis answered with an error that is neither retryable nor one of the others here.
+
+    Cure: Follow `code` and the service's words.
+    """
 
     def __init__(self, *, operation: str, code: str, reason: str) -> None:
         super().__init__(f"{operation} failed with {code}: {reason}")
@@ -160,7 +208,11 @@ class RegistrationFailedError(RegistrationError):
 
 
 class RegistryUnavailableError(RegistrationError):
-    """The registry, or Kinesis behind it, cannot be reached. The lease may still be held: retry."""
+    """The registry, or Kinesis behind it, cannot be reached. The lease may still be held: retry.
+
+    Cure: Let the registry be reachable: start it, open its port, look at Kinesis behind it. Leases outlive a short
+    outage.
+    """
 
     def __init__(self, *, where: str, reason: str) -> None:
         super().__init__(f"{where} is not available: {reason}")
@@ -169,7 +221,10 @@ class RegistryUnavailableError(RegistrationError):
 
 
 class RegistryAccessError(RegistrationError):
-    """The registry refused the caller: token or certificate."""
+    """The registry refused the caller: token or certificate.
+
+    Cure: Give the token, or the certificate, that the registry asks for.
+    """
 
     def __init__(self, *, where: str, reason: str) -> None:
         super().__init__(f"{where} refused the caller: {reason}")
@@ -178,14 +233,20 @@ class RegistryAccessError(RegistrationError):
 
 
 class RegistryClosedError(RegistrationError):
-    """The registry was used after `close()`."""
+    """The registry was used after `close()`.
+
+    Cure: Open another registry.
+    """
 
     def __init__(self) -> None:
         super().__init__("the registry is closed")
 
 
 class WrongProcessError(RegistrationError):
-    """The registry was made in another process: threads and connections do not survive a fork."""
+    """The registry was made in another process: threads and connections do not survive a fork.
+
+    Cure: Open a registry in each process, after the fork.
+    """
 
     def __init__(self, *, made_in: int, used_in: int) -> None:
         super().__init__(f"the registry belongs to process {made_in} and cannot be used in {used_in}: open one there")
@@ -194,7 +255,10 @@ class WrongProcessError(RegistrationError):
 
 
 class LeaseStoreError(RegistrationError):
-    """The store of leases cannot be used."""
+    """The store of leases cannot be used.
+
+    Cure: Let the file be on a local disk that this process may write, or the table be reachable with its permissions.
+    """
 
     def __init__(self, *, store: str, reason: str) -> None:
         super().__init__(f"lease store {store}: {reason}")
@@ -203,7 +267,11 @@ class LeaseStoreError(RegistrationError):
 
 
 class LeaseLostError(RegistrationError):
-    """The lease is no longer held: whoever reads under it stops now."""
+    """The lease is no longer held: whoever reads under it stops now.
+
+    Cure: Stop reading under it. Look for a second job of the same consumer name, or for a pause longer than the lease
+    lives.
+    """
 
     def __init__(self, *, stream_name: str, consumer_name: str, fencing_token: int, reason: str) -> None:
         super().__init__(

@@ -152,13 +152,15 @@ class FakeKinesis:
         with self._lock:
             return {name for _, name in self._consumers}
 
-    def describe_stream_summary(self, *, StreamName: str) -> dict[str, Any]:  # noqa: D102
+    def describe_stream_summary(self, *, StreamName: str = "", StreamARN: str = "") -> dict[str, Any]:  # noqa: D102
         with self._called("describe_stream_summary"):
-            if StreamName not in self.streams:
+            arns = [self._stream_arn(name) for name in self.streams]
+            arn = StreamARN or self._stream_arn(StreamName)
+            if arn not in arns:
                 raise _error("ResourceNotFoundException", "DescribeStreamSummary")
             return {
                 "StreamDescriptionSummary": {
-                    "StreamARN": self._stream_arn(StreamName),
+                    "StreamARN": arn,
                     "OpenShardCount": self.open_shards,
                     "StreamModeDetails": {"StreamMode": self.stream_mode},
                 }

@@ -10,61 +10,87 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.aws import AwsError
-from penstock.registration.errors import RegistrationError
-from penstock.rpc import PenstockRpcError, run_service
+from penstock.registration.errors import (
+    LeaseStoreError,
+    RegistrationError,
+    RegistrationOptionError,
+    RegistryUnavailableError,
+)
+from penstock.rpc import ClientSettings, PenstockRpcError, explain_failure, failed_call, run_service
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.consumer_registry._commands import add_commands, answer
+from penstock.services.consumer_registry._look import code_of, look_into_store
 from penstock.services.consumer_registry._serve import registry_server
-from penstock.services.consumer_registry._settings import RegistrySettings
+from penstock.services.consumer_registry._settings import FLAGS, PREFIX, RegistrySettings
+from penstock.terminal import ExitCode, Parser, run_command, told_by_flag, with_default
 
 NAME: Final = "penstock-registry"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 1 when a registry cannot be asked or says no, 2 for wrong settings."""
-    arguments = _parser().parse_args(argv)
+def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
+    """Run a command. Returns the exit code: 1 when a registry says no, 2 for wrong settings, 3 when it is not there."""
+    arguments = _parser(prog).parse_args(argv)
     if arguments.command == "serve":
-        return _serve(arguments)
-    return _ask(arguments)
+        return _serve(arguments, prog)
+    return run_command(lambda: _ask(arguments, prog))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=NAME, description="Leases on Kinesis stream consumers.")
+def consumers_command(argv: Sequence[str]) -> int:
+    """List, release and adopt stream consumers (`penstock consumers`); `ls` when no command is named."""
+    return main(with_default(argv, "ls", ("ls", "gc", "release", "adopt", "serve")), prog="penstock consumers")
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = Parser(prog=prog, description="Leases on Kinesis stream consumers.")
     commands = parser.add_subparsers(dest="command", required=True)
     RegistrySettings.add_arguments(commands.add_parser("serve", help="serve the registry over gRPC"))
     add_commands(commands)
     return parser
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace, prog: str) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = RegistrySettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, RegistrationError) as error:
-        return _refuse(error, 2)
+        return _refuse(told_by_flag(error, arguments, PREFIX, **FLAGS), ExitCode.USAGE, prog)
     try:
         return run_service(lambda: registry_server(settings), name=NAME)
     except (AwsError, RegistrationError) as error:
-        return _refuse(error, 2)
+        return _refuse(told_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     finally:
         if tracing is not None:
             tracing.shutdown()
 
 
-def _ask(arguments: argparse.Namespace) -> int:
+def _ask(arguments: argparse.Namespace, prog: str) -> int:
+    settings = None
     try:
-        text, code = asyncio.run(answer(arguments))
-    except PenstockRpcError as error:
-        return _refuse(error, 2)
+        if getattr(arguments, "registry_store", None):
+            return asyncio.run(look_into_store(arguments, sys.stdout))
+        settings = ClientSettings.from_arguments(arguments, PREFIX)
+        return asyncio.run(answer(arguments, settings, sys.stdout))
+    except (PenstockRpcError, AwsError, RegistrationOptionError) as error:
+        told = told_by_flag(error, arguments, PREFIX, force="--force", store="--registry-store")
+        return _refuse(told, ExitCode.USAGE, prog)
+    except LeaseStoreError as error:
+        return _refuse(error, code_of(error), prog)
     except RegistrationError as error:
-        return _refuse(error, 1)
-    (sys.stderr if code == 2 else sys.stdout).write(text)
-    return code
+        call = failed_call(error)
+        if call is not None and settings is not None:
+            explained = explain_failure(call, settings, prefix=PREFIX, command=f"{NAME} serve")
+        else:
+            explained = None
+        if explained is not None:
+            text, away = explained
+            return _refuse(text, ExitCode.UNREACHABLE if away else ExitCode.FAILED, prog)
+        away = isinstance(error, RegistryUnavailableError)
+        return _refuse(error, ExitCode.UNREACHABLE if away else ExitCode.FAILED, prog)
 
 
-def _refuse(error: Exception, code: int) -> int:
-    sys.stderr.write(f"{NAME}: {error}\n")
+def _refuse(error: Exception | str, code: int, prog: str) -> int:
+    sys.stderr.write(f"{prog}: {error}\n")
     return code
 
 

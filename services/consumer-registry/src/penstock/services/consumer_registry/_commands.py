@@ -1,18 +1,18 @@
-"""What operators ask of a running registry, as text."""
+"""What operators ask of a running registry."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TextIO
 
 from penstock.registration import Lease, Orphan, OrphanFate, RemoteConsumerRegistry
-from penstock.services.consumer_registry._settings import add_client_arguments, client_from_arguments
-from penstock.services.consumer_registry._table import age, consumer_table, json_lines, orphan_table
-
-Answer = tuple[str, int]
-"""What to print, and the exit code."""
+from penstock.rpc import ClientSettings, RpcOptionError
+from penstock.services.consumer_registry._settings import PREFIX, add_aws_arguments
+from penstock.services.consumer_registry._table import consumer_table, orphan_table
+from penstock.terminal import ExitCode, Row, Screen, Table, add_json_argument, age, positive_seconds, watch
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,6 +20,13 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     listing = commands.add_parser("ls", help="list the consumers that a registry knows, and who holds them")
     _add_stream_option(listing)
     listing.add_argument("--no-state", action="store_true", help="do not ask Kinesis for states and costs")
+    listing.add_argument("--watch", type=positive_seconds, metavar="SECONDS", help="look again, until interrupted")
+    listing.add_argument(
+        "--registry-store",
+        metavar="URL",
+        help="instead of a service: sqlite:///PATH or dynamodb://TABLE of jobs that keep their leases themselves, or "
+        "local for the file of those that name none; only read",
+    )
     garbage = commands.add_parser("gc", help="deregister the consumers that are ours and that no lease holds")
     _add_stream_option(garbage)
     garbage.add_argument("--dry-run", action="store_true", help="only show the consumers that no lease holds")
@@ -29,47 +36,55 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     for command in (release, adopt):
         command.add_argument("stream", help="name of the stream")
         command.add_argument("consumer", help="name of the consumer")
-    for command in (listing, garbage, adopt):
-        command.add_argument("--json", action="store_true", help="one JSON object a line, with all fields")
     for command in (listing, garbage, release, adopt):
-        add_client_arguments(command)
+        add_json_argument(command)
+    for command in (listing, garbage, release, adopt):
+        ClientSettings.add_arguments(command, PREFIX)
+    add_aws_arguments(listing)
 
 
-async def answer(arguments: argparse.Namespace) -> Answer:
-    """Ask the registry that the arguments name.
+async def answer(arguments: argparse.Namespace, settings: ClientSettings, out: TextIO) -> int:
+    """Ask the registry of the settings, write what it says, and give the exit code.
 
     Raises:
-        PenstockRpcError: for wrong settings.
+        PenstockRpcError: for wrong arguments.
         RegistrationError: the registry cannot be asked, or says no.
     """
-    endpoint, security = client_from_arguments(arguments)
-    async with RemoteConsumerRegistry(endpoint, security) as registry:
-        return await _COMMANDS[arguments.command](registry, arguments)
+    screen = Screen(out, as_json=getattr(arguments, "json", False))
+    async with RemoteConsumerRegistry(settings.endpoint, settings.security) as registry:
+        return await _COMMANDS[arguments.command](registry, arguments, screen)
 
 
-async def _list(registry: RemoteConsumerRegistry, arguments: argparse.Namespace) -> Answer:
-    consumers = await registry.list_consumers(arguments.stream, with_state=not arguments.no_state)
-    return (json_lines if arguments.json else consumer_table)(consumers), 0
+async def _list(registry: RemoteConsumerRegistry, arguments: argparse.Namespace, screen: Screen) -> int:
+    async def look() -> list[Table]:
+        return [consumer_table(await registry.list_consumers(arguments.stream, with_state=not arguments.no_state))]
+
+    await watch(screen, look, arguments.watch)
+    return ExitCode.OK
 
 
-async def _collect(registry: RemoteConsumerRegistry, arguments: argparse.Namespace) -> Answer:
+async def _collect(registry: RemoteConsumerRegistry, arguments: argparse.Namespace, screen: Screen) -> int:
     orphans = await registry.collect_garbage(arguments.stream, dry_run=arguments.dry_run)
-    failed = any(orphan.fate is OrphanFate.FAILED for orphan in orphans)
-    return (json_lines(orphans) if arguments.json else orphan_table(orphans) + _sum(orphans)), int(failed)
+    screen.show(orphan_table(orphans))
+    screen.say(_sum(orphans))
+    return ExitCode.FAILED if any(orphan.fate is OrphanFate.FAILED for orphan in orphans) else ExitCode.OK
 
 
-async def _release(registry: RemoteConsumerRegistry, arguments: argparse.Namespace) -> Answer:
+async def _release(registry: RemoteConsumerRegistry, arguments: argparse.Namespace, screen: Screen) -> int:
     if not arguments.force:
-        return "the holder would have to stop reading: say so with --force\n", 2
-    return _released(await registry.force_release(arguments.stream, arguments.consumer), arguments.consumer), 0
+        raise RpcOptionError("force", "is missing: the holder would have to stop reading; say so with it")
+    lease = await registry.force_release(arguments.stream, arguments.consumer)
+    document = {"consumer": arguments.consumer, "released": None if lease is None else asdict(lease)}
+    screen.show_row(Row([_released(lease, arguments.consumer)], document))
+    return ExitCode.OK
 
 
-async def _adopt(registry: RemoteConsumerRegistry, arguments: argparse.Namespace) -> Answer:
-    consumer = await registry.adopt(arguments.stream, arguments.consumer)
-    return (json_lines if arguments.json else consumer_table)([consumer]), 0
+async def _adopt(registry: RemoteConsumerRegistry, arguments: argparse.Namespace, screen: Screen) -> int:
+    screen.show(consumer_table([await registry.adopt(arguments.stream, arguments.consumer)]))
+    return ExitCode.OK
 
 
-_COMMANDS: Final[Mapping[str, Callable[[RemoteConsumerRegistry, argparse.Namespace], Awaitable[Answer]]]] = (
+_COMMANDS: Final[Mapping[str, Callable[[RemoteConsumerRegistry, argparse.Namespace, Screen], Awaitable[int]]]] = (
     MappingProxyType({"ls": _list, "gc": _collect, "release": _release, "adopt": _adopt})
 )
 
@@ -80,13 +95,13 @@ def _add_stream_option(parser: argparse.ArgumentParser) -> None:
 
 def _released(lease: Lease | None, consumer: str) -> str:
     if lease is None:
-        return f"nobody holds {consumer}\n"
+        return f"nobody holds {consumer}"
     left = age(lease.time_to_live_seconds)
-    return f"released {consumer}: {lease.job_id} held it by token {lease.fencing_token}, for another {left}\n"
+    return f"released {consumer}: {lease.job_id} held it by token {lease.fencing_token}, for another {left}"
 
 
 def _sum(orphans: list[Orphan]) -> str:
     """One line for the bill."""
     ours = [orphan for orphan in orphans if orphan.fate is not OrphanFate.KEPT]
     cost = sum(orphan.consumer.cost_per_hour_usd or 0.0 for orphan in orphans)
-    return f"{len(orphans)} without a lease, {len(ours)} ours, {cost:.3f} USD/h\n"
+    return f"{len(orphans)} without a lease, {len(ours)} ours, {cost:.3f} USD/h"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -15,8 +16,11 @@ from penstock.registration import (
     open_local_registry,
     open_store,
 )
+from penstock.registration.errors import RegistrationError
 from penstock.rpc import GrpcServer
 from penstock.services.consumer_registry._settings import RegistrySettings
+
+_logger = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -54,5 +58,8 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
 
 async def _tidy(registry: LocalConsumerRegistry, interval: timedelta) -> None:
     """See through what a predecessor had begun when it was killed; then sweep until cancelled."""
-    await registry.reconcile()
+    try:
+        await registry.reconcile()
+    except RegistrationError as error:
+        _logger.warning("what was begun before is left to the sweep: %s", error)
     await registry.sweep_for_ever(interval)

@@ -7,13 +7,12 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Final, Self
 
 from penstock.aws import AwsOptions
 from penstock.registration import CONSUMER_SHARD_HOUR_USD, LeaseSettings, store_location
 from penstock.registration.errors import RegistrationOptionError
-from penstock.rpc import ClientSecurity, RpcOptionError, ServerSettings
+from penstock.rpc import ServerSettings
 
 PREFIX: Final = "PENSTOCK_REGISTRY"
 
@@ -34,11 +33,12 @@ _SECONDS: Final = {
     "sweep_seconds": (15.0, "seconds between two looks for leases that ran out"),
 }
 _PRICE: Final = "consumer_shard_hour_usd"
-_CLIENT_FILES: Final = {
-    "ca_file": "PEM of the authority that signed the server's certificate: turns TLS on",
-    "certificate_file": "PEM of the client's certificate, for mutual TLS",
-    "private_key_file": "PEM of that certificate's private key",
+FLAGS: Final = {
+    "default_time_to_live": "--time-to-live-seconds",
+    "longest_time_to_live": "--longest-time-to-live-seconds",
+    "grace_period": "--grace-seconds",
 }
+"""Flags of options that `LeaseSettings` knows by other names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +59,7 @@ class RegistrySettings:
         """Add a flag per setting; each falls back to `PENSTOCK_REGISTRY_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
         _add(parser, "store", "where leases are kept: sqlite:///PATH, or dynamodb://TABLE for several replicas")
-        for name, text in _AWS.items():
-            _add(parser, name, text)
+        add_aws_arguments(parser)
         for name, (default, text) in _SECONDS.items():
             _add(parser, name, f"{text}; default {default:g}")
         _add(parser, _PRICE, f"US dollars for a consumer, shard and hour; default {CONSUMER_SHARD_HOUR_USD:g}")
@@ -81,7 +80,7 @@ class RegistrySettings:
             raise RegistrationOptionError(option="sweep_seconds", reason="must be positive")
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS}),
+            aws=aws_options(arguments),
             store=arguments.store,
             leases=LeaseSettings(
                 default_time_to_live=seconds["time_to_live_seconds"],
@@ -93,43 +92,19 @@ class RegistrySettings:
         )
 
 
-def add_client_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how to reach a registry. A token is read from a file or the environment only."""
-    _add(parser, "endpoint", "host:port of the registry")
-    for name, text in _CLIENT_FILES.items():
+def add_aws_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where Kinesis is and who we are."""
+    for name, text in _AWS.items():
         _add(parser, name, text)
-    _add(parser, "token_file", "file that holds the bearer token")
-    parser.add_argument("--tls", action="store_true", help="use TLS with the authorities that gRPC trusts")
 
 
-def client_from_arguments(
-    arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ
-) -> tuple[str, ClientSecurity]:
-    """Endpoint and security from the flags of `add_client_arguments`.
+def aws_options(arguments: argparse.Namespace) -> AwsOptions:
+    """The options from the flags of `add_aws_arguments`.
 
     Raises:
-        RpcOptionError: the endpoint is missing, or a file cannot be read.
+        AwsOptionError: naming the setting that is wrong.
     """
-    if not arguments.endpoint:
-        raise RpcOptionError("endpoint", "is missing: say which registry, by --endpoint HOST:PORT")
-    token = environment.get(f"{PREFIX}_TOKEN")
-    if arguments.token_file:
-        try:
-            token = Path(arguments.token_file).read_text().strip()
-        except OSError as error:
-            raise RpcOptionError("token_file", str(error.strerror)) from error
-
-    def file(name: str) -> Path | None:
-        return Path(value) if (value := getattr(arguments, name)) else None
-
-    security = ClientSecurity(
-        ca_file=file("ca_file"),
-        certificate_file=file("certificate_file"),
-        private_key_file=file("private_key_file"),
-        token=token,
-        tls=arguments.tls,
-    )
-    return arguments.endpoint, security
+    return AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS})
 
 
 def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:

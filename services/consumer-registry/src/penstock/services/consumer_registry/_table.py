@@ -1,82 +1,84 @@
-"""Consumers and orphans as tables for people, or as JSON lines for programs."""
+"""Consumers and orphans as rows."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Final
 
 from penstock.registration import Consumer, Orphan
+from penstock.terminal import Cell, Column, Row, Table, age
 
-_CONSUMER_HEADINGS: Final = (
-    "STREAM",
-    "CONSUMER",
-    "STATE",
-    "OWNER",
-    "HELD",
-    "TOKEN",
-    "ENDS IN",
-    "REGISTRATION",
-    "AGE",
-    "USD/H",
+_CONSUMER_COLUMNS: Final = (
+    *map(Column, ("STREAM", "CONSUMER", "STATE", "OWNER", "HELD", "TOKEN", "ENDS IN", "REGISTRATION", "AGE")),
+    Column("USD/H", justify="right"),
+    Column("USD/MONTH", justify="right"),
 )
-_ORPHAN_HEADINGS: Final = ("STREAM", "CONSUMER", "STATE", "USD/H", "FATE", "WHY")
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_ORPHAN_COLUMNS: Final = (
+    *map(Column, ("STREAM", "CONSUMER", "STATE")),
+    Column("USD/H", justify="right"),
+    *map(Column, ("FATE", "WHY")),
+)
+_STATES: Final = {"ACTIVE": "green", "CREATING": "cyan", "DELETING": "yellow"}
+_FATES: Final = {"ended": "green", "due": "yellow", "failed": "red"}
+MONTH_HOURS: Final = 730
+"""As AWS's own price lists count."""
 
 
-def age(seconds: float) -> str:
-    """The two largest units: `3d 4h`, `5m 10s`, `0s`."""
-    rest = int(seconds)
-    parts: list[str] = []
-    for size, unit in _UNITS:
-        count, rest = divmod(rest, size)
-        if count or parts:
-            parts.append(f"{count}{unit}")
-    return " ".join(parts[:2]) or "0s"
+def consumer_table(consumers: Iterable[Consumer]) -> Table:
+    """One row per consumer. What is not known is `?`, what is not, `-`."""
+    return Table(columns=_CONSUMER_COLUMNS, rows=[*map(_consumer_row, consumers)], empty="no consumers")
 
 
-def consumer_table(consumers: Iterable[Consumer]) -> str:
-    """One line per consumer under a line of headings, columns aligned. What is not known is `?`, what is not, `-`."""
-    return _table(_CONSUMER_HEADINGS, map(_consumer_row, consumers))
+def orphan_table(orphans: Iterable[Orphan]) -> Table:
+    """One row per orphan, and what becomes of it."""
+    return Table(columns=_ORPHAN_COLUMNS, rows=[*map(_orphan_row, orphans)], empty="no consumer without a lease")
 
 
-def orphan_table(orphans: Iterable[Orphan]) -> str:
-    """One line per orphan, and what becomes of it."""
-    return _table(_ORPHAN_HEADINGS, map(_orphan_row, orphans))
-
-
-def json_lines(things: Iterable[Consumer | Orphan]) -> str:
-    """One JSON object per consumer or orphan and line, with all fields."""
-    return "".join(json.dumps(asdict(thing)) + "\n" for thing in things)
-
-
-def _consumer_row(consumer: Consumer) -> tuple[str, ...]:
+def _consumer_row(consumer: Consumer) -> Row:
     lease = consumer.lease
-    held = ("-", "-", "-", "-")
+    held: tuple[Cell | str, ...] = (Cell("-", style="dim"),) * 4
     if lease is not None:
         held = (lease.job_id, age(consumer.held_seconds), str(lease.fencing_token), age(lease.time_to_live_seconds))
     registration = "ours" if consumer.registration_is_ours else "not ours"
-    state, cost = _state(consumer), _cost(consumer)
-    return (consumer.stream_name, consumer.consumer_name, state, *held, registration, age(consumer.age_seconds), cost)
+    cells: list[Cell | str] = [
+        consumer.stream_name,
+        consumer.consumer_name,
+        _state(consumer),
+        *held,
+        registration,
+        age(consumer.age_seconds),
+        _cost(consumer, 1, 3),
+        # Paid for as long as it is registered, also by nobody: seen per month, it is worth a look.
+        _cost(consumer, MONTH_HOURS, 2),
+    ]
+    return Row(cells, {**asdict(consumer), "cost_per_month_usd": _per_month(consumer)})
 
 
-def _orphan_row(orphan: Orphan) -> tuple[str, ...]:
+def _orphan_row(orphan: Orphan) -> Row:
     consumer = orphan.consumer
-    state, cost = _state(consumer), _cost(consumer)
-    return (consumer.stream_name, consumer.consumer_name, state, cost, orphan.fate.value, orphan.reason)
+    fate = Cell(orphan.fate.value, style=_FATES.get(orphan.fate.value, ""))
+    cells: list[Cell | str] = [
+        consumer.stream_name,
+        consumer.consumer_name,
+        _state(consumer),
+        _cost(consumer, 1, 3),
+        fate,
+        orphan.reason,
+    ]
+    return Row(cells, asdict(orphan))
 
 
-def _state(consumer: Consumer) -> str:
-    return "?" if consumer.state is None else consumer.state.value
+def _state(consumer: Consumer) -> Cell:
+    if consumer.state is None:
+        return Cell("?", style="dim")
+    return Cell(consumer.state.value, style=_STATES.get(consumer.state.value, ""))
 
 
-def _cost(consumer: Consumer) -> str:
-    return "?" if consumer.cost_per_hour_usd is None else f"{consumer.cost_per_hour_usd:.3f}"
+def _cost(consumer: Consumer, hours: int, digits: int) -> Cell:
+    cost = consumer.cost_per_hour_usd
+    return Cell("?", style="dim") if cost is None else Cell(f"{cost * hours:.{digits}f}")
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [headings, *rows]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    padded = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-    return "".join(line.rstrip() + "\n" for line in padded)
+def _per_month(consumer: Consumer) -> float | None:
+    return None if consumer.cost_per_hour_usd is None else round(consumer.cost_per_hour_usd * MONTH_HOURS, 2)

@@ -1,0 +1,48 @@
+"""A look at a store changes nothing in it, whatever the clocks say."""
+
+import pytest
+
+from penstock.registration import (
+    ConsumerRecord,
+    DynamoDbLeaseStore,
+    Holding,
+    LocalConsumerRegistry,
+    RegistrationPhase,
+    SqliteLeaseStore,
+    StreamConsumerRegistrar,
+)
+from penstock.registration.testing import DynamoDbClients, FakeKinesis, ManualClock
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+async def test_a_lease_of_a_clock_that_is_ahead_is_listed_and_left_alone(
+    open_store, kind, tmp_path, dynamodb_table, request
+):
+    """The machine of its job is a minute ahead: who may only read lists it as it is, and writes nothing."""
+    clock = ManualClock()
+    at = clock() + 60
+    holding = Holding(job_id="job", fencing_token=3, acquired_at=at, renewed_at=at, time_to_live_seconds=30)
+    record = ConsumerRecord(
+        stream_name="flights",
+        consumer_name="delays",
+        created_at=at,
+        fencing_token=3,
+        phase=RegistrationPhase.REGISTERED,
+        consumer_arn="arn",
+        holding=holding,
+    )
+    theirs = open_store(kind)
+    assert await theirs.write([record]) == [True]
+    if kind == "sqlite":
+        looking = SqliteLeaseStore(tmp_path / "leases.db", read_only=True)
+    else:
+        clients = DynamoDbClients(request.getfixturevalue("dynamodb"))
+        looking = DynamoDbLeaseStore(clients, dynamodb_table, read_only=True)
+    registry = LocalConsumerRegistry(StreamConsumerRegistrar(FakeKinesis()), looking, clock=clock)
+    before = await theirs.get("flights", "delays")
+    try:
+        (consumer,) = await registry.list_consumers()
+    finally:
+        await registry.close()
+    assert (consumer.lease.job_id, consumer.lease.time_to_live_seconds) == ("job", 30)
+    assert await theirs.get("flights", "delays") == before

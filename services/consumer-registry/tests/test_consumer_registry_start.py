@@ -1,0 +1,40 @@
+"""What a registry does when its store fails just after it has started."""
+
+import asyncio
+from datetime import timedelta
+
+from penstock.registration import LocalConsumerRegistry, StreamConsumerRegistrar
+from penstock.registration.errors import LeaseStoreError
+from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore
+from penstock.services.consumer_registry._serve import _tidy
+
+
+class FailingStore(InMemoryLeaseStore):
+    """Cannot be read at first."""
+
+    fails = True
+
+    async def list(self, stream_name=None):
+        if self.fails:
+            self.fails = False
+            raise LeaseStoreError(store="memory", reason="throttled")
+        return await super().list(stream_name)
+
+
+async def test_a_store_that_fails_at_the_start_does_not_end_the_service(caplog):
+    """What a predecessor had begun is left to the sweep, which goes on."""
+    swept = asyncio.Event()
+
+    async def sleep(_seconds):
+        swept.set()
+        await asyncio.Event().wait()
+
+    registry = LocalConsumerRegistry(StreamConsumerRegistrar(FakeKinesis()), FailingStore(), sleep=sleep)
+    tidying = asyncio.create_task(_tidy(registry, timedelta(seconds=1)))
+    waiting = asyncio.create_task(swept.wait())
+    await asyncio.wait({tidying, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    assert swept.is_set(), tidying.exception()
+    assert "throttled" in caplog.text
+    tidying.cancel()
+    await asyncio.wait({tidying})
+    await registry.close()
