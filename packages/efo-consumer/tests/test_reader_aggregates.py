@@ -106,3 +106,21 @@ async def test_malformed_aggregates_and_all_of_them_on_request_come_whole() -> N
     for config in (ReaderConfig(deaggregate=False), ReaderConfig(publisher=RecordPublisherConfig(deaggregate=False))):
         async with LocalShardReader(kinesis, config) as reader:
             assert [data for *_, data in await rows(reader, [whole])] == [damaged, sound]
+
+
+async def test_a_stream_that_was_made_anew_has_shards_of_its_own() -> None:
+    """A reader outlives a stream: shards of the next one of its name have the same ids, and take other keys."""
+    keys = [f"key-{number}" for number in range(40)]
+    kinesis = FakeKinesis()
+    given: list[list[bytes]] = []
+    async with LocalShardReader(kinesis) as reader:
+        for count in (4, 1):
+            kinesis.shards.clear()
+            first, *_ = kinesis.create_stream("s", count)
+            upto = put(kinesis, first, aggregate(keys))
+            epoch = await reader.open(OpenRequest(session_id="q", positions=kinesis.trim_horizon("s")))
+            whole = ShardRange("s", first, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
+            given.append([data for *_, data in await rows(reader, [whole])])
+            await reader.close_session("q", epoch)
+    assert 0 < len(given[0]) < len(keys)
+    assert given[1] == [key.encode() for key in keys]

@@ -159,3 +159,15 @@ async def test_the_default_file_keeps_endpoints_apart_and_looking_makes_no_file(
     await one.save("billing", positions)
     assert (await one.load("billing"), await one.names()) == (positions, ["billing"])
     assert (await two.load("billing"), await two.names()) == (None, [])
+
+
+async def test_a_stream_of_another_account_is_read_by_its_arn(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """By a stream consumer as by polling: its ARN is all that other accounts may call it."""
+    summary = emulator.client().describe_stream_summary(StreamName="orders")
+    arn = summary["StreamDescriptionSummary"]["StreamARN"]
+    put(emulator, "orders", b"a")
+    for efo in (None, "billing"):
+        async with Consumer(
+            arn, efo=efo, start="TRIM_HORIZON", aws=aws(emulator), registry_path=tmp_path / "registry.db"
+        ) as consumer:
+            assert await take(consumer, 1) == [b"a"]

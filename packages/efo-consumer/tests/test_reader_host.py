@@ -289,3 +289,14 @@ def test_a_forked_child_that_closes_leaves_the_parents_session_alone(hosted: Hos
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert sum(stats.records for stats in hosted.host.reader.stats()) == len(hosted.numbers)
+
+
+@pytest.mark.parametrize(
+    ("advertised", "shown"), [("::1", "[::1]"), ("[::1]", "[::1]"), ("10.0.0.7", "10.0.0.7"), ("driver", "driver")]
+)
+def test_an_address_of_ipv6_is_told_from_its_port(advertised: str, shown: str) -> None:
+    """By brackets, whether they were given or not: without them nobody could connect."""
+    with ReaderHost(backend=FakeKinesis, advertised_host=advertised) as host:
+        name, _, port = host.address.rpartition(":")
+        assert name == shown
+        assert int(port) > 0

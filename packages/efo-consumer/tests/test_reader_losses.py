@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -156,12 +157,21 @@ async def test_a_consumer_that_is_gone_is_no_loss() -> None:
 def test_what_goes_on_after_an_expired_shard_is_what_nobody_reads() -> None:
     """Its children; or, when they are gone too, the oldest shards that nobody reads, nor anything that came of them."""
     listed = [FakeShard("c", ("a",)), FakeShard("d", ("a",)), FakeShard("x", ("gone",)), FakeShard("y", ("x",))]
-    assert [shard.shard_id for shard in successors("a", listed, {"a"})] == ["c", "d"]
+    assert [shard.shard_id for shard in successors("a", listed, {"a", "y"})] == ["c", "d"]
     late = successors("z", listed, {"z", "y"})
     assert late == (
         ChildShard("c", ("z",), "0", str(2**128 - 1)),
         ChildShard("d", ("z",), "0", str(2**128 - 1)),
     )
+
+
+def test_of_a_child_that_is_gone_too_its_own_children_go_on() -> None:
+    """Beside the other child; what is older than the shard, or was never part of another, is no child of it."""
+    listed = [FakeShard("a"), FakeShard("b", ("0",)), FakeShard("e", ("c",)), FakeShard("f", ("d",)), FakeShard("g")]
+    found = successors("c", listed, {"c"})
+    assert [(shard.shard_id, shard.parent_shard_ids) for shard in found] == [("e", ("c",)), ("f", ("c",))]
+    assert [shard.shard_id for shard in successors("c", listed, {"c", "f"})] == ["e"]
+    assert [shard.shard_id for shard in successors("c", listed, {"c"}, is_whole=False)] == ["e"]
 
 
 @pytest.mark.parametrize("publisher", list(RecordPublisherType)[1:])
@@ -191,3 +201,36 @@ async def test_the_emulator_refuses_what_it_trimmed(publisher: RecordPublisherTy
                 found = await reader.positions("q", epoch, start, wait_seconds=15)
             assert found.records == 1
             assert (await anext(reader.read_range("other", [whole]))).column("data").to_pylist() == [b"first"]
+
+
+@pytest.mark.parametrize("fail", [True, False])
+async def test_records_that_expire_while_buffers_are_full_are_no_silent_loss(fail: bool) -> None:
+    """A caller that stood still for a day is told when it goes on, though Kinesis reads on without a word."""
+    kinesis = FakeKinesis(event_records=1)
+    (shard,) = kinesis.create_stream("s")
+    written, now = kinesis.shards["s", shard], [0.0]
+    read = [number_of(int(time.time()) - DAY - 3600, n) for n in range(3)]
+    left = number_of(int(time.time()) - 60, 9)
+    written.sequence_numbers, written.data = [*read, left - 1], [b"x" * 10_000] * 4
+    kinesis.tip = left
+    start = kinesis.trim_horizon("s")
+    config = ReaderConfig(buffer_bytes_per_shard=30_000, buffer_bytes=30_000, fail_on_data_loss=fail)
+    async with LocalShardReader(kinesis, config, clock=lambda: now[0]) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        async with asyncio.timeout(10):
+            while kinesis.events_taken < 3:  # noqa: ASYNC110  # what is awaited is in the reader's state
+                await asyncio.sleep(0)
+        found = await reader.positions("q", epoch, start)
+        # What was behind these has expired.
+        written.sequence_numbers[3:] = [left]
+        kinesis.trim("s", shard, read[-1])
+        now[0] += DAY
+        async for _ in reader.read_range("q", ranges_between(start, found.positions)):
+            pass
+        if fail:
+            with pytest.raises(DataLossError, match=r"begins 25\.0 h ago and records are kept for 24 h"):
+                await reader.positions("q", epoch, found.positions, wait_seconds=5)
+            return
+        further = await reader.positions("q", epoch, found.positions, wait_seconds=5)
+        assert further.positions.streams["s"][shard].rank >= (1, left)
+        assert [stats.losses for stats in await reader.stats("q")] == [1]

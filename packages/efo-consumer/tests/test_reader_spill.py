@@ -7,6 +7,7 @@ import fcntl
 import stat
 from collections.abc import AsyncGenerator
 from datetime import timedelta
+from io import TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._buffer_spill import SpillFolder
+from penstock.efo_consumer._buffer_spill import SpillFolder, _remove_abandoned
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
 SEGMENTS = 30
@@ -210,3 +211,25 @@ async def test_of_a_range_that_is_held_in_part_only_the_rest_is_read_again() -> 
         assert await read(reader, ranges_between(start, end)) == numbers
         assert kinesis.reads == [ShardPosition.trim_horizon()]
         assert kinesis.polls - polls < len(numbers)
+
+
+def test_a_folder_that_is_removed_before_it_is_held_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two readers that start at once, one may take the other's new folder for one that was left."""
+    flock = fcntl.flock
+
+    def late(file: TextIOWrapper, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", flock)
+        _remove_abandoned(tmp_path)
+        flock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    spill = SpillFolder(10**6, tmp_path)
+    assert contents(tmp_path) == [spill.folder]
+    stored = spill.store(wire_records([1, 2, 3]))
+    assert stored is not None
+    spill.settle()
+    assert [path.name for path in contents(spill.folder)] == ["0", "in-use"]
+    spill.close()
+    assert contents(tmp_path) == []

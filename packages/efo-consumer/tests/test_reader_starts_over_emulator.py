@@ -165,3 +165,36 @@ async def test_at_and_after_a_sequence_number_begin_with_it_and_behind_it(
     assert [data for _, _, data in rows] == names[8:]
     with pytest.raises(InitialPositionError):
         await asyncio.to_thread(resolve_sequence_numbers, session, {"s": {ROOT: "17"}}, inclusive=True)
+
+
+def test_a_start_waits_out_throttles_and_failures() -> None:
+    """A new query does not fail because the service was busy for a moment; what is refused for good is told at once."""
+    waits: list[float] = []
+    with running_emulator() as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=1)
+        (number,) = put(client, "s", "a")
+        for operation in ("ListShards", "GetShardIterator", "GetRecords"):
+            emulator.faults.add("throttle", operation=operation, count=2)
+            emulator.faults.add("error", operation=operation, code="InternalFailure", skip=2, count=1)
+        session = session_of(emulator)
+        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=waits.append)
+        assert found.streams == {"s": {ROOT: ShardPosition.trim_horizon()}}
+        resolve_sequence_numbers(session, {"s": {ROOT: number}}, inclusive=True, sleep=waits.append)
+        assert len(waits) == 9
+        with pytest.raises(InitialPositionError, match="none"):
+            resolve_initial_positions(session, ["none"], "TRIM_HORIZON", sleep=waits.append)
+        assert len(waits) == 9
+
+
+def test_a_sequence_number_of_a_stream_that_goes_by_its_arn_is_resolved(emulator: RunningEmulator) -> None:
+    """As other starts are: streams of other accounts have no other name."""
+    client = emulator.client()
+    client.create_stream(StreamName="s", ShardCount=1)
+    arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+    numbers = put(client, "s", "a", "b")
+    session = session_of(emulator)
+    by_name, by_arn = (
+        resolve_sequence_numbers(session, {stream: {ROOT: numbers[1]}}, inclusive=True) for stream in ("s", arn)
+    )
+    assert by_arn.streams == {arn: by_name.streams["s"]}

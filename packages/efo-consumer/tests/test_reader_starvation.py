@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 
 import pytest
@@ -18,13 +19,16 @@ from penstock.efo_consumer import (
     ReaderConfig,
     RecordPublisherConfig,
     RecordPublisherType,
+    ShardStats,
     StreamConsumer,
     SubscribeTransportType,
     ranges_between,
     resolve_initial_positions,
 )
+from penstock.efo_consumer._messages import stats_from_message, stats_to_message
 from penstock.efo_consumer._publisher_metrics import PublisherMetrics
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
+from penstock.proto.shard_reader.v1.shard_reader_pb2 import ShardStats as ShardStatsMessage
 
 # Over HTTP/1.1 the sockets hold what the window would: tens of megabytes over loopback.
 RECORDS = 60
@@ -39,6 +43,15 @@ def fill(emulator: RunningEmulator) -> StreamConsumer:
         client.put_record(StreamName="s", Data=b"%d " % number + b"." * RECORD_BYTES, PartitionKey="k")
     consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="billing")["Consumer"]
     return StreamConsumer("s", consumer["ConsumerARN"])
+
+
+def test_numbers_of_a_shard_cross_the_wire_whole() -> None:
+    """What a service counts is what its callers see, each number as itself."""
+    numbers = {one.name: place for place, one in enumerate(fields(ShardStats)) if one.type in ("int", int)}
+    assert len(numbers) == 9
+    stats = ShardStats(stream_name="flights", shard_id="shardId-0", **numbers)
+    sent = ShardStatsMessage.FromString(stats_to_message(stats).SerializeToString())
+    assert stats_from_message(sent) == stats
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -99,5 +112,6 @@ async def test_a_subscription_that_nobody_reads_is_renewed_and_counted(
             assert rows == list(range(RECORDS))
             (stats,) = await reader.stats("q")
             assert (stats.replays, stats.losses) == (0, 0)
+            assert stats.starved == ended.count("starved") == 1
     assert ended[0] == "starved"
     assert "connection_failed" not in ended

@@ -244,3 +244,81 @@ def test_an_event_that_only_tells_the_lag_moves_nothing() -> None:
 def test_a_start_beyond_the_end_stays_where_it_is(position: ShardPosition) -> None:
     """A caller that is ahead of the buffer waits for it."""
     assert buffer(([5], 6)).reach(position, None, None).end == position
+
+
+class Kept:
+    """A segment on a disk that is always at hand."""
+
+    is_at_hand = True
+
+    def __init__(self, records: pa.RecordBatch) -> None:
+        self.records: pa.RecordBatch | None = records
+
+    def keep(self) -> None:
+        pass
+
+    def release(self) -> None:
+        pass
+
+    def load(self) -> pa.RecordBatch | None:
+        return self.records
+
+    def drop(self) -> None:
+        self.records = None
+
+
+class Disk:
+    """Has room for everything."""
+
+    memory_bytes = 0
+
+    def __init__(self) -> None:
+        self.kept: list[Kept] = []
+
+    def store(self, records: pa.RecordBatch) -> Kept:
+        self.kept.append(Kept(records))
+        return self.kept[-1]
+
+
+def test_what_waits_on_a_disk_is_not_forgotten_with_what_was_evicted() -> None:
+    """However many segments went before: those on the disk are still read from there, and give their room back."""
+    made, disk = ShardBuffer(TRIM_HORIZON), Disk()
+    for number in range(1, 301):
+        made.append(shard_event(wire_records([number]), number))
+        assert made.spill(disk)
+    for number in range(301, 901):
+        made.append(shard_event(wire_records([number]), number))
+        made.promise(at(number), now=0)
+        assert made.evict(promised_before=0)
+    assert numbers(made.read(TRIM_HORIZON, at(300))) == list(range(1, 301))
+    assert made.read(at(300), at(900)) is None
+    assert len(made._segments) < 600
+    made.trim(at(900))
+    assert [one for one in disk.kept if one.records is not None] == []
+
+
+def test_many_shards_that_wait_for_room_look_for_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nothing may go, each asks no more than itself, until something happens or a second has passed."""
+    pool = BufferPool(shard_bytes=10**6, total_bytes=10**6, promise_grace_seconds=10)
+    shards = [ShardBuffer(TRIM_HORIZON) for _ in range(200)]
+    for shard in shards:
+        pool.append(shard, shard_event(wire_records([1], [b"x" * 5000]), 1))
+    looks = 0
+    evict = ShardBuffer.evict
+
+    def counting(self: ShardBuffer, promised_before: float) -> int:
+        nonlocal looks
+        looks += 1
+        return evict(self, promised_before)
+
+    monkeypatch.setattr(ShardBuffer, "evict", counting)
+    for now, changes in ((0.0, 0), (0.0, 1), (0.9, 1), (1.1, 1)):
+        assert not any(pool.make_room(shard, now, changes) for shard in shards)
+    assert looks <= 7 * len(shards) + 10
+    empty = ShardBuffer(TRIM_HORIZON)
+    assert pool.make_room(empty, 1.1, 1)
+    for shard in shards:
+        shard.promise(at(1), now=1.2)
+        shard.deliver(TRIM_HORIZON, at(1))
+    assert pool.make_room(shards[0], 1.2, 2)
+    assert pool.held_bytes < 10**6

@@ -60,3 +60,16 @@ def test_a_parent_leaves_when_all_its_children_have_positions() -> None:
 def test_a_shard_without_known_children_stays() -> None:
     """An end whose children nobody listed yet may not be forgotten."""
     assert graph(p="").leavers({"p": END}) == []
+
+
+def test_a_shard_that_left_enters_no_more() -> None:
+    """When its parent's children are learnt late, what came of them is there already: all of them were read."""
+    graph = ShardGraph()
+    graph.add("merged", ["left", "right"])
+    assert graph.leavers({"parent": END, "left": END, "right": END, "merged": AT}) == ["left", "right"]
+    after = {"parent": END, "merged": AT}
+    for shard, parents in (("parent", ()), ("left", ("parent",)), ("right", ("parent",))):
+        graph.add(shard, parents)
+    assert graph.entrants(after) == []
+    assert graph.leavers(after) == ["parent"]
+    assert graph.entrants({"parent": END}) == ["left", "right"]

@@ -344,3 +344,30 @@ async def test_each_subscription_is_a_span() -> None:
     assert {(one["stream"], one["shard"], one["transport"]) for one in found} == {
         ("orders", "shardId-000000000000", "http2")
     }
+
+
+@dataclass
+class Gated(ScriptedTransport):
+    """Answers when it is allowed to."""
+
+    asked: asyncio.Event = field(default_factory=asyncio.Event)
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def subscribe(self, request: SubscribeRequest) -> ScriptedSubscription:
+        self.asked.set()
+        await self.may_answer.wait()
+        return await super().subscribe(request)
+
+
+async def test_closing_while_a_call_is_under_way_ends_its_subscription() -> None:
+    """What the service accepts after that is given up at once: nobody else would end it."""
+    transport = Gated([[event(1), event(2)]])
+    one = publisher(transport, Clock())
+    reading = asyncio.ensure_future(read_all(one))
+    await transport.asked.wait()
+    await one.close()
+    transport.may_answer.set()
+    with pytest.raises(RecordPublisherFatalError) as caught:
+        await reading
+    assert caught.value.code == "Closed"
+    assert [subscription.closed for subscription in transport.subscriptions] == [True]

@@ -68,7 +68,7 @@ def test_a_session_over_the_service_reads_what_was_written_and_stops_on_sigterm(
     session = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
     start = resolve_initial_positions(session, ["orders"], "TRIM_HORIZON")
     security = ClientSecurity(token=TOKEN)
-    reader = connect_reader(service.address, security)
+    reader = connect_reader(service.address, security, patience_seconds=1)
     reader.open("query", start, RecordPublisherType.POLLING)
     position, rows = start, []
     deadline = time.monotonic() + 20
@@ -117,10 +117,13 @@ def test_health_and_reflection_name_the_service_and_calls_need_the_token(service
 @pytest.mark.parametrize(
     ("arguments", "option"),
     [
-        (["--buffer-bytes", "lots", "--region", "us-east-1"], "buffer_bytes"),
-        (["--host", "0.0.0.0", "--region", "us-east-1"], "host"),
-        (["--fail-on-data-loss", "maybe", "--region", "us-east-1"], "fail_on_data_loss"),
-        (["--endpoint-url", "nonsense", "--region", "us-east-1"], "endpointUrl"),
+        (["--buffer-bytes", "lots", "--region", "us-east-1"], "--buffer-bytes (PENSTOCK_READER_BUFFER_BYTES)"),
+        (["--host", "0.0.0.0", "--region", "us-east-1"], "--host"),
+        (
+            ["--fail-on-data-loss", "maybe", "--region", "us-east-1"],
+            "--fail-on-data-loss (PENSTOCK_READER_FAIL_ON_DATA_LOSS)",
+        ),
+        (["--endpoint-url", "nonsense", "--region", "us-east-1"], "--endpoint-url (PENSTOCK_READER_ENDPOINT_URL)"),
     ],
 )
 def test_a_wrong_setting_ends_the_service_with_code_2_and_its_name(

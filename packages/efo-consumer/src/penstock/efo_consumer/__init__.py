@@ -44,6 +44,8 @@ if TYPE_CHECKING:
         FollowedBatch,
         OpenRequest,
         PositionsSnapshot,
+        SessionInfo,
+        SessionListing,
         ShardLineage,
         ShardReader,
         ShardStats,
@@ -51,7 +53,9 @@ if TYPE_CHECKING:
     )
     from penstock.efo_consumer._reader_backend import ReaderBackend
     from penstock.efo_consumer._reader_config import ReaderConfig
+    from penstock.efo_consumer._reopening import ReopeningShardReader
     from penstock.efo_consumer._schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_batch
+    from penstock.efo_consumer._sequence_time import arrival_seconds
     from penstock.efo_consumer._servicer import SERVICE_NAME, ShardReaderServicer
     from penstock.efo_consumer._starting_position import StartingPosition, StartingPositionType
     from penstock.efo_consumer._tasks import read_ranges
@@ -113,6 +117,9 @@ __all__ = [
     "RecordPublisherFactory",
     "RecordPublisherType",
     "RemoteShardReader",
+    "ReopeningShardReader",
+    "SessionInfo",
+    "SessionListing",
     "SessionNotFoundError",
     "Shard",
     "ShardEvent",
@@ -134,6 +141,7 @@ __all__ = [
     "StreamIdentity",
     "StreamPositions",
     "SubscribeTransportType",
+    "arrival_seconds",
     "connect_reader",
     "deaggregate",
     "list_shards",
@@ -181,6 +189,8 @@ _MODULES = {
         "FollowedBatch",
         "OpenRequest",
         "PositionsSnapshot",
+        "SessionInfo",
+        "SessionListing",
         "ShardLineage",
         "ShardReader",
         "ShardStats",
@@ -188,7 +198,9 @@ _MODULES = {
     ),
     "_reader_backend": ("ReaderBackend",),
     "_reader_config": ("ReaderConfig",),
+    "_reopening": ("ReopeningShardReader",),
     "_schema": ("READ_SCHEMA", "READ_SCHEMA_WITH_ENCRYPTION", "to_read_batch"),
+    "_sequence_time": ("arrival_seconds",),
     "_servicer": ("SERVICE_NAME", "ShardReaderServicer"),
     "_starting_position": ("StartingPosition", "StartingPositionType"),
     "_tasks": ("read_ranges",),

@@ -5,10 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._client import CALL_SECONDS, RemoteShardReader
+from penstock.efo_consumer._client import CALL_SECONDS
 from penstock.efo_consumer._fleet import FleetShardReader
+from penstock.efo_consumer._patience import PATIENCE_SECONDS
 from penstock.efo_consumer._publisher import RecordPublisherType
 from penstock.efo_consumer._reader_api import OpenRequest, StreamConsumer
+from penstock.efo_consumer._reopening import ReopeningShardReader
 from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
 from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedError
 
@@ -118,9 +120,16 @@ class BlockingSession:
         return self._reader
 
 
-def connect_reader(endpoint: str | Sequence[str], security: ClientSecurity | None = None) -> BlockingSession:
+def connect_reader(
+    endpoint: str | Sequence[str],
+    security: ClientSecurity | None = None,
+    *,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> BlockingSession:
     """Connect to a shard reader service: the same calls as in-process. Close it.
 
+    A single service that went away is waited for, `patience_seconds` at most; one that is started anew has its session
+    opened again; see `ReopeningShardReader`.
     Of several endpoints each follows the shards that rendezvous hashing gives it; see `FleetShardReader`.
 
     Raises:
@@ -134,8 +143,10 @@ def connect_reader(endpoint: str | Sequence[str], security: ClientSecurity | Non
     made: list[ShardReader] = []
 
     def reader_for(session_id: str) -> ShardReader:
-        one = len(endpoints) == 1
-        made.append(RemoteShardReader(endpoints[0], security) if one else FleetShardReader(endpoints, security))
+        if len(endpoints) > 1:
+            made.append(FleetShardReader(endpoints, security))
+        else:
+            made.append(ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds))
         return made[-1]
 
     def on_close() -> None:

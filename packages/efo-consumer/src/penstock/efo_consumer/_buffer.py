@@ -290,9 +290,15 @@ class ShardBuffer:
             return len(self._segments)
         return bisect_right(self._segments, number, key=lambda segment: segment.last)
 
-    def _merge_evicted(self, count: int) -> None:
-        evicted = self._segments[:count]
-        self._segments[:count] = [
+    def _merge_evicted(self, end: int) -> None:
+        """Make one of the neighbours before `end` that are held no more; what waits on a disk between them stays."""
+        begin = end
+        while begin and not self._segments[begin - 1].is_held:
+            begin -= 1
+        evicted = self._segments[begin:end]
+        if not evicted:
+            return
+        self._segments[begin:end] = [
             Segment(
                 evicted[0].first,
                 evicted[-1].last,

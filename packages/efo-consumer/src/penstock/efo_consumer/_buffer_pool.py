@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._publisher import ShardEvent
 
 
+LOOK_AGAIN_SECONDS = 1.0
+"""Promised segments may go after a while, which nobody tells."""
+
+
 class BufferPool:
     """Counts the bytes that buffers hold, and makes room by evicting what can be read again.
 
@@ -38,6 +42,8 @@ class BufferPool:
         self._held = 0
         # Ordered by the last append: the first is the quietest, and its promised segments the oldest.
         self._buffers: dict[ShardBuffer, None] = {}
+        # When everything was looked at in vain, and what was known to have changed by then.
+        self._in_vain: tuple[float, int] | None = None
 
     @property
     def held_bytes(self) -> int:
@@ -71,24 +77,42 @@ class BufferPool:
             self._held -= buffer.held_bytes
             buffer.clear()
 
-    def make_room(self, buffer: ShardBuffer, now: float) -> bool:
-        """Evict what must and may go; tell whether the buffer may take another event."""
+    def make_room(self, buffer: ShardBuffer, now: float, changes: int | None = None) -> bool:
+        """Evict what must and may go; tell whether the buffer may take another event.
+
+        Args:
+            buffer: of a shard.
+            now: seconds.
+            changes: grows whenever something happened that may make room. Where nothing did, a thousand shards that
+                wait do not all look at a thousand buffers, but one of them in a second.
+        """
         promised_before = now - self._grace
         while buffer.held_bytes >= self._shard_bytes:
             if not self._evict(buffer, promised_before):
                 return False
-        others = iter(list(self._buffers))
         while self._held >= self._total_bytes:
             if self._evict(buffer, promised_before):
                 continue
-            other = next(others, None)
-            if other is None:
-                # Whoever holds nothing may take one event: others cannot keep it from being read at all.
+            # Whoever holds nothing may take one event: others cannot keep it from being read at all.
+            if self._is_in_vain(now, changes):
                 return not buffer.held_bytes
-            while self._held >= self._total_bytes and self._evict(other, promised_before):
-                pass
+            if not self._evict_others(promised_before):
+                self._in_vain = None if changes is None else (now, changes)
+                return not buffer.held_bytes
         # What is being written frees its memory in a moment: whoever holds something waits for that.
         return self.held_bytes < self._total_bytes or not buffer.held_bytes
+
+    def _is_in_vain(self, now: float, changes: int | None) -> bool:
+        return self._in_vain is not None and self._in_vain[1] == changes and now - self._in_vain[0] < LOOK_AGAIN_SECONDS
+
+    def _evict_others(self, promised_before: float) -> bool:
+        """Evict from all buffers until there is room; tell whether there is."""
+        for other in list(self._buffers):
+            while self._held >= self._total_bytes and self._evict(other, promised_before):
+                pass
+            if self._held < self._total_bytes:
+                return True
+        return False
 
     def _evict(self, buffer: ShardBuffer, promised_before: float) -> bool:
         if buffer not in self._buffers:

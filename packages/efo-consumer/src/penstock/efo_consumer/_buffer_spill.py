@@ -20,6 +20,7 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import TextIOWrapper
 
 _log = logging.getLogger(__name__)
 
@@ -74,10 +75,7 @@ class SpillFolder:
         root = Path(tempfile.gettempdir()) if parent is None else parent
         try:
             _remove_abandoned(root)
-            self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-            # Held for as long as the process lives, however it ends.
-            self._in_use = (self.folder / _LOCK).open("w")
-            fcntl.flock(self._in_use, fcntl.LOCK_EX)
+            self.folder, self._in_use = _new_folder(root)
         except OSError as error:
             raise EfoConsumerConfigError(option="spill_folder", reason=f"cannot be used: {error}") from error
 
@@ -234,6 +232,19 @@ class SpilledFile:
     def drop(self) -> None:
         """See `Spilled.drop`."""
         self._folder.drop(self)
+
+
+def _new_folder(root: Path) -> tuple[Path, TextIOWrapper]:
+    """Give a folder, and the file in it whose lock says that it is in use."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
+        # Held for as long as the process lives, however it ends.
+        lock = (folder / _LOCK).open("w")
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, lock
+        # Another process took it for abandoned just before.
+        lock.close()
 
 
 def _remove_abandoned(root: Path) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sqlite3
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -89,23 +90,23 @@ class SqliteCheckpointStore:
         await asyncio.shield(asyncio.to_thread(self._save, name, positions))
 
     def _names(self) -> list[str]:
-        if not self._path.exists():
-            return []
         try:
+            if not self._path.exists():
+                return []
             with closing(self._connect()) as connection:
                 rows = connection.execute("SELECT name FROM checkpoint ORDER BY name").fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise CheckpointError(name="", reason=f"{self._path}: {error}") from error
         return [name.removeprefix(self._prefix) for (name,) in rows if name.startswith(self._prefix)]
 
     def _load(self, name: str) -> StreamPositions | None:
-        if not self._path.exists():
-            # To look is not to make: a name that was mistyped must not leave an empty file.
-            return None
         try:
+            if not self._path.exists():
+                # To look is not to make: a name that was mistyped must not leave an empty file.
+                return None
             with closing(self._connect()) as connection:
                 return self._read(connection, name)
-        except (sqlite3.Error, ValueError) as error:
+        except (sqlite3.Error, OSError, ValueError) as error:
             raise CheckpointError(name=name, reason=f"{self._path}: {error}") from error
 
     def _save(self, name: str, positions: StreamPositions) -> None:
@@ -126,6 +127,9 @@ class SqliteCheckpointStore:
         return None if row is None else StreamPositions.from_json(json.loads(row[0]))
 
     def _connect(self) -> sqlite3.Connection:
+        with suppress(FileExistsError):
+            # SQLite would let everybody read it.
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS)
         connection.execute(_TABLE)
         return connection

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._positions import ShardRange, StreamPositions
-    from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, ShardStats
+    from penstock.efo_consumer._reader_api import OpenRequest, PositionsSnapshot, SessionInfo, ShardStats
 
 READ_RANGE = f"/{pb.DESCRIPTOR.services_by_name['ShardReaderService'].full_name}/ReadRange"
 
@@ -150,6 +150,15 @@ class RemoteShardReader:
         except grpc.aio.AioRpcError as error:
             raise reader_error(error, self.endpoint) from error
         return [messages.stats_from_message(shard) for shard in answer.shards]
+
+    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
+        """See `SessionListing.sessions`."""
+        request = pb.ListSessionsRequest(with_shards=with_shards)
+        try:
+            answer = await self._stub().ListSessions(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return [messages.session_from_message(session) for session in answer.sessions]
 
     async def close_session(self, session_id: str, epoch: int) -> None:
         """See `ShardReader.close_session`."""

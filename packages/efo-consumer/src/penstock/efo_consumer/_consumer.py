@@ -94,9 +94,12 @@ class Consumer:
         registry_path: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.streams = [streams] if isinstance(streams, str) else list(streams)
+        self.streams = [streams] if isinstance(streams, str) else list(dict.fromkeys(streams))
         if not self.streams or not all(self.streams):
             raise EfoConsumerConfigError(option="streams", reason="needs the name of a stream, or several")
+        for option, bound in (("max_records", max_records), ("max_bytes", max_bytes)):
+            if bound < 0:
+                raise EfoConsumerConfigError(option=option, reason="must not be negative: 0 is for no bound")
         self.name = name or efo or "default"
         self._efo = efo
         self._start = start
@@ -175,8 +178,12 @@ class Consumer:
         Raises:
             EfoConsumerConfigError: the consumer has no place for checkpoints.
             CheckpointError: it cannot be written.
+            LeaseLostError: a successor has taken the stream consumer, and writes checkpoints of its own.
         """
-        await self._needed_store().save(self.name, batch.positions)
+        store = self._needed_store()
+        if self._leases.are_lost:
+            raise await self._leases.lost()
+        await store.save(self.name, batch.positions)
         self._saved = batch.positions
         self._done = None
         await self.commit(batch)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from penstock.efo_consumer._publisher import StreamIdentity
 from penstock.efo_consumer._reader_api import StreamConsumer
 from penstock.registration import AcquireRequest, open_registry
 
@@ -48,7 +50,8 @@ class ConsumerLeases:
             loop.call_soon_threadsafe(self._lost.set)
 
         def acquire(registry: BlockingConsumerRegistry, stream: str) -> None:
-            request = AcquireRequest(stream_name=stream, consumer_name=consumer_name, job_id=job_id)
+            arn = StreamIdentity.of(stream).arn
+            request = AcquireRequest(stream_name=stream, stream_arn=arn, consumer_name=consumer_name, job_id=job_id)
             lease = registry.acquire(request)
             self._leases.append(lease)
             registry.keep(lease, on_lost)
@@ -85,10 +88,10 @@ class ConsumerLeases:
         if registry is not None:
 
             def release() -> None:
-                try:
+                # Each is let go, whatever becomes of the others: they are paid for by the hour.
+                with ExitStack() as exits:
+                    exits.callback(registry.close)
                     for lease in leases:
-                        registry.release(lease)
-                finally:
-                    registry.close()
+                        exits.callback(registry.release, lease)
 
             await asyncio.to_thread(release)

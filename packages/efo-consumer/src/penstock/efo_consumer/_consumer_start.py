@@ -35,13 +35,13 @@ async def begin(
         EfoConsumerConfigError: a stream has neither a checkpoint nor a start.
         InitialPositionError: the start cannot be resolved.
     """
-    if saved is None and isinstance(start, StreamPositions):
-        saved = start
-    known = {} if saved is None else {name: shards for name, shards in saved.streams.items() if name in streams}
+    given = start.streams if isinstance(start, StreamPositions) else {}
+    found = {**given, **({} if saved is None else saved.streams)}
+    known = {name: shards for name, shards in found.items() if name in streams}
     new = [stream for stream in streams if stream not in known]
     for stream, one in _starts(new, start).items():
-        found = await asyncio.to_thread(resolve_initial_positions, session, [stream], one)
-        known |= found.streams
+        resolved = await asyncio.to_thread(resolve_initial_positions, session, [stream], one)
+        known |= resolved.streams
     return StreamPositions(known)
 
 

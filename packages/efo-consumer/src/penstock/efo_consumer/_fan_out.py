@@ -6,6 +6,7 @@ import asyncio
 import random as random_module
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -13,10 +14,16 @@ from opentelemetry import trace
 from penstock.aws import are_credentials_refused, error_code
 from penstock.efo_consumer._diagnosis import NOT_FOUND, resource_missing
 from penstock.efo_consumer._fan_out_readers import Readers, reader_name
-from penstock.efo_consumer._fan_out_retries import RETRYABLE, SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
+from penstock.efo_consumer._fan_out_retries import (
+    RETRYABLE,
+    STARVED,
+    SUBSCRIPTION_ERRORS,
+    Resubscribe,
+    SubscribeRetries,
+)
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
-from penstock.efo_consumer._publisher_metrics import INSTRUMENTATION, PublisherMetrics
+from penstock.efo_consumer._publisher_metrics import INSTRUMENTATION, PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._subscription import SubscribeRequest
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
@@ -65,7 +72,7 @@ class FanOutRecordPublisher:
         self._transport = transport
         self._consumer_arns = dict(consumer_arns)
         self._config = config
-        self._metrics = metrics or PublisherMetrics()
+        self._metrics = metrics or publisher_metrics()
         self._tracer = tracer or trace.get_tracer(INSTRUMENTATION)
         self._clock = clock
         self._sleep = sleep
@@ -77,6 +84,7 @@ class FanOutRecordPublisher:
         self._readers = Readers.of_process()
         # Kept across generators: a shard that is published anew meets the 5-second rule all the same.
         self._accepted_at: dict[tuple[str, str], float] = {}
+        self._calls: dict[tuple[str, str], _Call] = {}
 
     async def publish(
         self, stream: StreamIdentity, shard_id: str, position: ShardPosition
@@ -102,25 +110,25 @@ class FanOutRecordPublisher:
             reader=self._reader,
             random=self._random,
         )
-        delay_seconds = 0.0
+        delay_seconds, is_starved = 0.0, False
         with self._readers.reading(request.consumer_arn, shard_id, self._reader):
             while True:
                 await self._wait(request, delay_seconds)
-                if self._closed:
-                    raise RecordPublisherFatalError(
-                        "the publisher was closed", stream=stream.name, shard_id=shard_id, code="Closed"
-                    )
-                call = _Call(self, stream, request, retries)
+                self._refuse_if_closed(stream, shard_id)
+                call = self._calls[stream.name, shard_id] = _Call(self, stream, request, retries)
                 try:
                     async with aclosing(call.events()) as events:
                         async for event in events:
-                            yield event
+                            yield replace(event, is_after_starvation=True) if is_starved else event
+                            is_starved = False
                 finally:
+                    self._calls.pop((stream.name, shard_id), None)
                     await call.close()
                 if call.at_shard_end:
                     return
                 assert call.next is not None  # a call ends at the shard's end, or says what comes next
                 delay_seconds = call.next.delay_seconds
+                is_starved |= call.next.outcome == STARVED
                 request = SubscribeRequest(request.consumer_arn, shard_id, call.position)
 
     async def close(self) -> None:
@@ -129,6 +137,17 @@ class FanOutRecordPublisher:
         await self._transport.close()
         if self._diagnosis is not None:
             await self._diagnosis.close()
+
+    def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
+        """When the first record arrived that is known to wait, in seconds since the epoch; None without one."""
+        call = self._calls.get((stream.name, shard_id))
+        return None if call is None else call.waits_since
+
+    def _refuse_if_closed(self, stream: StreamIdentity, shard_id: str) -> None:
+        if self._closed:
+            raise RecordPublisherFatalError(
+                "the publisher was closed", stream=stream.name, shard_id=shard_id, code="Closed"
+            )
 
     def _consumer_arn(self, stream: StreamIdentity) -> str:
         arn = self._consumer_arns.get(stream.name)
@@ -234,9 +253,16 @@ class _Call:
             starved=self._starved,
         )
 
+    @property
+    def waits_since(self) -> float | None:
+        """See `FanOutRecordPublisher.waits_since`."""
+        return None if self._subscription is None else self._subscription.waits_since
+
     async def _subscribe(self) -> Subscription:
         subscription = await self._publisher._transport.subscribe(self._request)
         self._subscription = subscription
+        # Closed while it was under way: nobody else would end it.
+        self._publisher._refuse_if_closed(self._stream, self._request.shard_id)
         key = (self._request.consumer_arn, self._request.shard_id)
         self._publisher._accepted_at[key] = self._publisher._clock()
         return subscription

@@ -47,6 +47,8 @@ RETRYABLE = (
 """What a new subscription may cure, beside what the service says by its codes."""
 
 SUBSCRIPTION_ERRORS = (AwsError, *RETRYABLE)
+STARVED = "starved"
+"""Outcome of a subscription that was cut because nobody took its events."""
 """What a subscription can end with; anything else is a defect and not to be retried."""
 
 _ADVICE = {
@@ -158,7 +160,7 @@ class SubscribeRetries:
             raise self._fatal(error) from error
         if starved and _outcome(error) in ("connection_failed", "corrupt"):
             # Back-pressure is no failure: what was cut off in the middle is read again, at once.
-            return Resubscribe(0.0, "starved")
+            return Resubscribe(0.0, STARVED)
         if _outcome(error) == "throttled" and self._waits_out_throttle(now):
             self._throttles += 1
             return Resubscribe(self._policy.delay_seconds(self._throttles - 1, self._random), "throttled")

@@ -36,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 DEFAULT_LEASE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
+_ANSWER_SECONDS = 10.0
+"""All shards wait for a reader that neither answers nor refuses."""
 
 
 class FleetShardReader:
@@ -277,14 +279,18 @@ class FleetShardReader:
     ) -> PositionsSnapshot | None:
         assert self._request is not None
         try:
-            return await self._readers[endpoint].positions(
-                self._request.session_id,
-                self._members[endpoint].epoch,
-                start,
-                max_records=max_records,
-                max_bytes=max_bytes,
-                wait_seconds=wait_seconds,
-            )
+            async with asyncio.timeout(wait_seconds + _ANSWER_SECONDS):
+                return await self._readers[endpoint].positions(
+                    self._request.session_id,
+                    self._members[endpoint].epoch,
+                    start,
+                    max_records=max_records,
+                    max_bytes=max_bytes,
+                    wait_seconds=wait_seconds,
+                )
+        except TimeoutError:
+            reason = f"DEADLINE_EXCEEDED: no answer within {_ANSWER_SECONDS:g} s"
+            self._failed(endpoint, ReaderUnavailableError(endpoint=endpoint, reason=reason))
         except ReaderUnavailableError as error:
             self._failed(endpoint, error)
         except SessionNotFoundError:
@@ -298,7 +304,11 @@ class FleetShardReader:
         unserved = [member for member in lost if member.failed_at is None]
         if unserved or (lost and self._clock() - self._tried_at >= _RETRY_SECONDS):
             self._tried_at = self._clock()
-            await asyncio.gather(*(self._open_at(member.endpoint, StreamPositions({})) for member in lost))
+            # A reader that hangs must not hold up the others each time.
+            limit = _RETRY_SECONDS if self._members.owners(self._clock()) else None
+            with suppress(TimeoutError):
+                async with asyncio.timeout(limit):
+                    await asyncio.gather(*(self._open_at(member.endpoint, StreamPositions({})) for member in lost))
         if not self._members.owners(self._clock()):
             raise ReaderUnavailableError(endpoint=self.endpoint, reason="none of the readers can be reached")
 
@@ -319,16 +329,22 @@ class FleetShardReader:
 
     async def _beat(self) -> None:
         """Keep the leases while the caller is busy with what it has."""
-        assert self._request is not None
         while True:
             await asyncio.sleep(self._lease_seconds / 3)
-            for member in self._members.served():
-                try:
-                    await self._readers[member.endpoint].stats(self._request.session_id)
-                except ReaderUnavailableError as error:
-                    self._failed(member.endpoint, error)
-                except SessionNotFoundError:
-                    self._members.forget(member.endpoint)
+            # Side by side and not for long: a reader that hangs must not cost the others their leases.
+            await asyncio.gather(*(self._keep(member.endpoint) for member in self._members.served()))
+
+    async def _keep(self, endpoint: str) -> None:
+        assert self._request is not None
+        try:
+            async with asyncio.timeout(self._lease_seconds / 3):
+                await self._readers[endpoint].stats(self._request.session_id)
+        except TimeoutError:
+            _log.warning("shard reader at %s does not answer", endpoint)
+        except ReaderUnavailableError as error:
+            self._failed(endpoint, error)
+        except SessionNotFoundError:
+            self._members.forget(endpoint)
 
     async def _stop_heart(self) -> None:
         heart, self._heart = self._heart, None

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
 import secrets
-from contextlib import AsyncExitStack, suppress
+import shutil
+import socket
+import tempfile
+import time
+from contextlib import AsyncExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from penstock.aws import AwsOptions, AwsSession
@@ -12,16 +19,29 @@ from penstock.efo_consumer._kinesis_backend import KinesisBackend
 from penstock.efo_consumer._reader import LocalShardReader
 from penstock.efo_consumer._reader_config import ReaderConfig
 from penstock.efo_consumer._servicer import SERVICE_NAME, ShardReaderServicer
-from penstock.rpc import ClientSecurity, GrpcServer, LoopThread, LoopThreadForkedError, ServerSecurity, ServerSettings
+from penstock.rpc import (
+    MAX_SOCKET_PATH_BYTES,
+    ClientSecurity,
+    GrpcServer,
+    LoopThread,
+    LoopThreadForkedError,
+    ServerSecurity,
+    ServerSettings,
+    is_answered,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
     from penstock.efo_consumer._reader_backend import ReaderBackend
 
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 1.0
+_SOCKET_FOLDERS = "penstock-reader-"
+_SOCKET = "socket"
+# A host that starts listens within seconds of making its folder.
+_ABANDONED_SECONDS = 600.0
 
 
 class ReaderHost:
@@ -62,6 +82,7 @@ class ReaderHost:
         self._thread: LoopThread | None = None
         self._exits = AsyncExitStack()
         self._address = ""
+        self._socket_path: Path | None = None
         self._session: BlockingSession | None = None
 
     def start(self) -> Self:
@@ -87,6 +108,14 @@ class ReaderHost:
     def address(self) -> str:
         """`host:port`, for tasks; known after `start`."""
         return self._address
+
+    @property
+    def socket_path(self) -> Path | None:
+        """Unix socket of the same server, for this user's tasks on this machine; known after `start`.
+
+        None where there are none, or where the folder of temporary files has too long a name.
+        """
+        return self._socket_path
 
     @property
     def token(self) -> str:
@@ -139,13 +168,39 @@ class ReaderHost:
     async def _serve(self) -> tuple[LocalShardReader, str]:
         async with AsyncExitStack() as exits:
             reader = await exits.enter_async_context(LocalShardReader(self._make_backend(), self._config))
-            server = GrpcServer(
-                self._settings, register=[ShardReaderServicer(reader).add_to], service_names=[SERVICE_NAME]
-            )
+            self._socket_path = exits.enter_context(_private_socket_path())
+            settings = dataclasses.replace(self._settings, socket_path=self._socket_path)
+            server = GrpcServer(settings, register=[ShardReaderServicer(reader).add_to], service_names=[SERVICE_NAME])
             await exits.enter_async_context(server)
             exits.callback(reader.drain)
             self._exits = exits.pop_all()
         address = server.address
         if self._advertised_host is not None:
-            address = f"{self._advertised_host}:{server.port}"
+            name = self._advertised_host
+            is_bare = ":" in name and not name.startswith("[")
+            address = f"[{name}]:{server.port}" if is_bare else f"{name}:{server.port}"
         return reader, address
+
+
+@contextmanager
+def _private_socket_path() -> Iterator[Path | None]:
+    """A path in a new folder that nobody else may look into; folders that killed processes left are removed."""
+    if not hasattr(socket, "AF_UNIX"):
+        yield None
+        return
+    _remove_abandoned(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=_SOCKET_FOLDERS))
+    try:
+        path = folder / _SOCKET
+        yield path if len(bytes(path)) <= MAX_SOCKET_PATH_BYTES else None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{_SOCKET_FOLDERS}*"):
+        with suppress(OSError):  # another's, or gone meanwhile
+            about = folder.lstat()
+            is_old = time.time() - about.st_mtime > _ABANDONED_SECONDS
+            if about.st_uid == os.getuid() and is_old and not is_answered(folder / _SOCKET):
+                shutil.rmtree(folder)

@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from penstock.efo_consumer._http1_answer import Http1Answer
 from penstock.efo_consumer._http1_body import BufferPool
-from penstock.efo_consumer._subscription import REQUEST_HEADERS, SubscribeRequest, SubscriptionEvent
+from penstock.efo_consumer._subscription import REQUEST_HEADERS, SubscribeRequest, SubscriptionEvent, first_arrival
 from penstock.efo_consumer.errors import SubscriptionConnectionError
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ class Http1Subscription(asyncio.BufferedProtocol):
             outcome = self._outcomes[0]
             assert isinstance(outcome, Exception)  # what is not accepted ends in an error
             raise outcome
+
+    @property
+    def waits_since(self) -> float | None:
+        """See `Subscription.waits_since`."""
+        return first_arrival(self._outcomes)
 
     async def receive(self) -> SubscriptionEvent | None:
         """See `Subscription.receive`."""

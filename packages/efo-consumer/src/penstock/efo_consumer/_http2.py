@@ -29,6 +29,7 @@ from penstock.efo_consumer._subscription import (
     SubscribeRequest,
     SubscriptionEvent,
     SubscriptionParser,
+    first_arrival,
 )
 from penstock.efo_consumer.errors import EfoConsumerError, SubscriptionConnectionError
 
@@ -93,6 +94,12 @@ class Http2Subscription:
             outcome, _ = self._outcomes[0]
             assert isinstance(outcome, Exception)  # an answer other than 200 ends in an error
             raise outcome
+
+    @property
+    def waits_since(self) -> float | None:
+        """See `Subscription.waits_since`."""
+        # A copy is made at once: the connection's thread adds to them meanwhile.
+        return first_arrival(outcome for outcome, _ in self._outcomes.copy())
 
     async def receive(self) -> SubscriptionEvent | None:
         """See `Subscription.receive`."""

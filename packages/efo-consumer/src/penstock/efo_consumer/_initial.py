@@ -10,8 +10,10 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, SSL
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
 from penstock.aws import AwsError, are_credentials_refused
+from penstock.efo_consumer._blocking_calls import call_with_retries
 from penstock.efo_consumer._diagnosis import CREDENTIALS_ADVICE
 from penstock.efo_consumer._positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._publisher import StreamIdentity
 from penstock.efo_consumer._starting_position import StartingPosition, StartingPositionType
 from penstock.efo_consumer.errors import InitialPositionError
 
@@ -26,6 +28,7 @@ _ADVICE = {
 }
 # The Date header's resolution, and half of it again.
 _DATE_MILLIS = 1500
+_NO_TLS_ADVICE = "the endpoint does not speak TLS: write http://, or give the port that does"
 _TLS_ADVICE = "give the authority's PEM file as caBundle (or AWS_CA_BUNDLE), and look whether it is there"
 _ENDPOINT_ADVICE = "look at the region, the endpoint and the network"
 
@@ -36,8 +39,9 @@ def resolve_initial_positions(
     starting_position: StartingPosition | str,
     *,
     clock: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> StreamPositions:
-    """Give the positions at which a new query begins. Blocks on ListShards.
+    """Give the positions at which a new query begins. Blocks on ListShards, through throttles and failures.
 
     * LATEST: AT_TIMESTAMP of this moment, by the service's clock, in the shards that are open. Kept in the offset, it
       skips nothing over restarts, which LATEST resolved again would.
@@ -50,19 +54,19 @@ def resolve_initial_positions(
     """
     start = StartingPosition.parse(starting_position) if isinstance(starting_position, str) else starting_position
     client = aws_session.client("kinesis")
-    return StreamPositions({stream: _resolve(client, stream, start, clock) for stream in streams})
+    return StreamPositions({stream: _resolve(client, stream, start, clock, sleep) for stream in streams})
 
 
 def _resolve(
-    client: Any, stream: str, start: StartingPosition, clock: Callable[[], float]
+    client: Any, stream: str, start: StartingPosition, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> Mapping[str, ShardPosition]:
     before = clock()
     if start.type is StartingPositionType.LATEST:
-        shards, first_answer = _list(client, stream, {"Type": "AT_LATEST"})
+        shards, first_answer = _list(client, stream, {"Type": "AT_LATEST"}, sleep)
         position = ShardPosition.at_timestamp(_service_millis(first_answer, before, clock()))
         ids = [shard["ShardId"] for shard in shards]
     else:
-        shards, first_answer = _list(client, stream, None)
+        shards, first_answer = _list(client, stream, None, sleep)
         lineage = {shard["ShardId"]: _parents(shard) for shard in shards}
         millis = start.timestamp_millis
         if millis is None:
@@ -72,7 +76,7 @@ def _resolve(
             if millis >= service_millis + _DATE_MILLIS:
                 reason = f"{millis} is {(millis - service_millis) / 1000:.0f} s ahead: give a past time, or LATEST"
                 raise InitialPositionError(stream=stream, code="", reason=reason)
-            then_open, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000})
+            then_open, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000}, sleep)
             position = ShardPosition.at_timestamp(millis)
             ids = shards_open_at([shard["ShardId"] for shard in then_open], lineage)
     if not ids:
@@ -103,15 +107,17 @@ def _roots(lineage: Mapping[str, set[str]]) -> list[str]:
     return [shard_id for shard_id, parents in lineage.items() if not parents & lineage.keys()]
 
 
-def _list(client: Any, stream: str, shard_filter: dict[str, Any] | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    request: dict[str, Any] = {"StreamName": stream}
+def _list(
+    client: Any, stream: str, shard_filter: dict[str, Any] | None, sleep: Callable[[float], None]
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    request: dict[str, Any] = {**StreamIdentity.of(stream).request}
     if shard_filter is not None:
         request["ShardFilter"] = shard_filter
     shards: list[dict[str, Any]] = []
     first: dict[str, Any] | None = None
     try:
         while True:
-            answer = client.list_shards(**request)
+            answer = call_with_retries(client.list_shards, request, sleep)
             first = first or answer
             shards += answer["Shards"]
             if not answer.get("NextToken"):
@@ -123,7 +129,8 @@ def _list(client: Any, stream: str, shard_filter: dict[str, Any] | None) -> tupl
         reason = f"{error}: {advice}" if advice else str(error)
         raise InitialPositionError(stream=stream, code=code, reason=reason) from error
     except SSLError as error:
-        raise InitialPositionError(stream=stream, code="SSLError", reason=f"{error}: {_TLS_ADVICE}") from error
+        advice = _NO_TLS_ADVICE if "WRONG_VERSION_NUMBER" in str(error) else _TLS_ADVICE
+        raise InitialPositionError(stream=stream, code="SSLError", reason=f"{error}: {advice}") from error
     except (BotoConnectionError, HTTPClientError) as error:
         reason = f"{error}: {_ENDPOINT_ADVICE}"
         raise InitialPositionError(stream=stream, code=type(error).__name__, reason=reason) from error

@@ -8,18 +8,15 @@ from typing import TYPE_CHECKING, Any
 from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.aws import AwsError
+from penstock.efo_consumer._blocking_calls import call_with_retries
 from penstock.efo_consumer._positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._publisher import StreamIdentity
 from penstock.efo_consumer.errors import InitialPositionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.aws import AwsSession
-
-_THROTTLED = "ProvisionedThroughputExceededException"
-_ATTEMPTS = 20
-# GetRecords allows 5 calls/s per shard, shared by all of its readers.
-_RETRY_SECONDS = 0.3
 
 
 def resolve_sequence_numbers(
@@ -59,7 +56,7 @@ def resolve_sequence_numbers(
 def _before(client: Any, stream: str, shard: str, number: str, sleep: Callable[[float], None]) -> ShardPosition:
     try:
         at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
-        records, _ = _read(client, _iterator(client, stream, shard, at, sleep), 1, sleep)
+        records, _ = _read(client, _iterator(client, stream, shard, at, sleep), stream, 1, sleep)
         if not records or records[0]["SequenceNumber"] != number:
             raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
         arrived = records[0]["ApproximateArrivalTimestamp"]
@@ -67,7 +64,7 @@ def _before(client: Any, stream: str, shard: str, number: str, sleep: Callable[[
         iterator: str | None = _iterator(client, stream, shard, at, sleep)
         predecessor: str | None = None
         while iterator is not None:
-            records, iterator = _read(client, iterator, 1000, sleep)
+            records, iterator = _read(client, iterator, stream, 1000, sleep)
             for record in records:
                 if int(record["SequenceNumber"]) >= int(number):
                     iterator = None
@@ -84,23 +81,17 @@ def _before(client: Any, stream: str, shard: str, number: str, sleep: Callable[[
 
 
 def _iterator(client: Any, stream: str, shard: str, at: dict[str, Any], sleep: Callable[[float], None]) -> str:
-    answer = _call(client.get_shard_iterator, {"StreamName": stream, "ShardId": shard, **at}, sleep)
+    answer = call_with_retries(
+        client.get_shard_iterator, {**StreamIdentity.of(stream).request, "ShardId": shard, **at}, sleep
+    )
     return str(answer["ShardIterator"])
 
 
 def _read(
-    client: Any, iterator: str, limit: int, sleep: Callable[[float], None]
+    client: Any, iterator: str, stream: str, limit: int, sleep: Callable[[float], None]
 ) -> tuple[list[dict[str, Any]], str | None]:
-    answer = _call(client.get_records, {"ShardIterator": iterator, "Limit": limit}, sleep)
+    request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
+    if (arn := StreamIdentity.of(stream).arn) is not None:
+        request["StreamARN"] = arn
+    answer = call_with_retries(client.get_records, request, sleep)
     return answer["Records"], answer.get("NextShardIterator")
-
-
-def _call(method: Any, request: dict[str, Any], sleep: Callable[[float], None]) -> dict[str, Any]:
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            return dict(method(**request))
-        except ClientError as error:
-            if error.response.get("Error", {}).get("Code") != _THROTTLED or attempt == _ATTEMPTS:
-                raise
-            sleep(_RETRY_SECONDS)
-    raise AssertionError("unreachable")

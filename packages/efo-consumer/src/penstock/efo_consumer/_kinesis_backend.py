@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from penstock.aws import BackoffPolicy, JsonClient, retry
+from penstock.aws import AwsError, BackoffPolicy, JsonClient, retry
 from penstock.efo_consumer._config import RecordPublisherConfig
 from penstock.efo_consumer._list_shards import list_shards
 from penstock.efo_consumer._polling import read_once
 from penstock.efo_consumer._polling_reads import PollingTools
+from penstock.efo_consumer._publisher import StreamIdentity
 from penstock.efo_consumer._publisher_factory import RecordPublisherFactory
 
 if TYPE_CHECKING:
@@ -20,6 +23,10 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._list_shards import Shard
     from penstock.efo_consumer._positions import ShardPosition
     from penstock.efo_consumer._publisher import RecordPublisher, RecordPublisherType, ShardEvent
+
+
+# DescribeStreamSummary allows 20 calls/s per account, and a thousand shards may ask at once.
+_RETENTION_SECONDS = 10.0
 
 
 class KinesisBackend:
@@ -34,6 +41,8 @@ class KinesisBackend:
         self._session = session
         self._config = config or RecordPublisherConfig()
         self._client = JsonClient(session)
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._retentions: dict[str, tuple[float, float | AwsError]] = {}
         # One pace for all: polling publishers and replays share each shard's 5 reads/s.
         self._polling_tools = PollingTools.for_session(session, self._config)
 
@@ -50,15 +59,29 @@ class KinesisBackend:
 
     async def list_shards(self, stream_name: str) -> Sequence[Shard]:
         """See `ReaderBackend.list_shards`."""
-        return await list_shards(self._client, stream_name)
+        return await list_shards(self._client, StreamIdentity.of(stream_name))
 
     def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
         """See `ReaderBackend.read_once`."""
-        return read_once(self._client, stream_name, shard_id, after, tools=self._polling_tools)
+        stream = StreamIdentity.of(stream_name)
+        return read_once(self._client, stream, shard_id, after, tools=self._polling_tools, with_gaps=True)
 
     async def retention_seconds(self, stream_name: str) -> float:
         """See `ReaderBackend.retention_seconds`."""
-        call = partial(self._client.call, "DescribeStreamSummary", {"StreamName": stream_name})
+        async with self._asking.setdefault(stream_name, asyncio.Lock()):
+            asked_at, told = self._retentions.get(stream_name, (float("-inf"), 0.0))
+            if time.monotonic() - asked_at > _RETENTION_SECONDS:
+                try:
+                    told = await self._ask_retention(stream_name)
+                except AwsError as error:
+                    told = error
+                self._retentions[stream_name] = (time.monotonic(), told)
+            if isinstance(told, AwsError):
+                raise told
+            return told
+
+    async def _ask_retention(self, stream_name: str) -> float:
+        call = partial(self._client.call, "DescribeStreamSummary", StreamIdentity.of(stream_name).request)
         answer = await retry(call, BackoffPolicy())
         return float(answer["StreamDescriptionSummary"]["RetentionPeriodHours"]) * 3600
 

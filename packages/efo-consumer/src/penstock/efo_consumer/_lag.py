@@ -76,6 +76,6 @@ async def _seconds(backend: ReaderBackend, stream: str, shard_id: str, position:
                 begin = ShardPosition.trim_horizon()
                 children = [await _seconds(backend, stream, one.shard_id, begin, now) for one in event.child_shards]
                 return max(children)
-            if event.continuation is None or event.millis_behind_latest == 0:
+            if event.millis_behind_latest == 0:
                 break
     return 0.0

@@ -10,6 +10,7 @@ from penstock.efo_consumer._reader_api import (
     FollowedBatch,
     OpenRequest,
     PositionsSnapshot,
+    SessionInfo,
     ShardLineage,
     ShardStats,
     StreamConsumer,
@@ -185,6 +186,7 @@ def stats_to_message(stats: ShardStats) -> pb.ShardStats:
         buffered_bytes=stats.buffered_bytes,
         replays=stats.replays,
         losses=stats.losses,
+        starved=stats.starved,
     )
 
 
@@ -201,4 +203,30 @@ def stats_from_message(message: pb.ShardStats) -> ShardStats:
         buffered_bytes=message.buffered_bytes,
         replays=message.replays,
         losses=message.losses,
+        starved=message.starved,
+    )
+
+
+def session_to_message(session: SessionInfo) -> pb.Session:
+    """Session to message."""
+    return pb.Session(
+        session_id=session.session_id,
+        epoch=session.epoch,
+        idle_seconds=session.idle_seconds,
+        time_to_live_seconds=session.time_to_live_seconds,
+        shard_count=session.shard_count,
+        shards=[stats_to_message(shard) for shard in session.shards],
+    )
+
+
+def session_from_message(message: pb.Session) -> SessionInfo:
+    """Message to session."""
+    lives = message.HasField("time_to_live_seconds")
+    return SessionInfo(
+        session_id=message.session_id,
+        epoch=message.epoch,
+        idle_seconds=message.idle_seconds,
+        time_to_live_seconds=message.time_to_live_seconds if lives else None,
+        shard_count=message.shard_count,
+        shards=tuple(stats_from_message(shard) for shard in message.shards),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.efo_consumer._polling_reads import PollingTools, ShardPoll
 from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
-from penstock.efo_consumer._publisher_metrics import PublisherMetrics
+from penstock.efo_consumer._publisher_metrics import PublisherMetrics, publisher_metrics
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -34,7 +34,7 @@ class PollingRecordPublisher:
     ) -> None:
         self._client = client
         self._tools = tools or PollingTools()
-        self._metrics = metrics or PublisherMetrics()
+        self._metrics = metrics or publisher_metrics()
 
     async def publish(
         self, stream: StreamIdentity, shard_id: str, position: ShardPosition
@@ -51,17 +51,20 @@ class PollingRecordPublisher:
         if position.type is PositionType.SHARD_END:
             return
         poll = ShardPoll(self._client, stream, shard_id, position, self._tools)
-        while True:
-            # Before the call: what arrives during it may be in the answer, or not.
-            asked_at = self._tools.wall_clock()
-            payload = await poll.read()
-            event = _event(payload, poll.position)
-            if payload.millis_behind_latest == 0:
-                event = replace(event, caught_up_millis=int(asked_at * 1000))
-            self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
-            yield event
-            if payload.next_iterator is None:
-                return
+        try:
+            while True:
+                # Before the call: what arrives during it may be in the answer, or not.
+                asked_at = self._tools.wall_clock()
+                payload = await poll.read()
+                event = _event(payload, poll.position)
+                if payload.millis_behind_latest == 0:
+                    event = replace(event, caught_up_millis=int(asked_at * 1000))
+                self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
+                yield event
+                if payload.next_iterator is None:
+                    return
+        finally:
+            self._metrics.shard_left(stream=stream.name, shard_id=shard_id)
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -75,11 +78,13 @@ async def read_once(
     after: ShardPosition,
     *,
     tools: PollingTools | None = None,
+    with_gaps: bool = False,
 ) -> AsyncGenerator[ShardEvent, None]:
     """Read what the shard holds after a position, up to its tip or end: for the replay of a range.
 
     Ends at the tip instead of waiting there. The caller stops it, with `aclose()`, where its range ends; events are
-    those of GetRecords calls and do not know of the range.
+    those of GetRecords calls and do not know of the range. Answers without records, which lead over the time between
+    two of them, are told `with_gaps` only: without a continuation as long as no record came.
 
     Raises:
         RecordPublisherFatalError: trying again is useless.
@@ -91,7 +96,7 @@ async def read_once(
     poll = ShardPoll(client, identity, shard_id, after, tools or PollingTools())
     while True:
         payload = await poll.read()
-        if payload.records.num_rows or payload.next_iterator is None:
+        if payload.records.num_rows or payload.next_iterator is None or with_gaps:
             yield _event(payload, poll.position)
         # Zero is said only at the tip: an answer without records further back is a gap to be read over.
         if payload.next_iterator is None or payload.millis_behind_latest == 0:

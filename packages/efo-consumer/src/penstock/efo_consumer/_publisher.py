@@ -39,6 +39,16 @@ class StreamIdentity:
     name: str
     arn: str | None = None
 
+    @classmethod
+    def of(cls, name: str) -> StreamIdentity:
+        """The stream of a position's name, which may be its ARN; that is then kept as its name, too."""
+        return cls(name, name if name.startswith("arn:") else None)
+
+    @property
+    def request(self) -> dict[str, str]:
+        """The members of a request that say which stream is meant."""
+        return {"StreamName": self.name} if self.arn is None else {"StreamARN": self.arn}
+
 
 @dataclass(frozen=True)
 class ChildShard:
@@ -70,6 +80,7 @@ class ShardEvent:
         nbytes: data and partition keys, in bytes.
         caught_up_millis: a time, in milliseconds since the epoch, at which nothing lay beyond the event yet; None where
             that is not known, as of what may have waited on its way.
+        is_after_starvation: whether the subscription before it was cut because nobody had taken its events for minutes.
     """
 
     records: pa.RecordBatch
@@ -78,6 +89,7 @@ class ShardEvent:
     child_shards: tuple[ChildShard, ...]
     nbytes: int
     caught_up_millis: int | None = None
+    is_after_starvation: bool = False
 
 
 class RecordPublisher(Protocol):

@@ -2,27 +2,46 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
+from opentelemetry.context import Context
+
+from penstock.efo_consumer._metric_attributes import of_shard, per_shard
+from penstock.efo_consumer._read_counts import read_counts
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.efo_consumer._kpl import DeaggregationCounts
     from penstock.efo_consumer._publisher import ShardEvent
 
 INSTRUMENTATION = "penstock.efo_consumer"
+_NOWHERE: Final = Context()
+
+_behind: dict[str, dict[str, int]] = {}
+"""Milliseconds behind the tip, by stream and by shard that this process follows."""
+
+
+def _lags(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    for stream, shards in list(_behind.items()):
+        if per_shard():
+            for shard_id, millis in list(shards.items()):
+                yield metrics.Observation(millis, of_shard(stream, shard_id))
+        elif shards:
+            yield metrics.Observation(max(list(shards.values())), {"stream": stream})
 
 
 class PublisherMetrics:
     """Instruments of the record publishers; without a configured SDK they cost next to nothing."""
 
     def __init__(self, meter: metrics.Meter | None = None) -> None:
+        self._counts = read_counts(meter, INSTRUMENTATION)
         meter = meter or metrics.get_meter(INSTRUMENTATION)
         self._subscriptions = meter.create_counter(
             "subscriptions", unit="{subscription}", description="SubscribeToShard calls that ended, by outcome"
         )
-        self._bytes = meter.create_counter("bytesRead", unit="By", description="Data and partition keys that were read")
-        self._records = meter.create_counter("recordsRead", unit="{record}", description="Records read")
         self._bytes_per_read = meter.create_histogram(
             "bytesPerRead", unit="By", description="Data and partition keys of one event or GetRecords answer"
         )
@@ -40,27 +59,43 @@ class PublisherMetrics:
             unit="{record}",
             description="Records that begin like an aggregate and are none: each was delivered whole",
         )
-        self._behind = meter.create_gauge(
-            "millisBehindLatest", unit="ms", description="Time between the last answer and the shard's tip"
+        meter.create_observable_gauge(
+            "millisBehindLatest",
+            [_lags],
+            unit="ms",
+            description="Time between the last answer and the shard's tip; of a stream the largest of its shards'",
         )
 
+    def shard_left(self, *, stream: str, shard_id: str) -> None:
+        """Forget how far behind a shard is: it is not followed any more."""
+        _behind.get(stream, {}).pop(shard_id, None)
+
     def subscription_ended(self, *, stream: str, shard_id: str, transport: str, outcome: str) -> None:
-        """Count a SubscribeToShard call that ended, or was refused."""
-        self._subscriptions.add(1, {"stream": stream, "shard": shard_id, "transport": transport, "outcome": outcome})
+        """Count a SubscribeToShard call that ended, or was refused; the shard's lag is not known until the next."""
+        self.shard_left(stream=stream, shard_id=shard_id)
+        self._subscriptions.add(1, {**of_shard(stream, shard_id), "transport": transport, "outcome": outcome})
+
+    def still_behind(self, millis: int, *, stream: str, shard_id: str) -> None:
+        """Tell how far behind a shard is of which nothing is taken for a while."""
+        _behind.setdefault(stream, {})[shard_id] = millis
 
     def event_read(self, event: ShardEvent, *, stream: str, shard_id: str) -> None:
         """Count an event or a GetRecords answer."""
-        attributes = {"stream": stream, "shard": shard_id}
-        self._behind.set(event.millis_behind_latest, attributes)
-        if event.records.num_rows:
-            self._records.add(event.records.num_rows, attributes)
-            self._bytes.add(event.nbytes, attributes)
-            self._bytes_per_read.record(event.nbytes, attributes)
-            self._records_per_read.record(event.records.num_rows, attributes)
+        followed = _behind.setdefault(stream, {})
+        if event.child_shards:
+            followed.pop(shard_id, None)
+        else:
+            followed[shard_id] = event.millis_behind_latest
+        if records := event.records.num_rows:
+            count = self._counts.of(stream, shard_id)
+            count.add(records, event.nbytes)
+            # No example of a span: one subscription's has all events of five minutes.
+            self._bytes_per_read.record(event.nbytes, count.attributes, _NOWHERE)
+            self._records_per_read.record(records, count.attributes, _NOWHERE)
 
     def deaggregated(self, counts: DeaggregationCounts, *, stream: str, shard_id: str) -> None:
         """Count what taking aggregates apart gave."""
-        attributes = {"stream": stream, "shard": shard_id}
+        attributes = of_shard(stream, shard_id)
         for counter, number in (
             (self._aggregated, counts.aggregates),
             (self._deaggregated, counts.user_records),
@@ -68,3 +103,9 @@ class PublisherMetrics:
         ):
             if number:
                 counter.add(number, attributes)
+
+
+@functools.cache
+def publisher_metrics() -> PublisherMetrics:
+    """Those of the application's meter provider, set before or after: the API keeps each instrument for ever."""
+    return PublisherMetrics()

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         FollowedBatch,
         OpenRequest,
         PositionsSnapshot,
+        SessionInfo,
         ShardStats,
         StreamConsumer,
     )
@@ -134,6 +135,8 @@ class LocalShardReader:
                 self._sessions[request.session_id] = session
             self._last_epoch = max(self._last_epoch + 1, int(self._wall_clock() * 1000))
             epoch = self._last_epoch
+            if self._deaggregator is not None:
+                self._deaggregator.look_again(request.positions.streams)
             await session.adopt(request, epoch)
             session.skipped(lost)
             self._watch_for_abandoned(session)
@@ -233,6 +236,11 @@ class LocalShardReader:
         """See `ShardReader.stats`."""
         return self._session(session_id).stats()
 
+    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
+        """See `SessionListing.sessions`."""
+        now = self._clock()
+        return [session.info(now, with_shards=with_shards) for _, session in sorted(self._sessions.items())]
+
     async def close_session(self, session_id: str, epoch: int) -> None:
         """See `ShardReader.close_session`."""
         session = self._sessions.get(session_id)
@@ -271,19 +279,19 @@ class LocalShardReader:
             self._watch = asyncio.create_task(self._end_abandoned(), name="end abandoned sessions")
 
     async def _end_abandoned(self) -> None:
-        while True:
-            left = [
-                (seconds, session)
-                for session in self._sessions.values()
-                if (seconds := session.seconds_to_live(self._clock())) is not None
-            ]
-            if not left:
-                return
-            for seconds, session in left:
-                if seconds <= 0:
-                    _log.warning("session %s is ended: nobody called it for too long", session.session_id)
-                    await self.close_session(session.session_id, session.epoch)
-            await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(seconds for seconds, _ in left))))
+        while left := self._seconds_to_live():
+            for session_id in left:
+                # Asked anew: while another was ended, this one may have been called, or opened again.
+                if self._seconds_to_live().get(session_id, 1.0) <= 0:
+                    _log.warning("session %s is ended: nobody called it for too long", session_id)
+                    await self.close_session(session_id, self._sessions[session_id].epoch)
+            await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(left.values()))))
+
+    def _seconds_to_live(self) -> dict[str, float]:
+        """By session, of those that end when nobody calls them."""
+        now = self._clock()
+        found = {name: session.seconds_to_live(now) for name, session in self._sessions.items()}
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
 
     def _session(self, session_id: str) -> ReaderSession:
         session = self._sessions.get(session_id)

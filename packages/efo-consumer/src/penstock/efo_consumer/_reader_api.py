@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from penstock.efo_consumer._publisher import RecordPublisherType
 
@@ -99,7 +99,8 @@ class ShardStats:
     """Numbers about a shard, since its session was opened.
 
     Attributes:
-        millis_behind_latest: by Kinesis at the newest event; -1 when not known.
+        millis_behind_latest: by Kinesis at the newest event; while there is no room for the next one, as Kinesis would
+            say now of what is known to wait; -1 when not known.
         records: received.
         bytes: received, data and partition keys.
         subscriptions: times that the reader began to follow the shard.
@@ -107,6 +108,7 @@ class ShardStats:
         buffered_bytes: in memory now, data and partition keys.
         replays: ranges that were read again from Kinesis.
         losses: positions whose records were gone, and that were skipped.
+        starved: subscriptions that Kinesis cut because there was no room for their events, and that were renewed.
     """
 
     stream_name: str
@@ -119,6 +121,37 @@ class ShardStats:
     buffered_bytes: int
     replays: int
     losses: int = 0
+    starved: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo:
+    """A session that is open.
+
+    Attributes:
+        session_id: chosen by its caller.
+        epoch: of its newest opening.
+        idle_seconds: since the last call; 0 while one waits for an answer.
+        time_to_live_seconds: after which it is ended if nobody calls; None when it never is.
+        shard_count: shards that are or were followed.
+        shards: their numbers, on request only.
+    """
+
+    session_id: str
+    epoch: int
+    idle_seconds: float
+    time_to_live_seconds: float | None
+    shard_count: int
+    shards: tuple[ShardStats, ...] = ()
+
+
+@runtime_checkable
+class SessionListing(Protocol):
+    """A reader that tells its sessions, for people."""
+
+    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
+        """Give one entry per open session, ordered by id. Asking keeps none of them alive."""
+        ...
 
 
 class ShardReader(Protocol):
@@ -152,8 +185,8 @@ class ShardReader(Protocol):
         Raises:
             SessionNotFoundError: no such session.
             StaleEpochError: the session was opened again.
-            ShardFailedError: a shard cannot be followed, and nothing else is left to answer.
-            DataLossError: Kinesis refused a shard's position, and nothing else is left to answer.
+            ShardFailedError: a shard cannot be followed, and all that it brought was answered before.
+            DataLossError: Kinesis refused a shard's position, and all that it brought was answered before.
         """
         ...
 

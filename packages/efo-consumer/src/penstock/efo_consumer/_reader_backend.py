@@ -49,7 +49,10 @@ class ReaderBackend(Protocol):
         ...
 
     def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
-        """Poll a shard from a position on, in order, without a bound; for ranges that are read again."""
+        """Poll a shard from a position on, in order, up to its tip or end; for ranges that are read again.
+
+        Events without records are told too: they show that reading goes on.
+        """
         ...
 
     async def retention_seconds(self, stream_name: str) -> float:

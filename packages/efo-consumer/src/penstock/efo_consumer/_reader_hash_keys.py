@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.aws import AwsError
 from penstock.efo_consumer._kpl import DeaggregationCounts, HashKeyRange, deaggregate
 from penstock.efo_consumer._kpl_format import MAGIC
-from penstock.efo_consumer._publisher_metrics import PublisherMetrics
+from penstock.efo_consumer._publisher_metrics import publisher_metrics
 from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
@@ -28,7 +28,9 @@ _BEGINS_WITH_MAGIC = pc.MatchSubstringOptions(MAGIC)
 
 
 class Deaggregator:
-    """Takes the aggregates of ranges apart. A shard's keys never change, so each stream is listed once, when needed.
+    """Takes the aggregates of ranges apart. A shard's keys never change, so a stream is listed once, when needed.
+
+    But a stream may be deleted and made anew with the same name, and then its shards have the ids of others.
 
     Args:
         backend: lists the shards.
@@ -37,14 +39,19 @@ class Deaggregator:
     def __init__(self, backend: ReaderBackend) -> None:
         self._backend = backend
         self._ranges: dict[tuple[str, str], HashKeyRange | None] = {}
+        self._listed: set[str] = set()
         self._listing = asyncio.Lock()
-        self._metrics = PublisherMetrics()
+        self._metrics = publisher_metrics()
 
     def learn(self, stream: str, shards: Iterable[ChildShard | KnownShard]) -> None:
         """Take the keys of shards that somebody listed or that continue another."""
         for shard in shards:
             keys = HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key)
             self._ranges[stream, shard.shard_id] = keys
+
+    def look_again(self, streams: Iterable[str]) -> None:
+        """List these streams before the next aggregate is taken apart: they may not be those of before."""
+        self._listed.difference_update(streams)
 
     async def take_apart(self, records: pa.RecordBatch, stream: str, shard_id: str) -> pa.RecordBatch:
         """Give the user records, USER_RECORD_SCHEMA, or the records as they are when none is an aggregate.
@@ -65,10 +72,11 @@ class Deaggregator:
     async def _keys(self, stream: str, shard_id: str) -> HashKeyRange | None:
         key = (stream, shard_id)
         async with self._listing:
-            if key in self._ranges:
+            if key in self._ranges and stream in self._listed:
                 return self._ranges[key]
             try:
                 self.learn(stream, await self._backend.list_shards(stream))
+                self._listed.add(stream)
             except (EfoConsumerError, AwsError) as error:
                 code = getattr(error, "code", type(error).__name__)
                 raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error

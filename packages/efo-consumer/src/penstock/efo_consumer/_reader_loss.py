@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from opentelemetry import metrics
 
 from penstock.aws import AwsError
+from penstock.efo_consumer._metric_attributes import of_shard
 from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._publisher import ChildShard
 from penstock.efo_consumer._sequence_time import arrival_seconds
@@ -70,7 +71,7 @@ def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: objec
     lost = DataLossError(stream=stream, shard_id=shard_id, after=str(after), upto=str(upto), reason=loss.reason)
     if fail:
         raise lost
-    _losses.add(1, {"stream": stream, "shard": shard_id})
+    _losses.add(1, of_shard(stream, shard_id))
     _log.warning("%s", lost)
 
 
@@ -159,11 +160,14 @@ async def refused(
     code: str,
     standing: Collection[str],
     wall_clock: Callable[[], float] = time.time,
+    *,
+    is_whole: bool = True,
 ) -> Loss | None:
     """Tell whether a refusal means lost records; None when it means something else.
 
     Args:
         standing: the shards that have positions, which the successors of a shard that is gone are not among.
+        is_whole: whether these are all that have.
     """
     if code == POSITION_REFUSED and after.sequence_number is not None:
         if _is_idle(after, wall_clock()):
@@ -180,25 +184,37 @@ async def refused(
     if any(shard.shard_id == shard_id for shard in listed):
         # The shard is there: it is the consumer that is not.
         return None
-    return Loss("the shard is gone", successors(shard_id, listed, standing))
+    return Loss("the shard is gone", successors(shard_id, listed, standing, is_whole=is_whole))
 
 
-def successors(gone: str, listed: Iterable[KnownShard], standing: Collection[str]) -> tuple[ChildShard, ...]:
-    """Give the shards to go on with: the children of one that is gone; when they are gone too, what is left of them.
+def successors(
+    gone: str, listed: Iterable[KnownShard], standing: Collection[str], *, is_whole: bool = True
+) -> tuple[ChildShard, ...]:
+    """Give the shards to go on with: the children of one that is gone, and what is left of those that are gone too.
 
-    The latter are the oldest shards, neither of which nor of whose descendants anybody reads.
+    The latter are the oldest shards, neither of which nor of whose descendants anybody reads; and when everything is
+    read already, as after a merge with another shard that is gone, the oldest shards: what it led to is among them.
+
+    Args:
+        gone: the shard.
+        listed: all that Kinesis still lists.
+        standing: the shards that are read.
+        is_whole: whether these are all that anybody reads. If not, what nobody reads is unknown beside the children.
     """
     shards = {shard.shard_id: shard for shard in listed}
+    read, pending = set(standing), list(standing)
+    while pending:
+        shard = shards.get(pending.pop())
+        parents = set(shard.parent_shard_ids) - read if shard is not None else set()
+        read |= parents
+        pending += parents
+    roots = [shard for shard in shards.values() if not any(parent in shards for parent in shard.parent_shard_ids)]
+    unread = [shard for shard in roots if shard.shard_id not in read]
     found = [shard for shard in shards.values() if gone in shard.parent_shard_ids]
-    if not found:
-        read, pending = set(standing), list(standing)
-        while pending:
-            shard = shards.get(pending.pop())
-            parents = set(shard.parent_shard_ids) - read if shard is not None else set()
-            read |= parents
-            pending += parents
-        roots = (shard for shard in shards.values() if not any(parent in shards for parent in shard.parent_shard_ids))
-        found = [shard for shard in roots if shard.shard_id not in read]
+    if found and is_whole:
+        # Kinesis numbers shards as they are made: what came of a child that is gone is younger than its parent.
+        found += [shard for shard in unread if shard.parent_shard_ids and shard.shard_id > gone and shard not in found]
+    found = found or unread or roots
     return tuple(
         ChildShard(
             shard.shard_id,

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from opentelemetry import metrics
 
+from penstock.efo_consumer._metric_attributes import of_shard
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -37,7 +39,7 @@ def observe(reader: Buffering) -> None:
 
 def stood_still(seconds: float, *, stream: str, shard_id: str) -> None:
     """Count time for which a shard was not read, because there was no room."""
-    _back_pressure.add(seconds, {"stream": stream, "shard": shard_id})
+    _back_pressure.add(seconds, of_shard(stream, shard_id))
 
 
 def _buffered(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING
 
@@ -87,17 +88,21 @@ async def _read(
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     events = backend.read_once(shard_range.stream_name, shard_range.shard_id, begin)
     loop = asyncio.get_running_loop()
-    deadline, continuation = loop.time() + stall_seconds, None
+    deadline, continuation, behind = loop.time() + stall_seconds, None, math.inf
     try:
         while True:
             event = await _next(events, shard_range, stall_seconds, deadline)
             if event is None:
                 return
-            if event.records.num_rows or event.continuation != continuation:
+            leads_further = event.continuation != continuation or event.millis_behind_latest < behind
+            if event.records.num_rows or leads_further:
                 deadline, continuation = loop.time() + stall_seconds, event.continuation
+                behind = event.millis_behind_latest
             records, is_last = _select(event, shard_range.after, shard_range.upto)
             if records.num_rows:
                 yield records
+                # While the caller has them, reading does not stand still.
+                deadline = loop.time() + stall_seconds
             if is_last:
                 return
     finally:
@@ -119,7 +124,7 @@ async def _next(
 def _select(event: ShardEvent, after: ShardPosition, upto: ShardPosition) -> tuple[pa.RecordBatch, bool]:
     """Give the event's records of the range, and whether the range ends with it."""
     records = event.records
-    is_last = event.continuation is None or (event.millis_behind_latest == 0 and not upto.is_shard_end)
+    is_last = bool(event.child_shards) or (event.millis_behind_latest == 0 and not upto.is_shard_end)
     if after.sequence_number is not None and records.num_rows:
         records = records.slice(rows_upto(records, int(after.sequence_number)))
     if upto.sequence_number is not None:

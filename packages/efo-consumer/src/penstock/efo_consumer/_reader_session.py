@@ -10,7 +10,7 @@ from penstock.efo_consumer._bell import Bell
 from penstock.efo_consumer._buffer_segment import NotAtHandError, Piece
 from penstock.efo_consumer._positions import StreamPositions
 from penstock.efo_consumer._reach import Reach, reach
-from penstock.efo_consumer._reader_api import PositionsSnapshot
+from penstock.efo_consumer._reader_api import PositionsSnapshot, SessionInfo
 from penstock.efo_consumer._reader_shards import SessionShards
 from penstock.efo_consumer.errors import StaleEpochError
 
@@ -102,6 +102,7 @@ class ReaderSession:
             self.check_epoch(epoch)
             await self._followed.follow(start)
             self.check_epoch(epoch)
+            self._raise_failure(start)
             found = await self._reach(start, max_records, max_bytes)
             self.check_epoch(epoch)
             now = self._clock()
@@ -173,6 +174,17 @@ class ReaderSession:
         """See `ShardReader.stats`."""
         return [shard.stats() for _, shard in sorted(self._followed.shards.items())]
 
+    def info(self, now: float, *, with_shards: bool) -> SessionInfo:
+        """See `SessionListing.sessions`."""
+        return SessionInfo(
+            session_id=self.session_id,
+            epoch=self.epoch,
+            idle_seconds=0.0 if self._calls else max(0.0, now - self._called_at),
+            time_to_live_seconds=self.seconds_to_live(now),
+            shard_count=len(self._followed.shards),
+            shards=tuple(self.stats()) if with_shards else (),
+        )
+
     def check_epoch(self, epoch: int) -> None:
         """Refuse a predecessor.
 
@@ -230,12 +242,17 @@ class ReaderSession:
         return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage)
 
     def _millis_behind_latest(self) -> int:
-        behind = [
-            s.buffer.millis_behind_latest for s in self._followed.shards.values() if not s.buffer.end.is_shard_end
-        ]
+        behind = [shard.millis_behind_latest for shard in self._followed.shards.values() if not shard.has_ended]
         return -1 if None in behind else max((millis for millis in behind if millis is not None), default=0)
 
-    def _raise_failure(self) -> None:
-        for shard in self._followed.shards.values():
-            if shard.failure is not None:
+    def _raise_failure(self, told: StreamPositions | None = None) -> None:
+        """Raise why a shard is not followed any more; with `told` only where all that it brought was told before.
+
+        What the other shards bring may never end: it must not hide that this one stands still.
+        """
+        for key, shard in self._followed.shards.items():
+            if shard.failure is None:
+                continue
+            position = None if told is None else told.get(*key)
+            if told is None or (position is not None and position.rank >= shard.buffer.end.rank):
                 raise shard.failure

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer import ShardBuffer
+from penstock.efo_consumer._buffer_pool import LOOK_AGAIN_SECONDS
 from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._publisher import WIRE_SCHEMA, ShardEvent
+from penstock.efo_consumer._publisher_metrics import publisher_metrics
 from penstock.efo_consumer._reader_api import ShardStats
 from penstock.efo_consumer._reader_loss import LEFT, report
 from penstock.efo_consumer._reader_metrics import stood_still
@@ -24,7 +27,8 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._publisher import ChildShard, RecordPublisher, StreamIdentity
     from penstock.efo_consumer._reader_loss import Loss
 
-_ROOM_CHECK_SECONDS = 1.0
+# A caller that stands still for so long may let records expire that nobody has fetched yet.
+_LONG_SECONDS = 3600.0
 _NO_RECORDS = pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA)
 
 
@@ -39,7 +43,8 @@ class FollowedShard:
         room: rung when the pool may have room again.
         on_news: called when records or the shard's end were buffered, or the shard failed.
         on_end: called once with the children when the shard's end was buffered.
-        judge: tells whether a refusal with a code means that records are lost.
+        judge: tells whether a refusal of a position with a code means that records are lost.
+        outlived: tells whether records beyond the buffer's end have expired.
         fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
         clock: monotonic seconds.
     """
@@ -54,7 +59,8 @@ class FollowedShard:
         room: Bell,
         on_news: Callable[[], None],
         on_end: Callable[[FollowedShard, tuple[ChildShard, ...]], None],
-        judge: Callable[[FollowedShard, str], Awaitable[Loss | None]],
+        judge: Callable[[FollowedShard, ShardPosition, str], Awaitable[Loss | None]],
+        outlived: Callable[[FollowedShard], Awaitable[Loss | None]],
         fail_on_data_loss: bool,
         clock: Callable[[], float],
     ) -> None:
@@ -69,18 +75,24 @@ class FollowedShard:
         self._on_news = on_news
         self._on_end = on_end
         self._judge = judge
+        self._outlived = outlived
         self._fail_on_data_loss = fail_on_data_loss
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._records = 0
         self._bytes = 0
         self._subscriptions = 0
+        self._starved = 0
+        self._metrics = publisher_metrics()
+        self._full_since: float | None = None
+        self._waits_since: Callable[[StreamIdentity, str], float | None] | None = None
 
     def start(self, publisher: RecordPublisher) -> None:
         """Follow the shard from the buffer's end on, unless a task does or the end was reached."""
         if self.buffer.end.is_shard_end or (self._task is not None and not self._task.done()):
             return
         self.failure = None
+        self._waits_since = getattr(publisher, "waits_since", None)
         name = f"follow {self.stream.name}/{self.shard_id}"
         self._task = asyncio.create_task(self._follow(publisher), name=name)
 
@@ -96,9 +108,21 @@ class FollowedShard:
         """Whether the shard's end is buffered."""
         return self.buffer.end.is_shard_end
 
+    @property
+    def millis_behind_latest(self) -> int | None:
+        """As Kinesis said at the newest event; while there is no room for the next one, as it would say of that now."""
+        behind = self.buffer.millis_behind_latest
+        if behind is None or self._full_since is None:
+            return behind
+        if behind:
+            # A record was there already, which grows older.
+            behind += int((self._clock() - self._full_since) * 1000)
+        arrived = None if self._waits_since is None else self._waits_since(self.stream, self.shard_id)
+        return behind if arrived is None else max(behind, int((time.time() - arrived) * 1000))
+
     def stats(self) -> ShardStats:
         """Give the shard's numbers."""
-        behind = self.buffer.millis_behind_latest
+        behind = self.millis_behind_latest
         return ShardStats(
             stream_name=self.stream.name,
             shard_id=self.shard_id,
@@ -110,6 +134,7 @@ class FollowedShard:
             buffered_bytes=self.buffer.nbytes,
             replays=self.replays,
             losses=self.losses,
+            starved=self._starved,
         )
 
     async def _follow(self, publisher: RecordPublisher) -> None:
@@ -123,9 +148,12 @@ class FollowedShard:
         except Exception as error:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
             self._fail(type(error).__name__, repr(error), error)
+        finally:
+            self._metrics.shard_left(stream=self.stream.name, shard_id=self.shard_id)
 
     async def _read(self, publisher: RecordPublisher, begin: ShardPosition) -> ShardPosition | None:
         """Read the shard; give where to begin anew when records were lost and the others are wanted."""
+        asked, loss = begin, None
         try:
             await self._wait_for_room()
             self._subscriptions += 1
@@ -133,22 +161,26 @@ class FollowedShard:
             try:
                 async for event in events:
                     self._take(event)
-                    await self._wait_for_room()
+                    asked = self.buffer.end
+                    if (
+                        await self._wait_for_room() >= _LONG_SECONDS
+                        and (loss := await self._outlived(self)) is not None
+                    ):
+                        break
             finally:
                 await events.aclose()
         except (EfoConsumerError, AwsError) as error:
             code = getattr(error, "code", type(error).__name__)
-            loss = await self._judge(self, code)
+            loss = await self._judge(self, asked, code)
             if loss is None:
                 self._fail(code, str(error), error)
-                return None
-            return self._skip(loss)
-        return None
+        return None if loss is None else self._skip(loss)
 
     def _take(self, event: ShardEvent) -> None:
         self._pool.append(self.buffer, event)
         self._records += event.records.num_rows
         self._bytes += event.nbytes
+        self._starved += event.is_after_starvation
         if event.child_shards:
             self._on_end(self, event.child_shards)
         if event.records.num_rows or event.child_shards:
@@ -178,9 +210,16 @@ class FollowedShard:
         self.failure = failure
         self._on_news()
 
-    async def _wait_for_room(self) -> None:
-        # Promised segments may go after a while, which rings no bell: look again now and then.
-        while not self._pool.make_room(self.buffer, self._clock()):
-            began = self._clock()
-            await self._room.wait(_ROOM_CHECK_SECONDS)
-            stood_still(self._clock() - began, stream=self.stream.name, shard_id=self.shard_id)
+    async def _wait_for_room(self) -> float:
+        """Give the seconds for which there was none."""
+        self._full_since = began = now = self._clock()
+        try:
+            while not self._pool.make_room(self.buffer, now, self._room.rings):
+                await self._room.wait(LOOK_AGAIN_SECONDS)
+                before, now = now, self._clock()
+                stood_still(now - before, stream=self.stream.name, shard_id=self.shard_id)
+                if (behind := self.millis_behind_latest) is not None:
+                    self._metrics.still_behind(behind, stream=self.stream.name, shard_id=self.shard_id)
+        finally:
+            self._full_since = None
+        return now - began

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._positions import ShardPosition
 from penstock.efo_consumer._publisher import StreamIdentity
 from penstock.efo_consumer._reader_api import OpenRequest, ShardLineage
-from penstock.efo_consumer._reader_loss import refused
+from penstock.efo_consumer._reader_loss import passed_over, refused
 from penstock.efo_consumer._reader_shard import FollowedShard
 from penstock.efo_consumer._shard_graph import ShardGraph
 
@@ -181,7 +182,7 @@ class SessionShards:
     def _begin(self, key: ShardKey, position: ShardPosition) -> None:
         stream, shard_id = key
         shard = FollowedShard(
-            StreamIdentity(stream),
+            StreamIdentity.of(stream),
             shard_id,
             position,
             pool=self._pool,
@@ -189,6 +190,7 @@ class SessionShards:
             on_news=self._news.ring,
             on_end=self._ended,
             judge=self._judge,
+            outlived=self._outlived,
             fail_on_data_loss=self._config.fail_on_data_loss,
             clock=self._clock,
         )
@@ -196,11 +198,18 @@ class SessionShards:
         if self._publisher is not None:
             shard.start(self._publisher)
 
-    async def _judge(self, shard: FollowedShard, code: str) -> Loss | None:
+    async def _judge(self, shard: FollowedShard, asked: ShardPosition, code: str) -> Loss | None:
         stream = shard.stream.name
         standing = {shard_id for name, shard_id in self.shards if name == stream} | self._finished.get(stream, set())
+        position = shard.buffer.with_caught_up(asked)
         return await refused(
-            self._backend, stream, shard.shard_id, shard.buffer.with_caught_up(shard.buffer.end), code, standing
+            self._backend, stream, shard.shard_id, position, code, standing, is_whole=not self._named_only
+        )
+
+    async def _outlived(self, shard: FollowedShard) -> Loss | None:
+        position = shard.buffer.with_caught_up(shard.buffer.end)
+        return await passed_over(
+            self._backend, shard.stream.name, shard.shard_id, position, time.time(), promised=False
         )
 
     def _ended(self, shard: FollowedShard, children: tuple[ChildShard, ...]) -> None:
@@ -254,9 +263,12 @@ class SessionShards:
             return
         publisher = self._backend.record_publisher(request.record_publisher, arns)
         predecessor, self._publisher, self._publisher_key = self._publisher, publisher, key
-        await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
-        if predecessor is not None:
-            await predecessor.close()
+        try:
+            await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
+        finally:
+            # Also when the caller gave up meanwhile: nobody else knows it any more.
+            if predecessor is not None:
+                await predecessor.close()
 
     async def aclose(self) -> None:
         """End all subscriptions and let go of all buffers."""

@@ -68,7 +68,7 @@ class ReadColumns:
     """
 
     def __init__(self, stream_name: str, shard_id: str, *, with_encryption_type: bool = False) -> None:
-        self._stream_names = _Repeated(pa.scalar(stream_name, pa.string()))
+        self._stream_names = _Repeated(pa.scalar(stream_name.rpartition(":stream/")[2], pa.string()))
         self._shard_ids = _Repeated(pa.scalar(shard_id, pa.string()))
         self._zeros = _Repeated(pa.scalar(0, pa.int64()))
         self._with_encryption_type = with_encryption_type

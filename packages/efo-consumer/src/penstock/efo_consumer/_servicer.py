@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from penstock.efo_consumer import _messages as messages
+from penstock.efo_consumer._reader_api import SessionListing
 from penstock.efo_consumer._reader_wire import BatchEncoder
 from penstock.efo_consumer._schema import read_schema
 from penstock.efo_consumer._status import status_table
@@ -121,6 +122,14 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
             return pb.StatsResponse(shards=[messages.stats_to_message(shard) for shard in stats])
         except EfoConsumerError as error:
             await abort_with(context, error, status_table(error))
+
+    async def ListSessions(self, request: pb.ListSessionsRequest, context: Any) -> pb.ListSessionsResponse:
+        """See the contract."""
+        if isinstance(self._reader, SessionListing):
+            sessions = await self._reader.sessions(with_shards=request.with_shards)
+            return pb.ListSessionsResponse(sessions=[messages.session_to_message(session) for session in sessions])
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this reader does not tell its sessions")
+        raise AssertionError("abort raises")
 
     async def Close(self, request: pb.CloseRequest, context: Any) -> pb.CloseResponse:
         """See the contract."""

@@ -50,6 +50,9 @@ class ShardGraph:
     def entrants(self, positions: Mapping[str, ShardPosition]) -> list[str]:
         """Give the shards that may enter these positions now: children, all of whose parents are finished.
 
+        One that has no position, but something that came of it has, is not among them: it was read, and left, before
+        its parents were known.
+
         A parent is finished when it stands at SHARD_END. One without a position counts as finished only when
         no ancestor of it has one either: then nothing will ever bring it (it expired before the positions
             began).
@@ -59,22 +62,37 @@ class ShardGraph:
             if not position.is_shard_end:
                 continue
             for child in self._children.get(shard_id, ()):
-                if child not in positions and all(self._is_finished(p, positions) for p in self._parents[child]):
+                if self._is_passed(child, positions):
+                    continue
+                if all(self._is_finished(p, positions) for p in self._parents[child]):
                     found.add(child)
         return sorted(found)
 
     def leavers(self, positions: Mapping[str, ShardPosition]) -> list[str]:
         """Give the shards that the step *after* these positions may leave out.
 
-        They stand at SHARD_END and every child has a position, so that nobody can take them for new again.
+        They stand at SHARD_END and every child has a position, or what came of it, so that nobody can take them for
+        new again.
         """
         return [
             shard_id
             for shard_id, position in positions.items()
             if position.is_shard_end
             and self._children.get(shard_id)
-            and all(child in positions for child in self._children[shard_id])
+            and all(self._is_passed(child, positions) for child in self._children[shard_id])
         ]
+
+    def _is_passed(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> bool:
+        """Whether the shard has a position, or anything that came of it."""
+        pending, seen = [shard_id], {shard_id}
+        while pending:
+            shard = pending.pop()
+            if shard in positions:
+                return True
+            more = self._children.get(shard, set()) - seen
+            seen |= more
+            pending += more
+        return False
 
     def _is_finished(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> bool:
         position = positions.get(shard_id)

@@ -14,7 +14,7 @@ from penstock.efo_consumer._positions import PositionType, ShardPosition
 from penstock.efo_consumer.errors import EfoConsumerError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 OPERATION = "SubscribeToShard"
 TARGET = f"Kinesis_20131202.{OPERATION}"
@@ -80,6 +80,11 @@ class Subscription(Protocol):
         """Bytes of the answer so far: whether the connection is alive."""
         ...
 
+    @property
+    def waits_since(self) -> float | None:
+        """When the first record that was received, and not taken, arrived at the service; seconds since the epoch."""
+        ...
+
     async def receive(self) -> SubscriptionEvent | None:
         """The next event, and its bytes credited to the sender; None when the service ended the subscription.
 
@@ -99,6 +104,15 @@ class Subscription(Protocol):
             suspect: the connection fell silent or brought wrong bytes: nothing else should be asked on it.
         """
         ...
+
+
+def first_arrival(outcomes: Iterable[object]) -> float | None:
+    """When the first record of these arrived, in seconds since the epoch; None where there is none."""
+    for one in outcomes:
+        if isinstance(one, SubscriptionEvent) and one.payload.records.num_rows:
+            arrived = one.payload.records.column("approximateArrivalTimestamp")[0].as_py()
+            return None if arrived is None else float(arrived.timestamp())
+    return None
 
 
 class SubscribeTransport(Protocol):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
@@ -12,6 +14,7 @@ import grpc
 from penstock.efo_consumer._client import READ_RANGE, read_range_request
 from penstock.efo_consumer._fleet_members import runs
 from penstock.efo_consumer._fleet_ranges import Resumption, candidates
+from penstock.efo_consumer._patience import RETRY_SECONDS, Patience
 from penstock.efo_consumer._reader_wire import BatchDecoder, decode
 from penstock.efo_consumer._status import reader_error
 from penstock.efo_consumer.errors import ReaderUnavailableError
@@ -39,6 +42,7 @@ def read_ranges(
     epoch: int = 0,
     with_encryption_type: bool = False,
     max_batch_bytes: int = 0,
+    patience_seconds: float = 0.0,
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of the ranges, READ_SCHEMA, range by range, in sequence order; always the same ones.
 
@@ -46,7 +50,8 @@ def read_ranges(
     call.
 
     Of several addresses, joined by commas, each range is asked of the reader that follows its shard, and of the next
-    one when that cannot be reached.
+    one when that cannot be reached. With `patience_seconds` readers that cannot be reached are waited for, and asked
+    again for what is missing.
 
     Raises:
         DataLossError: the stream no longer holds a range.
@@ -57,7 +62,8 @@ def read_ranges(
     for owner, part in runs(ranges, addresses) if ranges else [(addresses[0], [])]:
         order = candidates(part, owner, addresses) if part else [owner]
         resumption = Resumption()
-        for place, endpoint in enumerate(order):
+        patience = Patience(patience_seconds)
+        for place, endpoint in enumerate(itertools.cycle(order), 1):
             resumption.begin()
             try:
                 # Each reader of several counts epochs by itself: the caller's is that of all.
@@ -67,11 +73,14 @@ def read_ranges(
                     for batch in batches:
                         rest = resumption.rest(batch)
                         if rest.num_rows:
+                            patience.worked()
                             yield rest
                 break
-            except ReaderUnavailableError:
-                if place == len(order) - 1:
-                    raise
+            except ReaderUnavailableError as error:
+                if place % len(order) == 0:
+                    if not patience.bears(error, time.monotonic()):
+                        raise
+                    time.sleep(RETRY_SECONDS)
 
 
 def _read(

@@ -31,13 +31,18 @@ EfoConsumerError
 
 from __future__ import annotations
 
-
-class EfoConsumerError(Exception):
-    """Base of every error that this package raises."""
+from penstock.efo_consumer._wire_errors import EfoConsumerError as EfoConsumerError
+from penstock.efo_consumer._wire_errors import EventStreamChecksumError as EventStreamChecksumError
+from penstock.efo_consumer._wire_errors import EventStreamFrameError as EventStreamFrameError
+from penstock.efo_consumer._wire_errors import EventStreamOversizeError as EventStreamOversizeError
+from penstock.efo_consumer._wire_errors import EventStreamTruncatedError as EventStreamTruncatedError
+from penstock.efo_consumer._wire_errors import PayloadDecodeError as PayloadDecodeError
 
 
 class EfoConsumerConfigError(EfoConsumerError, ValueError):
     """An option is invalid, or contradicts another one.
+
+    Cure: Correct the option that is named, as the message says.
 
     Attributes:
         option: the option's name as the user wrote it.
@@ -49,62 +54,10 @@ class EfoConsumerConfigError(EfoConsumerError, ValueError):
         super().__init__(f"{option}: {reason}")
 
 
-class EventStreamFrameError(EfoConsumerError):
-    """Bytes that are no event-stream frame. The connection cannot be trusted any more."""
-
-
-class EventStreamChecksumError(EventStreamFrameError):
-    """A CRC does not match its bytes.
-
-    Attributes:
-        part: `prelude` or `message`.
-        expected: the checksum that the frame carries.
-        actual: the checksum of the bytes that arrived.
-    """
-
-    def __init__(self, *, part: str, expected: int, actual: int) -> None:
-        self.part = part
-        self.expected = expected
-        self.actual = actual
-        super().__init__(f"{part} checksum is {actual:#010x}, the frame says {expected:#010x}")
-
-
-class EventStreamOversizeError(EventStreamFrameError):
-    """A frame that says it is longer than the protocol allows, or shorter than a frame can be.
-
-    Attributes:
-        field: `total` or `headers`.
-        length: bytes that the frame claims.
-        limit: bytes that are allowed.
-    """
-
-    def __init__(self, *, field: str, length: int, limit: int) -> None:
-        self.field = field
-        self.length = length
-        self.limit = limit
-        super().__init__(f"{field} length of {length} bytes is outside the limit of {limit} bytes")
-
-
-class EventStreamTruncatedError(EventStreamFrameError):
-    """The stream ended inside a frame, or a frame's headers run past their end.
-
-    Attributes:
-        expected: bytes that the frame (or header) needs.
-        actual: bytes that were there.
-    """
-
-    def __init__(self, *, expected: int, actual: int) -> None:
-        self.expected = expected
-        self.actual = actual
-        super().__init__(f"{actual} of {expected} bytes arrived")
-
-
-class PayloadDecodeError(EfoConsumerError):
-    """A payload that is no SubscribeToShardEvent or GetRecords answer."""
-
-
 class ShardEndError(EfoConsumerError):
     """An answer without a continuation and without child shards: to be asked again, not a shard's end.
+
+    Cure: Nothing: the shard is asked again.
 
     Attributes:
         stream: the stream's name.
@@ -120,6 +73,9 @@ class ShardEndError(EfoConsumerError):
 class SubscriptionSilentError(EfoConsumerError):
     """No event came for longer than the service's idle interval: the connection is dead.
 
+    Cure: Nothing: the reader subscribes again. If it comes often, something between here and the endpoint drops idle
+    connections.
+
     Attributes:
         silence_seconds: how long the reader waited.
     """
@@ -130,11 +86,16 @@ class SubscriptionSilentError(EfoConsumerError):
 
 
 class SubscriptionConnectionError(EfoConsumerError):
-    """A connection failed, was reset, or could not be made."""
+    """A connection failed, was reset, or could not be made.
+
+    Cure: Nothing, unless it comes often: then look at network, proxy and endpoint.
+    """
 
 
 class Http2NotNegotiatedError(SubscriptionConnectionError):
     """The endpoint did not choose HTTP/2 by ALPN.
+
+    Cure: Set `subscribeTransport` to `http1` or `auto`; a proxy that ends TLS without HTTP/2 is the usual cause.
 
     Attributes:
         endpoint: the host and port that were asked.
@@ -147,6 +108,8 @@ class Http2NotNegotiatedError(SubscriptionConnectionError):
 
 class RecordPublisherError(EfoConsumerError):
     """Reading a shard failed for good.
+
+    Cure: Follow `code` and the message; the query goes on from its checkpoint when it is started again.
 
     Attributes:
         stream: the stream's name.
@@ -162,11 +125,17 @@ class RecordPublisherError(EfoConsumerError):
 
 
 class RecordPublisherFatalError(RecordPublisherError):
-    """The service said that trying again is useless (access, keys, a stream or consumer that is gone)."""
+    """The service said that trying again is useless (access, keys, a stream or consumer that is gone).
+
+    Cure: Give the permission or the key that the message names, then start the query again.
+    """
 
 
 class ResourceMissingError(RecordPublisherFatalError):
     """The service does not find what is read: that is not the end of the shard.
+
+    Cure: Check name, region and account of what `resource` names. A consumer that somebody else deregistered is made
+    again by the next start.
 
     Attributes:
         resource: `stream`, `consumer` or `shard`; None where it could not be told.
@@ -179,6 +148,8 @@ class ResourceMissingError(RecordPublisherFatalError):
 
 class SubscriptionTakenOverError(RecordPublisherError):
     """Another reader of the same stream consumer keeps the subscription: two jobs share one consumer.
+
+    Cure: Give each job an `efoConsumerName` of its own; stop the other job if it is a forgotten one.
 
     Attributes:
         consumer_arn: the stream consumer that both use.
@@ -214,6 +185,9 @@ class SubscriptionTakenOverError(RecordPublisherError):
 class RecordPublisherRetriesError(RecordPublisherError):
     """Every attempt failed.
 
+    Cure: Look at the last failure in the message (network, throttling), then start the query again; the retry options
+    allow more attempts.
+
     Attributes:
         attempts: how many were made since the last one that brought an event.
     """
@@ -224,11 +198,16 @@ class RecordPublisherRetriesError(RecordPublisherError):
 
 
 class PositionsError(EfoConsumerError, ValueError):
-    """Positions or a range that cannot be: malformed, of an unknown version, or backwards."""
+    """Positions or a range that cannot be: malformed, of an unknown version, or backwards.
+
+    Cure: Pass positions as they were given out, with the beginning before the end.
+    """
 
 
 class InitialPositionError(EfoConsumerError):
     """The start of a new query cannot be resolved to positions in shards.
+
+    Cure: Check stream name, region, endpoint, account and permissions, as the message says.
 
     Attributes:
         stream: the stream's name.
@@ -245,6 +224,8 @@ class InitialPositionError(EfoConsumerError):
 
 class CheckpointError(EfoConsumerError):
     """Where a consumer stands cannot be read or written.
+
+    Cure: Let the folder or table of checkpoints be reachable and writable; give `name` another one if it is damaged.
 
     Attributes:
         name: of the checkpoint; empty where it is about none in particular.
@@ -264,6 +245,9 @@ class ShardReaderError(EfoConsumerError):
 class SessionNotFoundError(ShardReaderError):
     """No session of that id is open: open it first.
 
+    Cure: Open the session (again): the reader was started anew, or the session was idle for too long. Queries do so by
+    themselves.
+
     Attributes:
         session_id: the session that was named.
     """
@@ -275,6 +259,9 @@ class SessionNotFoundError(ShardReaderError):
 
 class StaleEpochError(ShardReaderError):
     """A newer reader opened the session: the caller is a predecessor and should stop.
+
+    Cure: Stop: a newer run of the same query reads. If both are meant to run, give each a checkpoint and a `jobId` of
+    its own.
 
     Attributes:
         session_id: the session.
@@ -291,6 +278,8 @@ class StaleEpochError(ShardReaderError):
 
 class FencedConsumerError(ShardReaderError):
     """The lease of the stream consumer is older than one that this reader has seen.
+
+    Cure: Stop: another job holds the consumer. Give each job an `efoConsumerName` of its own.
 
     Attributes:
         stream: the stream's name.
@@ -311,6 +300,8 @@ class FencedConsumerError(ShardReaderError):
 class ShardFailedError(ShardReaderError):
     """A shard cannot be followed any more. Opening the session again tries anew.
 
+    Cure: Follow `code` and `reason`, then start the query again.
+
     Attributes:
         stream: the stream's name.
         shard_id: the shard.
@@ -329,6 +320,9 @@ class ShardFailedError(ShardReaderError):
 
 class DataLossError(ShardReaderError):
     """The stream no longer holds a range that was promised.
+
+    Cure: Read sooner, or let the stream keep records for longer. To go on with what is left set `failOnDataLoss` to
+    false.
 
     Attributes:
         stream: the stream's name.
@@ -354,6 +348,9 @@ class DataLossError(ShardReaderError):
 class RangeDeadlineError(ShardReaderError):
     """A promised range did not come in time: ask for it again.
 
+    Cure: Nothing: Spark tries the task again. If it stays, look at throttling of GetRecords by other readers, or raise
+    `range_deadline`.
+
     Attributes:
         stream: the stream's name.
         shard_id: the shard.
@@ -369,6 +366,8 @@ class RangeDeadlineError(ShardReaderError):
 
 class ReaderUnavailableError(ShardReaderError):
     """The reader cannot be reached, or refused the call.
+
+    Cure: Let `endpoint` be reachable: start the service, open the port, check token and certificate.
 
     Attributes:
         endpoint: host and port.

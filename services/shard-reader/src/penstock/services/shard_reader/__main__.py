@@ -12,22 +12,29 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from penstock.aws import AwsError
+from botocore.exceptions import ClientError, HTTPClientError
+from botocore.exceptions import ConnectionError as NoConnectionError
+
+from penstock.aws import AwsConnectionError, AwsError, AwsServiceError
 from penstock.efo_consumer import EfoConsumerError
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import PenstockRpcError, run_service
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
 from penstock.services.shard_reader._serve import reader_server
-from penstock.services.shard_reader._settings import ReaderSettings, add_aws_arguments, aws_options
+from penstock.services.shard_reader._settings import PREFIX, ReaderSettings, add_aws_arguments, aws_options
 from penstock.services.shard_reader._tail import add_tail_arguments, tail
+from penstock.terminal import ExitCode, Parser, told_by_flag
 
 NAME: Final = "penstock-reader"
+_FLAGS: Final = {"initialPosition": "--from"}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 2 for wrong settings."""
-    parser = argparse.ArgumentParser(prog=NAME, description="Long-lived Kinesis subscriptions and exact ranges.")
+def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
+    """Run a command. Returns the exit code: 2 for wrong settings, 3 when Kinesis cannot be reached."""
+    parser: argparse.ArgumentParser = Parser(
+        prog=prog, description="Long-lived Kinesis subscriptions and exact ranges."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     ReaderSettings.add_arguments(commands.add_parser("serve", help="serve the shard reader over gRPC"))
     for name, text, add in (
@@ -38,16 +45,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         add(command)
         add_aws_arguments(command)
     arguments = parser.parse_args(argv)
-    return _serve(arguments) if arguments.command == "serve" else _look(arguments)
+    if arguments.command == "serve":
+        return _serve(arguments)
+    return _look(arguments, prog if prog == NAME else f"{prog} {arguments.command}")
 
 
-def _look(arguments: argparse.Namespace) -> int:
+def tail_command(argv: Sequence[str]) -> int:
+    """Write records of streams as they come (`penstock tail`)."""
+    return main(["tail", *argv], prog="penstock")
+
+
+def lag_command(argv: Sequence[str]) -> int:
+    """Tell how far a consumer's checkpoint is behind, shard by shard (`penstock lag`)."""
+    return main(["lag", *argv], prog="penstock")
+
+
+def _look(arguments: argparse.Namespace, prog: str) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # It logs with a traceback what it raises next.
+    logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
     look = tail if arguments.command == "tail" else lag
     try:
         asyncio.run(_until_told(look(arguments, aws_options(arguments), sys.stdout)))
     except (AwsError, EfoConsumerError, RegistrationError) as error:
-        return _refuse(error)
+        return _refuse(told_by_flag(error, arguments, PREFIX, **_FLAGS), _code_of(error), prog)
     except (KeyboardInterrupt, BrokenPipeError):
         # Who looks stops looking when it is enough. What is left in the buffer has nowhere to go at exit.
         with contextlib.suppress(OSError):
@@ -71,7 +92,7 @@ def _serve(arguments: argparse.Namespace) -> int:
         settings = ReaderSettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, EfoConsumerError) as error:
-        return _refuse(error)
+        return _refuse(told_by_flag(error, arguments, PREFIX))
     try:
         return run_service(lambda: reader_server(settings), name=NAME)
     except (AwsError, EfoConsumerError) as error:
@@ -81,9 +102,20 @@ def _serve(arguments: argparse.Namespace) -> int:
             tracing.shutdown()
 
 
-def _refuse(error: Exception) -> int:
-    sys.stderr.write(f"{NAME}: {error}\n")
-    return 2
+def _code_of(error: BaseException | None) -> ExitCode:
+    """By what is somewhere below the error: no answer, or one that says no; else a setting is wrong."""
+    while error is not None:
+        if isinstance(error, (AwsConnectionError, HTTPClientError, NoConnectionError)):
+            return ExitCode.UNREACHABLE
+        if isinstance(error, (AwsServiceError, ClientError)):
+            return ExitCode.FAILED
+        error = error.__cause__
+    return ExitCode.USAGE
+
+
+def _refuse(error: Exception | str, code: int = ExitCode.USAGE, prog: str = NAME) -> int:
+    sys.stderr.write(f"{prog}: {error}\n")
+    return code
 
 
 if __name__ == "__main__":

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import (
@@ -19,6 +18,17 @@ from penstock.efo_consumer import (
     StreamPositions,
     measure_lag,
 )
+from penstock.terminal import Cell, Column, Row, Screen, Table, add_json_argument, age, positive_seconds, watch
+
+_COLUMNS: Final = (
+    Column("CONSUMER"),
+    Column("STREAM"),
+    Column("SHARD"),
+    Column("BEHIND", justify="right"),
+    Column("POSITION"),
+)
+_ALERT_SECONDS: Final = (10.0, 300.0)
+"""From here yellow, and red."""
 
 
 def add_lag_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +42,8 @@ def add_lag_arguments(parser: argparse.ArgumentParser) -> None:
     )
     place.add_argument("--checkpoints-table", metavar="TABLE", help="or a table of DynamoDB, with --name")
     parser.add_argument("--name", help="of the consumer; all that keep checkpoints when left out")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--watch", type=_seconds, metavar="SECONDS", help="measure again, until interrupted")
+    add_json_argument(parser)
+    parser.add_argument("--watch", type=positive_seconds, metavar="SECONDS", help="measure again, until interrupted")
 
 
 async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> None:
@@ -44,17 +54,38 @@ async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> No
     """
     session = AwsSession(aws)
     backend = KinesisBackend(session)
+
+    async def measure() -> list[Table]:
+        found = []
+        for name, positions in await _checkpoints(arguments, session):
+            found += [(name, shard) for shard in await measure_lag(backend, positions, time.time())]
+        return [lag_table(found)]
+
     try:
-        while True:
-            for name, positions in await _checkpoints(arguments, session):
-                for shard in await measure_lag(backend, positions, time.time()):
-                    out.write((json.dumps(_as_json(name, shard)) if arguments.json else _as_text(name, shard)) + "\n")
-            out.flush()
-            if arguments.watch is None:
-                return
-            await asyncio.sleep(arguments.watch)
+        await watch(Screen(out, as_json=arguments.json), measure, arguments.watch)
     finally:
         await backend.aclose()
+
+
+def lag_table(found: Sequence[tuple[str, ShardLag]]) -> Table:
+    """A row per consumer and shard; bars are against the shard that is furthest behind."""
+    longest = max((shard.seconds for _, shard in found), default=0.0)
+    scale = max(longest, _ALERT_SECONDS[0])
+    rows = [
+        Row(
+            [name, shard.stream_name, shard.shard_id, _behind(shard.seconds, scale), str(shard.position)],
+            _as_json(name, shard),
+            _as_text(name, shard),
+        )
+        for name, shard in found
+    ]
+    return Table(columns=_COLUMNS, rows=rows, empty="no shards")
+
+
+def _behind(seconds: float, scale: float) -> Cell:
+    level = sum(seconds >= limit for limit in _ALERT_SECONDS)
+    text = f"{seconds:.1f} s" if seconds < 60 else age(seconds)
+    return Cell(text, style=("green", "yellow", "red")[level], share=seconds / scale)
 
 
 async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> list[tuple[str, StreamPositions]]:
@@ -87,13 +118,6 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
         reason = f"none{which} in {place}: a consumer writes it at its checkpoints; see --checkpoints"
         raise CheckpointError(name=arguments.name or "", reason=reason)
     return found
-
-
-def _seconds(text: str) -> float:
-    seconds = float(text)
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not a time above 0")
-    return seconds
 
 
 def _as_text(name: str, shard: ShardLag) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import json
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
@@ -12,6 +11,7 @@ import pyarrow as pa
 
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import Consumer, StartingPosition
+from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count
 
 _DATA_CHARACTERS: Final = 200
 
@@ -29,30 +29,24 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="POSITION",
         help="LATEST, TRIM_HORIZON or a time: ISO 8601, or seconds or milliseconds since the epoch",
     )
-    parser.add_argument("--count", type=_count, metavar="N", help="end after so many records")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--count", type=positive_count, metavar="N", help="end after so many records")
+    add_json_argument(parser)
 
 
 async def tail(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> None:
     """Write records as they come."""
     left = arguments.count
+    screen = Screen(out, as_json=arguments.json)
     start = _start(arguments.start)
     async with Consumer(arguments.streams, efo=arguments.efo, start=start, aws=aws, checkpoints=None) as consumer:
         async for batch in consumer:
             for row in _rows(batch.records):
-                out.write((json.dumps(_as_json(row)) if arguments.json else _as_text(row)) + "\n")
+                screen.show_row(_as_row(row))
                 left = None if left is None else left - 1
                 if left == 0:
                     return
-            out.flush()
+            screen.flush()
             await consumer.commit(batch)
-
-
-def _count(text: str) -> int:
-    count = int(text)
-    if count < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not at least 1")
-    return count
 
 
 def _start(text: str) -> StartingPosition:
@@ -65,22 +59,26 @@ def _rows(records: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     yield from records.to_pylist()
 
 
-def _as_json(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with text in place of what JSON cannot hold; data that is no text is base64 under another name."""
-    data = row.pop("data")
-    row["approximateArrivalTimestamp"] = row["approximateArrivalTimestamp"].isoformat()
-    try:
-        return {**row, "data": data.decode()}
-    except UnicodeDecodeError:
-        return {**row, "dataBase64": base64.b64encode(data).decode()}
-
-
-def _as_text(row: dict[str, Any]) -> str:
+def _as_row(row: dict[str, Any]) -> Row:
+    """The row in all forms; data that is no text is base64 under another name in JSON."""
+    data = row["data"]
     # Control characters of a record must not reach the terminal.
-    data = row["data"][:_DATA_CHARACTERS].decode(errors="replace")
-    shown = "".join(character if character.isprintable() else "\N{MIDDLE DOT}" for character in data)
-    more = "…" if len(row["data"]) > _DATA_CHARACTERS else ""
+    text = data[:_DATA_CHARACTERS].decode(errors="replace")
+    shown = "".join(character if character.isprintable() else "\N{MIDDLE DOT}" for character in text)
+    shown += "…" if len(data) > _DATA_CHARACTERS else ""
     arrived = row["approximateArrivalTimestamp"].isoformat(timespec="milliseconds")
-    return (
-        f"{arrived} {row['streamName']}/{row['shardId']} {row['sequenceNumber']} {row['partitionKey']!r} {shown}{more}"
-    )
+    shard, key = f"{row['streamName']}/{row['shardId']}", repr(row["partitionKey"])
+    number = row["sequenceNumber"]
+    cells = [Cell(arrived, "dim"), Cell(shard, "cyan"), Cell(number, "dim"), Cell(key, "magenta"), Cell(shown)]
+    return Row(cells, _as_json(row), f"{arrived} {shard} {number} {key} {shown}")
+
+
+def _as_json(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with text in place of what JSON cannot hold."""
+    data = row["data"]
+    values = {name: value for name, value in row.items() if name != "data"}
+    values["approximateArrivalTimestamp"] = values["approximateArrivalTimestamp"].isoformat()
+    try:
+        return {**values, "data": data.decode()}
+    except UnicodeDecodeError:
+        return {**values, "dataBase64": base64.b64encode(data).decode()}

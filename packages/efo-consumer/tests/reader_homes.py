@@ -1,0 +1,64 @@
+"""A reader over streams in memory, in this process or behind a socket: what tests of sessions share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from penstock.efo_consumer import (
+    READ_SCHEMA,
+    SERVICE_NAME,
+    LocalShardReader,
+    OpenRequest,
+    RemoteShardReader,
+    ShardPosition,
+    ShardReader,
+    ShardReaderServicer,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.rpc import GrpcServer, ServerSettings
+
+HOMES = pytest.mark.parametrize("home", ["local", "remote"])
+END = ShardPosition.shard_end()
+
+
+@asynccontextmanager
+async def reader_at(home: str, kinesis: FakeKinesis, **options: Any) -> AsyncIterator[ShardReader]:
+    """A reader over streams in memory, in this process or behind a socket."""
+    async with LocalShardReader(kinesis, **options) as local:
+        if home == "local":
+            yield local
+            return
+        register = [ShardReaderServicer(local).add_to]
+        settings = ServerSettings(drain_seconds=0)
+        async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]) as server:
+            remote = RemoteShardReader(server.address)
+            try:
+                yield remote
+            finally:
+                await remote.aclose()
+
+
+def request(positions: StreamPositions, session_id: str = "q", **options: Any) -> OpenRequest:
+    return OpenRequest(session_id=session_id, positions=positions, **options)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the reader's tasks run until the condition holds."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110  # what is awaited is in the reader's inner state
+            await asyncio.sleep(0.001)
+
+
+async def read(reader: ShardReader, start: StreamPositions, end: StreamPositions) -> list[int]:
+    rows: list[int] = []
+    async for batch in reader.read_range("q", ranges_between(start, end)):
+        assert batch.schema == READ_SCHEMA
+        rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+    return rows

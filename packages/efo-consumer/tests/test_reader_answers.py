@@ -1,0 +1,172 @@
+"""How far a session leads: limits, long polls, idle shards, parents and children."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+from reader_homes import END, HOMES, read, reader_at, request, until
+
+from penstock.efo_consumer import (
+    LocalShardReader,
+    ReaderConfig,
+    ShardPosition,
+    StreamPositions,
+)
+from penstock.efo_consumer.testing import FakeKinesis, FakeShard
+
+
+@HOMES
+async def test_limits_are_shared_fairly_over_shards_and_cut_events(home: str) -> None:
+    """Each shard gets an equal share; what a small one leaves, the large ones use."""
+    kinesis = FakeKinesis()
+    one, two, three = kinesis.create_stream("s", 3)
+    start = kinesis.trim_horizon("s")
+    kinesis.put("s", one, 100)
+    kinesis.put("s", two, 100)
+    kinesis.put("s", three, 3)
+    async with reader_at(home, kinesis) as reader:
+        epoch = await reader.open(request(start))
+        await until(lambda: kinesis.events_taken >= 51)
+        snapshot = await reader.positions("q", epoch, start, max_records=33)
+        assert snapshot.records == 33
+        rows = await read(reader, start, snapshot.positions)
+        assert len(rows) == 33
+        shards = [kinesis.shards["s", shard] for shard in (one, two, three)]
+        assert [sum(number in rows for number in shard.sequence_numbers) for shard in shards] == [15, 15, 3]
+
+
+@HOMES
+async def test_bytes_bound_the_answer_but_one_event_comes_through(home: str) -> None:
+    """A limit smaller than an event does not stop the reader for good."""
+    kinesis = FakeKinesis(event_records=2)
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    kinesis.put("s", shard, 10, size=1000)
+    async with reader_at(home, kinesis) as reader:
+        epoch = await reader.open(request(start))
+        await until(lambda: kinesis.events_taken >= 5)
+        assert (await reader.positions("q", epoch, start, max_bytes=10)).records == 2
+        assert (await reader.positions("q", epoch, start, max_bytes=5000)).records == 4
+
+
+@HOMES
+async def test_a_long_poll_ends_with_the_first_record(home: str) -> None:
+    """Waiting ends when something is there; without news the start comes back unchanged."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    async with reader_at(home, kinesis) as reader:
+        epoch = await reader.open(request(start))
+        assert (await reader.positions("q", epoch, start, wait_seconds=0.05)).positions == start
+        polling = asyncio.create_task(reader.positions("q", epoch, start, wait_seconds=30))
+        await reader.stats("q")
+        assert not polling.done()
+        written = kinesis.put("s", shard, 3)
+        snapshot = await asyncio.wait_for(polling, 5)
+        assert await read(reader, start, snapshot.positions) == written
+
+
+async def test_idle_continuations_wait_for_records_or_for_the_interval() -> None:
+    """An idle stream makes no answers of its own but one per interval; with records all shards move along."""
+    kinesis, now = FakeKinesis(), [0.0]
+    one, two = kinesis.create_stream("s", 2)
+    start = kinesis.trim_horizon("s")
+    config = ReaderConfig(idle_offset_interval=timedelta(minutes=5))
+    async with LocalShardReader(kinesis, config, clock=lambda: now[0]) as reader:
+        epoch = await reader.open(request(start))
+        kinesis.idle()
+        await until(lambda: kinesis.events_taken >= 2)
+        now[0] = 299
+        assert (await reader.positions("q", epoch, start)).positions == start
+        now[0] = 300
+        alone = await reader.positions("q", epoch, start)
+        assert (alone.records, set(alone.positions.streams["s"])) == (0, {one, two})
+        assert alone.positions != start
+        kinesis.put("s", one)
+        kinesis.idle()
+        await until(lambda: kinesis.events_taken >= 4)
+        along = await reader.positions("q", epoch, alone.positions)
+        assert along.records == 1
+        assert along.positions.get("s", two) != alone.positions.get("s", two)
+
+
+@HOMES
+async def test_parents_are_drained_first_and_leave_the_positions(home: str) -> None:
+    """Children appear with their parents' ends, are read afterwards, and the parents are left out one step later."""
+    kinesis = FakeKinesis(event_records=1)
+    one, two = kinesis.create_stream("s", 2)
+    start = kinesis.trim_horizon("s")
+    kinesis.put("s", one, 2)
+    kinesis.put("s", two, 2)
+    (child,) = kinesis.reshard("s", [one, two], 1)
+    kinesis.put("s", child, 2)
+    async with reader_at(home, kinesis) as reader:
+        epoch = await reader.open(request(start))
+        await until(lambda: kinesis.events_taken >= 6)
+        first = (await reader.positions("q", epoch, start, max_records=3)).positions
+        assert child not in first.streams["s"]
+        second = (await reader.positions("q", epoch, first, max_records=2)).positions
+        assert {one: END, two: END}.items() <= second.streams["s"].items()
+        assert child in second.streams["s"]
+        third = (await reader.positions("q", epoch, second)).positions
+        assert set(third.streams["s"]) == {child}
+        rows = await read(reader, start, first) + await read(reader, first, second) + await read(reader, second, third)
+        assert sorted(rows) == sorted(n for shard in kinesis.shards.values() for n in shard.sequence_numbers)
+        assert (await reader.positions("q", epoch, start)).records == len(rows)
+
+
+@HOMES
+async def test_a_session_that_begins_at_the_ends_of_parents_finds_the_children(home: str) -> None:
+    """After a restart nobody has seen the end go by: ListShards names the children, expired parents hold up nobody."""
+    kinesis = FakeKinesis()
+    one, two = kinesis.create_stream("s", 2)
+    (child,) = kinesis.reshard("s", [one, two], 1)
+    written = kinesis.put("s", child, 3)
+    kinesis.expire("s", two)
+    start = StreamPositions({"s": {one: END}})
+    async with reader_at(home, kinesis) as reader:
+        epoch = await reader.open(request(start))
+        snapshot = await reader.positions("q", epoch, start, wait_seconds=5)
+        assert await read(reader, start, snapshot.positions) == written
+
+
+BEGIN = ShardPosition.trim_horizon()
+
+
+class SlowToList(FakeKinesis):
+    """Lists shards when it is allowed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_list = asyncio.Event()
+
+    async def list_shards(self, stream_name: str) -> list[FakeShard]:
+        await self.may_list.wait()
+        return await super().list_shards(stream_name)
+
+
+async def test_shards_that_were_read_before_their_parents_are_known_are_read_once() -> None:
+    """A restart behind an end knows no lineage until ListShards answers; children may end, and leave, before that."""
+    kinesis = SlowToList()
+    (parent,) = kinesis.create_stream("s")
+    children = kinesis.reshard("s", [parent], 2)
+    written = [number for child in children for number in kinesis.put("s", child, 2)]
+    (merged,) = kinesis.reshard("s", children, 1)
+    written += kinesis.put("s", merged, 2)
+    start = StreamPositions({"s": {parent: END, **dict.fromkeys(children, BEGIN)}})
+    rows: list[int] = []
+    async with LocalShardReader(kinesis) as reader:
+        epoch, position = await reader.open(request(start)), start
+        for step in range(8):
+            found = await reader.positions("q", epoch, position, wait_seconds=0.05)
+            rows += await read(reader, position, found.positions)
+            position = found.positions
+            if set(position.streams["s"]) == {parent, merged}:
+                kinesis.may_list.set()
+            if step > 2:
+                written += kinesis.put("s", merged)
+        last = await reader.positions("q", epoch, position, wait_seconds=1)
+        rows += await read(reader, position, last.positions)
+    assert sorted(rows) == sorted(written)
+    assert set(last.positions.streams["s"]) == {merged}

@@ -1,0 +1,146 @@
+"""What a consumer makes of leases that are lost, starts that know only some streams, and places that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    CheckpointError,
+    Consumer,
+    ConsumerBatch,
+    EfoConsumerConfigError,
+    LocalShardReader,
+    ShardPosition,
+    SqliteCheckpointStore,
+    StreamPositions,
+)
+from penstock.efo_consumer import _consumer_leases as leases_module
+from penstock.efo_consumer._consumer_leases import ConsumerLeases
+from penstock.efo_consumer._consumer_start import begin
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.registration import AcquireRequest, Lease
+from penstock.registration.errors import LeaseLostError, RegistrationError
+
+NOWHERE = emulator_options("http://127.0.0.1:1")
+
+
+def positions(**numbers: int) -> StreamPositions:
+    return StreamPositions({stream: {"shard": ShardPosition.after(str(n))} for stream, n in numbers.items()})
+
+
+class Registry:
+    """Gives every lease; lets go of all but one stream's."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.refuses = refuses
+        self.released: list[str] = []
+        self.is_closed = False
+
+    def acquire(self, request: AcquireRequest) -> Lease:
+        return Lease(
+            stream_name=request.stream_name,
+            consumer_name=request.consumer_name,
+            job_id=request.job_id,
+            consumer_arn=f"arn:aws:kinesis:us-east-1:1:stream/{request.stream_name}/consumer/c:1",
+            fencing_token=1,
+            time_to_live_seconds=30,
+            registration_is_ours=True,
+        )
+
+    def keep(self, lease: Lease, on_lost: Any) -> None:
+        self.on_lost = on_lost
+
+    def release(self, lease: Lease) -> bool:
+        assert not self.is_closed
+        self.released.append(lease.stream_name)
+        if lease.stream_name == self.refuses:
+            raise RegistrationError("throttled")
+        return True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+@pytest.mark.parametrize("refuses", ["a", "b", "c"])
+async def test_a_lease_that_cannot_be_given_back_keeps_no_other(refuses: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each stream consumer is paid for: the others are let go all the same, and the failure is told."""
+    registry = Registry(refuses)
+    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
+    leases = ConsumerLeases(NOWHERE, None)
+    await leases.acquire(["a", "b", "c"], "billing", "billing")
+    with pytest.raises(RegistrationError, match="throttled"):
+        await leases.aclose()
+    assert sorted(registry.released) == ["a", "b", "c"]
+    assert registry.is_closed
+
+
+async def test_a_predecessor_writes_no_checkpoint_over_its_successors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has lost the lease is told so by the checkpoint; what the successor wrote stays."""
+    registry = Registry()
+    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    kinesis.put("s", shard, 3)
+    store = SqliteCheckpointStore(tmp_path / "billing.db")
+    batches: list[ConsumerBatch] = []
+    async with (
+        LocalShardReader(kinesis) as reader,
+        Consumer(
+            "s", efo="billing", start=kinesis.trim_horizon("s"), checkpoints=store, aws=NOWHERE, reader=reader
+        ) as consumer,
+    ):
+        async for batch in consumer:
+            batches.append(batch)
+            break
+        later = StreamPositions({"s": {shard: ShardPosition.after("99999")}})
+        await store.save("billing", later)
+        lost = LeaseLostError(stream_name="s", consumer_name="billing", fencing_token=1, reason="taken over")
+        registry.on_lost(lost)
+        await consumer._leases.lost()
+        with pytest.raises(LeaseLostError, match="taken over"):
+            await consumer.checkpoint(batches[0])
+    assert await store.load("billing") == later
+
+
+async def test_positions_begin_streams_that_have_no_checkpoint() -> None:
+    """A stream that is added to a consumer begins where its caller says; the others go on at their checkpoints."""
+    session = AwsSession(NOWHERE)
+    found = await begin(session, ["a", "b"], positions(a=7, other=1), positions(a=1, b=2))
+    assert found == positions(a=7, b=2)
+    with pytest.raises(EfoConsumerConfigError, match="b"):
+        await begin(session, ["a", "b"], positions(a=7), positions(a=1))
+
+
+async def test_a_place_that_cannot_be_looked_at_is_told_as_one_of_checkpoints(tmp_path: Path) -> None:
+    """In the same words as one that cannot be written."""
+    store = SqliteCheckpointStore(tmp_path / ("x" * 300))
+    for call in (lambda: store.load("billing"), lambda: store.save("billing", positions(a=1)), store.names):
+        with pytest.raises(CheckpointError, match=r"x{300}"):
+            await call()
+
+
+@pytest.mark.parametrize("option", ["max_records", "max_bytes"])
+def test_a_bound_below_nothing_is_refused(option: str) -> None:
+    """It would be waited for without end: no batch is that small."""
+    with pytest.raises(EfoConsumerConfigError, match=option):
+        Consumer("s", aws=NOWHERE, **{option: -1})  # type: ignore[arg-type]  # one of two
+
+
+async def test_a_stream_that_is_named_twice_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second lease on its stream consumer would take over the first, and end the consumer by itself."""
+    registry = Registry()
+    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    async with LocalShardReader(kinesis) as reader:
+        start = kinesis.trim_horizon("s")
+        async with Consumer(["s", "s"], efo="c", start=start, checkpoints=None, aws=NOWHERE, reader=reader) as consumer:
+            assert consumer.streams == ["s"]
+    assert registry.released == ["s"]

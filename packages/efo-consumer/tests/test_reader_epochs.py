@@ -1,0 +1,119 @@
+"""Sessions that are opened again: whom they refuse, and what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from reader_homes import HOMES, read, reader_at, request, until
+
+from penstock.efo_consumer import (
+    FencedConsumerError,
+    LocalShardReader,
+    PositionsError,
+    RecordPublisherType,
+    SessionNotFoundError,
+    StaleEpochError,
+    StreamConsumer,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.efo_consumer.testing import FakeKinesis
+
+
+@HOMES
+async def test_opening_again_fences_the_predecessor_and_keeps_its_subscriptions(home: str) -> None:
+    """The old epoch is refused, also in the middle of a long poll; shards that continue are not subscribed again."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    written = kinesis.put("s", shard, 10)
+    async with reader_at(home, kinesis) as reader:
+        old = await reader.open(request(start))
+        middle = (await reader.positions("q", old, start, max_records=4, wait_seconds=5)).positions
+        tip = (await reader.positions("q", old, middle, wait_seconds=5)).positions
+        polling = asyncio.create_task(reader.positions("q", old, tip, wait_seconds=30))
+        await reader.stats("q")
+        new = await reader.open(request(middle))
+        assert new > old
+        with pytest.raises(StaleEpochError) as raised:
+            await asyncio.wait_for(polling, 5)
+        assert (raised.value.epoch, raised.value.current_epoch) == (old, new)
+        with pytest.raises(StaleEpochError):
+            await reader.commit("q", old, tip)
+        with pytest.raises(StaleEpochError):
+            _ = [batch async for batch in reader.read_range("q", ranges_between(start, tip), epoch=old)]
+        await reader.close_session("q", old)
+        snapshot = await reader.positions("q", new, middle, wait_seconds=5)
+        assert await read(reader, middle, snapshot.positions) == written[4:]
+        assert len(kinesis.subscriptions) == 1
+
+
+async def test_opening_at_what_is_no_longer_held_subscribes_again() -> None:
+    """A successor that begins before the buffer gets every record from there."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    written = kinesis.put("s", shard, 10)
+    async with LocalShardReader(kinesis) as reader:
+        old = await reader.open(request(start))
+        tip = (await reader.positions("q", old, start, wait_seconds=5)).positions
+        await reader.commit("q", old, tip)
+        new = await reader.open(request(start))
+        assert (await reader.positions("q", new, start, wait_seconds=5)).records > 0
+        await until(lambda: reader.buffered_bytes > 10 * 10)
+        assert len(kinesis.subscriptions) == 2
+        assert await read(reader, start, tip) == written
+
+
+@HOMES
+async def test_an_older_lease_is_refused(home: str) -> None:
+    """The reader remembers the newest token of a consumer, whatever the session or its creation time."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+
+    def lease(token: int, created: int = 1) -> tuple[StreamConsumer, ...]:
+        return (StreamConsumer("s", f"arn:aws:kinesis:us-east-1:1:stream/s/consumer/c:{created}", token),)
+
+    async with reader_at(home, kinesis) as reader:
+        await reader.open(request(start, consumers=lease(7)))
+        with pytest.raises(FencedConsumerError) as raised:
+            await reader.open(request(start, "other", consumers=lease(6, created=2)))
+        assert (raised.value.stream, raised.value.fencing_token, raised.value.seen_fencing_token) == ("s", 6, 7)
+        await reader.open(request(start, "other", consumers=lease(8)))
+
+
+@HOMES
+async def test_calls_for_a_session_that_is_not_open_are_refused(home: str) -> None:
+    """No session, or a closed one, is an error that names it; an open without positions is one too."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    async with reader_at(home, kinesis) as reader:
+        with pytest.raises(SessionNotFoundError, match="'q'"):
+            await reader.stats("q")
+        epoch = await reader.open(request(start))
+        await reader.close_session("q", epoch)
+        with pytest.raises(SessionNotFoundError):
+            await reader.positions("q", epoch, start)
+        with pytest.raises(PositionsError, match="needs a position"):
+            await reader.open(request(StreamPositions({})))
+
+
+async def test_switching_the_publisher_goes_on_where_the_buffers_end() -> None:
+    """Enhanced fan-out and polling can be exchanged between two opens; nothing is read twice."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    written = kinesis.put("s", shard, 4)
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(request(start))
+        tip = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
+        epoch = await reader.open(request(start, record_publisher=RecordPublisherType.POLLING))
+        written += kinesis.put("s", shard, 4)
+        await until(lambda: kinesis.events_taken >= 2)
+        snapshot = await reader.positions("q", epoch, start)
+        assert snapshot.records == 8
+        assert await read(reader, start, snapshot.positions) == written
+        assert kinesis.subscriptions[1][2] == tip.get("s", shard)

@@ -1,0 +1,111 @@
+"""How far behind a shard is while full buffers keep it from being read: as Kinesis would say of what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    KinesisBackend,
+    LocalShardReader,
+    OpenRequest,
+    ReaderConfig,
+    RecordPublisherConfig,
+    RecordPublisherType,
+    ShardPosition,
+    StreamConsumer,
+    StreamPositions,
+    SubscribeTransportType,
+    ranges_between,
+)
+from penstock.efo_consumer._publisher_metrics import _behind
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.emulator.testing import running_emulator
+
+SHARD = "shardId-000000000000"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110  # what is awaited is in the reader's inner state
+            await asyncio.sleep(0.01)
+
+
+async def test_what_was_behind_already_grows_older() -> None:
+    """By the time for which nothing is taken; in the numbers of the shard, in answers and in the metric."""
+    kinesis, now = FakeKinesis(event_records=1), [0.0]
+    (shard,) = kinesis.create_stream("grows older")
+    start = kinesis.trim_horizon("grows older")
+    kinesis.put("grows older", shard, 10, size=5000)
+    config = ReaderConfig(buffer_bytes_per_shard=15_000, buffer_bytes=15_000)
+    async with LocalShardReader(kinesis, config, clock=lambda: now[0]) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        await until(lambda: reader.buffered_bytes >= 15_000)
+        (before,) = await reader.stats("q")
+        assert before.millis_behind_latest == (10 - before.records) * 10
+        now[0] = 60.0
+        (after,) = await reader.stats("q")
+        assert after.millis_behind_latest == before.millis_behind_latest + 60_000
+        reader._room.ring()
+        await until(lambda: _behind.get("grows older") == {shard: after.millis_behind_latest})
+        position, records = start, 0
+        while records < 10:
+            found = await reader.positions("q", epoch, position, wait_seconds=5)
+            async for batch in reader.read_range("q", ranges_between(position, found.positions)):
+                records += batch.num_rows
+            position = found.positions
+        assert [one.millis_behind_latest for one in await reader.stats("q")] == [0]
+    assert not _behind["grows older"]
+
+
+@pytest.mark.parametrize("transport", [SubscribeTransportType.HTTP2, SubscribeTransportType.HTTP1])
+async def test_a_record_that_came_and_was_not_taken_counts(transport: SubscribeTransportType) -> None:
+    """A shard that was read to its tip is behind from the next record on, though nobody has room for it."""
+    options = {"enforce_limits": False, "consumer_creation_delay": timedelta(0)}
+    config = ReaderConfig(buffer_bytes_per_shard=100, buffer_bytes=100)
+    publisher = RecordPublisherConfig(subscribe_transport=transport)
+    start = StreamPositions({"s": {SHARD: ShardPosition.trim_horizon()}})
+    with running_emulator(**options) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=1)
+        arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+        consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="billing")["Consumer"]
+        url = emulator.tls_endpoint_url if transport is SubscribeTransportType.HTTP2 else emulator.endpoint_url
+        session = AwsSession(emulator_options(url, str(emulator.ca_file)))
+        request = OpenRequest(
+            session_id="q",
+            positions=start,
+            record_publisher=RecordPublisherType.EFO,
+            consumers=(StreamConsumer("s", consumer["ConsumerARN"]),),
+        )
+
+        def put(data: bytes) -> None:
+            client.put_record(StreamName="s", Data=data, PartitionKey="k")
+
+        async with asyncio.timeout(60), LocalShardReader(KinesisBackend(session, publisher), config) as reader:
+            epoch = await reader.open(request)
+
+            async def behind() -> int:
+                (stats,) = await reader.stats("q")
+                return stats.millis_behind_latest
+
+            await asyncio.to_thread(put, b"taken")
+            while not (await reader.stats("q"))[0].records:  # noqa: ASYNC110  # the reader tells nobody
+                await asyncio.sleep(0.01)
+            assert await behind() == 0
+            await asyncio.to_thread(put, b"waits")
+            for least in (1, 50):
+                while await behind() < least:  # noqa: ASYNC110  # the reader tells nobody, and time passes
+                    await asyncio.sleep(0.01)
+            position, records = start, 0
+            while records < 2:
+                found = await reader.positions("q", epoch, position, wait_seconds=5)
+                async for batch in reader.read_range("q", ranges_between(position, found.positions)):
+                    records += batch.num_rows
+                position = found.positions
+            assert await behind() == 0

@@ -1,0 +1,126 @@
+"""One reader behind a socket, which is ended and started anew at its address under a session."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import pytest
+
+from penstock.efo_consumer import (
+    SERVICE_NAME,
+    LocalShardReader,
+    OpenRequest,
+    ReaderConfig,
+    ReaderUnavailableError,
+    ReopeningShardReader,
+    SessionNotFoundError,
+    ShardReaderServicer,
+    StaleEpochError,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.efo_consumer._patience import Patience
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.rpc import GrpcServer, ServerSettings
+
+
+@asynccontextmanager
+async def service(kinesis: FakeKinesis, address: str = "127.0.0.1:0") -> AsyncIterator[GrpcServer]:
+    async with AsyncExitStack() as stack:
+        local = await stack.enter_async_context(LocalShardReader(kinesis, ReaderConfig()))
+        settings = ServerSettings(port=int(address.rpartition(":")[2]), drain_seconds=0)
+        yield await stack.enter_async_context(
+            GrpcServer(settings, register=[ShardReaderServicer(local).add_to], service_names=[SERVICE_NAME])
+        )
+
+
+async def rows(reader: ReopeningShardReader, start: StreamPositions, end: StreamPositions) -> list[int]:
+    found: list[int] = []
+    async for batch in reader.read_range("q", ranges_between(start, end)):
+        found += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+    return found
+
+
+async def test_a_session_outlives_a_restart_of_its_service() -> None:
+    """Told before it and read after it, or asked for while it is away: every record comes once, by the same epoch."""
+    kinesis = FakeKinesis(event_records=3)
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    restart = AsyncExitStack()
+    server = await restart.enter_async_context(service(kinesis))
+    reader = ReopeningShardReader(server.address, sleep=lambda _: back())
+
+    is_away = False
+
+    async def back() -> None:
+        """What the first wait does: the service comes back. The channel takes a moment to see it."""
+        nonlocal is_away
+        if is_away:
+            await restart.enter_async_context(service(kinesis, server.address))
+            is_away = False
+        await asyncio.sleep(0.05)
+
+    epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+    kinesis.put("s", shard, 5)
+    told = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
+    await restart.aclose()
+    is_away = True
+    await reader.commit("q", epoch, start)
+    assert await reader.stats("q") == []
+    read = await rows(reader, start, told)
+    assert not is_away
+    await restart.aclose()
+    is_away = True
+    kinesis.put("s", shard, 4)
+    further = told
+    while len(read) < 9:
+        before, further = further, (await reader.positions("q", epoch, further, wait_seconds=5)).positions
+        read += await rows(reader, before, further)
+    await reader.commit("q", epoch, further)
+    assert [one.shard_id for one in await reader.stats("q")] == [shard]
+    assert read == next(iter(kinesis.shards.values())).sequence_numbers
+    with pytest.raises(StaleEpochError):
+        await reader.positions("q", epoch + 1, start)
+    with pytest.raises(SessionNotFoundError):
+        await reader.positions("other", epoch, start)
+    await reader.close_session("q", epoch)
+    await reader.aclose()
+    await restart.aclose()
+
+
+async def test_a_service_that_stays_away_is_told_after_the_time() -> None:
+    """And at once where the session was never open, as with an address that is wrong."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    now = 0.0
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    async with service(kinesis) as server:
+        reader = ReopeningShardReader(server.address, patience_seconds=3, clock=lambda: now, sleep=sleep)
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+    with pytest.raises(ReaderUnavailableError, match="UNAVAILABLE"):
+        await reader.positions("q", epoch, start)
+    assert now == 3
+    with pytest.raises(ReaderUnavailableError):
+        await reader.open(OpenRequest(session_id="q", positions=start))
+    assert now == 3
+    await reader.aclose()
+
+
+def test_failures_in_a_row_are_borne_for_a_time() -> None:
+    """Anything that comes between them begins the time anew; a refusal is never borne."""
+    away = ReaderUnavailableError(endpoint="e", reason="UNAVAILABLE: gone")
+    patience = Patience(10)
+    assert patience.bears(away, 0)
+    assert patience.bears(away, 9)
+    assert not patience.bears(away, 10)
+    patience.worked()
+    assert patience.bears(away, 20)
+    assert not patience.bears(ReaderUnavailableError(endpoint="e", reason="UNAUTHENTICATED"), 20)
+    assert not Patience(0).bears(away, 0)

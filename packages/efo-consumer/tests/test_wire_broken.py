@@ -1,0 +1,137 @@
+"""Subscriptions that break, fall silent or are refused, over real sockets: resumed, waited for, or told."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import timedelta
+
+import pytest
+from wire_world import ORDERS, TRANSPORTS, Proxy, data, read, until, world
+
+from penstock.aws import BackoffPolicy
+from penstock.efo_consumer._config import SubscribeTransportType
+from penstock.efo_consumer._positions import ShardPosition
+from penstock.efo_consumer.errors import (
+    RecordPublisherFatalError,
+    RecordPublisherRetriesError,
+    SubscriptionTakenOverError,
+)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_reset_connection_is_resumed(transport: SubscribeTransportType) -> None:
+    """A connection that breaks in the middle costs no record, and doubles none."""
+    async with world() as kinesis:
+        rows = await kinesis.put(1000, 10_000)
+        proxy = await kinesis.proxy(transport)
+        publisher = kinesis.publisher(transport, url=proxy.url, subscription_window_bytes=64 * 1024)
+        events = []
+        async with aclosing(
+            publisher.publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
+        ) as published:
+            async for event in published:
+                events.append(event)
+                if len(events) == 2:
+                    proxy.cut()
+                if sum(one.records.num_rows for one in events) == len(rows):
+                    break
+        assert data(events) == rows
+        assert proxy.connections == 2
+
+
+async def test_a_damaged_frame_is_resumed() -> None:
+    """A wrong bit on the way is found by the checksum; the subscription goes on before the frame that had it."""
+    async with world() as kinesis:
+        rows = await kinesis.put(500, 10_000)
+        proxy = await kinesis.proxy(SubscribeTransportType.HTTP1)
+        proxy.damage_at = 2_000_000
+        publisher = kinesis.publisher(SubscribeTransportType.HTTP1, url=proxy.url)
+        assert data(await read(publisher, rows=len(rows))) == rows
+        assert proxy.connections == 2
+
+
+async def test_a_silent_connection_is_given_up() -> None:
+    """Where no idle event comes for longer than the limit, the reader subscribes again by itself."""
+    async with world(idle_event_interval=timedelta(seconds=30)) as kinesis:
+        proxy = await kinesis.proxy(SubscribeTransportType.HTTP2)
+        publisher = kinesis.publisher(url=proxy.url, subscription_silence=timedelta(seconds=0.3))
+        reading = asyncio.create_task(read(publisher, rows=1), name="reader")
+        await until(lambda: proxy.connections == 2)
+        rows = await kinesis.put(1, 100)
+        assert data(await reading) == rows
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_consumer_that_is_not_active_yet_is_waited_for(transport: SubscribeTransportType) -> None:
+    """A subscription to a consumer that is being created succeeds once it is there."""
+    async with world(consumer_creation_delay=timedelta(seconds=0.5)) as kinesis:
+        rows = await kinesis.put(1, 100)
+        assert data(await read(kinesis.publisher(transport), rows=1)) == rows
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_consumer_that_is_gone_is_fatal(transport: SubscribeTransportType) -> None:
+    """A deregistered consumer is an error that says what to do, not the end of the shard."""
+    async with world(consumer_deletion_delay=timedelta(0)) as kinesis:
+        publisher = kinesis.publisher(transport)
+        published = publisher.publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
+        async with aclosing(published):
+            await anext(published)
+            await kinesis.client.call("DeregisterStreamConsumer", {"ConsumerARN": kinesis.consumer_arn})
+            with pytest.raises(RecordPublisherFatalError, match="register it again") as caught:
+                [_ async for _ in published]
+        assert caught.value.code == "ResourceNotFoundException"
+
+
+@pytest.mark.parametrize("transport", [*TRANSPORTS, None])
+async def test_a_position_of_another_stream_is_fatal(transport: SubscribeTransportType | None) -> None:
+    """A sequence number that the stream never had is refused with advice."""
+    async with world() as kinesis:
+        with pytest.raises(RecordPublisherFatalError, match="retention") as caught:
+            await read(kinesis.publisher(transport), position=ShardPosition.after("1"))
+        assert caught.value.code == "InvalidArgumentException"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_closing_the_publisher_ends_its_generators(transport: SubscribeTransportType) -> None:
+    """A generator that waits for an event fails when its publisher is closed, instead of subscribing again."""
+    async with world(idle_event_interval=timedelta(seconds=30)) as kinesis:
+        rows = await kinesis.put(1, 100)
+        publisher = kinesis.publisher(transport)
+        published = publisher.publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
+        async with aclosing(published):
+            assert data([await anext(published)]) == rows
+            waiting = asyncio.ensure_future(anext(published))
+            await asyncio.sleep(0)
+            await publisher.close()
+            with pytest.raises(RecordPublisherFatalError) as caught:
+                await waiting
+        assert caught.value.code == "Closed"
+
+
+async def test_an_endpoint_that_is_not_there_is_an_error_in_the_end() -> None:
+    """Refused connections are retried as often as configured, then reported."""
+    async with world() as kinesis:
+        async with Proxy(kinesis.server.tls_endpoint_url) as closed:
+            url = closed.url
+        for transport in TRANSPORTS:
+            few = BackoffPolicy(base=timedelta(0), maximum=timedelta(0), max_attempts=2)
+            publisher = kinesis.publisher(transport, url=url, subscribe_to_shard=few)
+            with pytest.raises(RecordPublisherRetriesError) as caught:
+                await read(publisher)
+            assert caught.value.attempts == 2
+
+
+async def test_two_readers_with_one_consumer_do_not_fight_for_ever() -> None:
+    """Two publishers that share a consumer take turns a few times; then one of them is told, and the other reads on."""
+    async with world() as kinesis:
+        few = BackoffPolicy(base=timedelta(milliseconds=10), maximum=timedelta(milliseconds=10), max_attempts=2)
+        readings = [
+            asyncio.create_task(read(kinesis.publisher(subscribe_to_shard=few), rows=1), name=f"reader {index}")
+            for index in range(2)
+        ]
+        done, rest = await asyncio.wait(readings, return_when=asyncio.FIRST_COMPLETED)
+        (loser,) = done
+        assert isinstance(loser.exception(), SubscriptionTakenOverError)
+        rows = await kinesis.put(1, 100)
+        (winner,) = rest
+        assert data(await winner) == rows

@@ -1,0 +1,107 @@
+"""The same records, whichever way they come: over HTTP/2, HTTP/1.1 and by polling, from any start to the end."""
+
+import asyncio
+from contextlib import aclosing
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from wire_world import HALF, ORDERS, TRANSPORTS, data, read, table, until, world
+
+from penstock.efo_consumer._config import SubscribeTransportType
+from penstock.efo_consumer._positions import ShardPosition
+
+
+async def test_all_ways_to_read_give_the_same_records() -> None:
+    """HTTP/2, HTTP/1.1 and polling give identical rows, in the order of the sequence numbers, for random data."""
+    async with world() as kinesis:
+        rows = await kinesis.put(1500, 6000)
+        tables = []
+        for transport in (*TRANSPORTS, None):
+            arn = await kinesis.register(f"reader-{transport}")
+            events = await read(kinesis.publisher(transport, consumer_arn=arn), rows=len(rows))
+            assert sum(event.nbytes for event in events) == sum(
+                len(row["data"]) + len(row["partitionKey"]) for row in table(events).to_pylist()
+            )
+            tables.append(table(events))
+        assert tables[0].combine_chunks() == tables[1].combine_chunks() == tables[2].combine_chunks()
+        numbers = [int(number) for number in tables[0].column("sequenceNumber").to_pylist()]
+        assert numbers == sorted(set(numbers))
+        assert tables[0].column("data").to_pylist() == rows
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_renewal_leaves_no_gap(transport: SubscribeTransportType) -> None:
+    """Records that are written while subscriptions come and go all arrive, once."""
+    async with world(subscription_lifetime=timedelta(seconds=0.4)) as kinesis:
+        written: list[bytes] = []
+
+        async def write() -> None:
+            for round_number in range(15):
+                written.extend(await kinesis.put(20, 100, seed=round_number))
+                await asyncio.sleep(0.1)
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(write(), name="writer")
+            reading = tasks.create_task(read(kinesis.publisher(transport), rows=300), name="reader")
+        assert data(reading.result()) == written
+
+
+@pytest.mark.parametrize("transport", [*TRANSPORTS, None])
+async def test_the_end_of_a_shard_names_its_children(transport: SubscribeTransportType | None) -> None:
+    """After a split the shard is read to its end, which names both children; they go on where it ended."""
+    async with world() as kinesis:
+        before = await kinesis.put(50, 100)
+        split = {"StreamName": "orders", "ShardToSplit": "shardId-000000000000", "NewStartingHashKey": HALF}
+        await kinesis.client.call("SplitShard", split)
+        after = await kinesis.put(50, 100, seed=2)
+        publisher = kinesis.publisher(transport)
+        events = await read(publisher)
+        assert data(events) == before
+        assert events[-1].continuation is None
+        assert [event.child_shards for event in events[:-1]] == [()] * (len(events) - 1)
+        children = events[-1].child_shards
+        assert {child.parent_shard_ids for child in children} == {("shardId-000000000000",)}
+        assert [child.starting_hash_key for child in children] == ["0", HALF]
+        found: list[bytes] = []
+        for child in children:
+            position = ShardPosition.trim_horizon()
+            one = publisher.publish(ORDERS, child.shard_id, position)
+            async with aclosing(one) as published:
+                found += data([await anext(published)])
+        assert sorted(found) == sorted(after)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_an_idle_shard_goes_on_by_its_continuation(transport: SubscribeTransportType) -> None:
+    """Events without records have a continuation that advances, and from which reading goes on."""
+    async with world() as kinesis:
+        async with aclosing(
+            kinesis.publisher(transport).publish(ORDERS, "shardId-000000000000", ShardPosition.trim_horizon())
+        ) as published:
+            first, second = await anext(published), await anext(published)
+        assert first.records.num_rows == second.records.num_rows == 0
+        assert int(second.continuation or 0) > int(first.continuation or 0)
+        rows = await kinesis.put(5, 10)
+        arn = await kinesis.register("later")
+        events = await read(
+            kinesis.publisher(transport, consumer_arn=arn),
+            rows=5,
+            position=ShardPosition.after(second.continuation or ""),
+        )
+        assert data(events) == rows
+
+
+async def test_starting_at_a_time_leaves_out_what_came_before() -> None:
+    """AT_TIMESTAMP means the same over both transports and by polling."""
+    async with world() as kinesis:
+        await kinesis.put(10, 100)
+        middle = await read(kinesis.publisher(None), rows=10)
+        last = table(middle).column("approximateArrivalTimestamp").cast(pa.int64()).to_pylist()[-1]
+        millis = last // 1000 + 1
+        await until(lambda: kinesis.server.clock.time() * 1000 > millis + 1)
+        rows = await kinesis.put(10, 100, seed=2)
+        for transport in (*TRANSPORTS, None):
+            arn = await kinesis.register(f"reader-{transport}")
+            publisher = kinesis.publisher(transport, consumer_arn=arn)
+            assert data(await read(publisher, rows=10, position=ShardPosition.at_timestamp(millis))) == rows

@@ -1,0 +1,81 @@
+"""`lag` and `tail` as people see them: a table with bars, colours, and an exit code for a Kinesis that is not there."""
+
+import io
+import socket
+from datetime import UTC, datetime
+
+import pytest
+
+from penstock.efo_consumer import ShardLag, ShardPosition
+from penstock.services.shard_reader.__main__ import lag_command, tail_command
+from penstock.services.shard_reader._lag import lag_table
+from penstock.services.shard_reader._tail import _as_row
+from penstock.terminal import Screen
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def shard(number: int, seconds: float) -> tuple[str, ShardLag]:
+    position = ShardPosition.after(str(number))
+    return "billing", ShardLag(stream_name="flights", shard_id=f"shard-{number}", position=position, seconds=seconds)
+
+
+def test_bars_show_which_shard_is_furthest_behind() -> None:
+    """Against the slowest; green, yellow and red by how much it is."""
+    out = Terminal()
+    table = lag_table([shard(1, 400.0), shard(2, 200.0), shard(3, 0.0)])
+    Screen(out, environ={"TERM": "xterm", "COLUMNS": "140"}).show(table)
+    slowest, half, none = out.getvalue().splitlines()[-3:]
+    assert ("█" * 12 in slowest, "6m 40s" in slowest, "\x1b[31m" in slowest) == (True, True, True)
+    assert ("█" * 6 + " " in half, "3m 20s" in half, "\x1b[33m" in half) == (True, True, True)
+    assert ("█" in none, "0.0 s" in none, "\x1b[32m" in none) == (False, True, True)
+
+
+def test_a_little_lag_is_a_short_bar() -> None:
+    """Half a second is not shown as if it were the worst there is."""
+    out = Terminal()
+    Screen(out, environ={"TERM": "dumb", "COLUMNS": "140"}).show(lag_table([shard(1, 0.5)]))
+    assert "██" not in out.getvalue()
+
+
+def test_a_record_is_coloured_but_its_data_steers_no_terminal() -> None:
+    """In a pipe it is the line that it was."""
+    row = {
+        "data": b"\x1b[2Jlate",
+        "partitionKey": "EWR",
+        "sequenceNumber": "495",
+        "streamName": "flights",
+        "shardId": "shard-1",
+        "approximateArrivalTimestamp": datetime(2013, 1, 1, tzinfo=UTC),
+    }
+    out, pipe = Terminal(), io.StringIO()
+    Screen(out, environ={"TERM": "xterm"}).show_row(_as_row(row))
+    Screen(pipe, environ={}).show_row(_as_row(row))
+    assert "\x1b[36mflights/shard-1" in out.getvalue()
+    assert "\x1b[2J" not in out.getvalue()
+    assert pipe.getvalue() == "2013-01-01T00:00:00.000+00:00 flights/shard-1 495 'EWR' ·[2Jlate\n"
+
+
+def test_a_kinesis_that_is_not_there_is_code_3(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another code than for a wrong flag: a script may try again."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        assert tail_command(["flights", "--region", "us-east-1", "--endpoint-url", url]) == 3
+    assert url in capsys.readouterr().err
+    assert lag_command(["flights", "--region", "us-east-1", "--checkpoints", "/no/such.db"]) == 2
+    capsys.readouterr()
+    # In the words of the command line, not of the option that the library has.
+    assert tail_command(["flights", "--region", "us-east-1", "--endpoint-url", url, "--from", "noon"]) == 2
+    assert capsys.readouterr().err.startswith("penstock tail: --from: 'noon' is neither")
+    assert tail_command(["flights", "--region", "us-east-1", "--endpoint-url", "here"]) == 2
+    assert "--endpoint-url (PENSTOCK_READER_ENDPOINT_URL): 'here'" in capsys.readouterr().err
