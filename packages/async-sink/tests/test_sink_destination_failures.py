@@ -4,6 +4,8 @@ import base64
 import json
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
+from decimal import Decimal
+from enum import IntEnum
 from typing import Any
 
 import pytest
@@ -279,11 +281,31 @@ def test_rounds_keep_the_order_of_a_key() -> None:
     assert rounds_of("") == []
 
 
-@pytest.mark.parametrize("bad", [float("inf"), set(), {1, "a"}, object(), 10**39 + 1])
+@pytest.mark.parametrize(
+    "bad",
+    [float("inf"), set(), {1, "a"}, object(), 10**39 + 1, 1e200, 10**126, Decimal("-1E-131"), Decimal("1E+9999999")],
+)
 def test_values_that_dynamodb_does_not_have_are_refused(bad: Any) -> None:
     """Before they are sent."""
     with pytest.raises(ValueError, match=r"DynamoDB|digits|kind"):
         attribute_value(bad)
+
+
+class Celsius(float):
+    def __repr__(self) -> str:
+        return f"{float(self)} degrees"
+
+
+class Gate(IntEnum):
+    NORTH = 7
+
+
+def test_numbers_of_every_kind_are_written_by_their_digits() -> None:
+    """Whatever they look like: those of numpy and enumerations have words around them; the range's ends are in it."""
+    numbers = [Celsius(1.5), Gate.NORTH, Decimal("1E-130"), Decimal("9.9E+125"), 0, -0.0]
+    assert [attribute_value(number) for number in numbers] == [
+        {"N": digits} for digits in ("1.5", "7", "1E-130", "9.9E+125", "0", "-0.0")
+    ]
 
 
 async def test_sqs_gives_up_what_is_the_senders_fault(service: ScriptedService) -> None:

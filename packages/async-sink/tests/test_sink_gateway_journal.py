@@ -2,7 +2,9 @@
 
 import asyncio
 import errno
+import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from penstock.async_sink._entries import EntryFailure
 from penstock.async_sink._gateway._journal_format import HEADER, AcceptedBatch, SettledBatch, encode, scan
 from penstock.async_sink.errors import GatewayStorageError, JournalError
 from penstock.async_sink.gateway import Journal
+from penstock.async_sink.testing import settle, wait_until
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 
@@ -232,3 +235,94 @@ def test_records_survive_the_format() -> None:
     records = [AcceptedBatch(7, "sqs", "рейсы", "ключ", 3, bytes(range(256))), SettledBatch(7)]
     content = HEADER + b"".join(map(encode, records))
     assert [record for _, _, record in scan(content, "x")] == records
+
+
+class SlowDisk:
+    """Writes when it may."""
+
+    def __init__(self) -> None:
+        self.began, self.gate = threading.Event(), threading.Event()
+        self.gate.set()
+
+    def write(self, file: int, content: memoryview) -> int:
+        self.began.set()
+        self.gate.wait(10.0)
+        return os.write(file, content)
+
+
+async def test_a_batch_whose_client_breaks_off_before_it_is_kept_is_not_kept(tmp_path: Path) -> None:
+    """Neither while it is being written nor while it waits for that: nobody would ever write it to its destination."""
+    disk = SlowDisk()
+    kept = journal(tmp_path, write=disk.write)
+    disk.began.clear()
+    disk.gate.clear()
+    writing = asyncio.create_task(append(kept, b"being written"))
+    await wait_until(disk.began.is_set)
+    waiting = asyncio.create_task(append(kept, b"waiting"))
+    await settle()
+    for task in (writing, waiting):
+        task.cancel()
+    await asyncio.gather(writing, waiting, return_exceptions=True)
+    disk.gate.set()
+    await append(kept, b"whole")
+    await wait_until(lambda: kept.pending_batches == 1)
+    await kept.close()
+    again = journal(tmp_path)
+    assert contents(again) == [b"whole"]
+    await again.close()
+
+
+async def test_damage_that_turns_up_later_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """An old file that cannot be carried forward stays as it is, and new batches are kept."""
+    kept = journal(tmp_path, segment_bytes=100)
+    await append(kept, b"old")
+    first = min(files(tmp_path))
+    first.write_bytes(first.read_bytes()[:-3] + b"\xff\xff\xff")
+    for number in range(12):
+        kept.settle(await asyncio.wait_for(append(kept, b"%d" % number * 100), 10))
+    await kept.close()
+    assert first.exists()
+
+
+@pytest.mark.parametrize("size", [0, 3, 8, 4_096])
+async def test_a_file_of_which_nothing_reached_the_disk_is_empty(tmp_path: Path, size: int) -> None:
+    """A power cut may leave zeros where even the header was to be."""
+    kept = journal(tmp_path)
+    await append(kept, b"1")
+    await kept.close()
+    (tmp_path / "journal-00000002.log").write_bytes(b"\0" * size)
+    for _ in range(2):
+        again = journal(tmp_path)
+        assert contents(again) == [b"1"]
+        await again.close()
+
+
+async def test_half_a_line_about_a_refused_entry_does_not_spoil_the_next(tmp_path: Path) -> None:
+    """A power cut may leave one."""
+    (tmp_path / "rejected.jsonl").write_text('{"time": 1, "ki')
+    kept = journal(tmp_path)
+    for code in ("Poison", "Other"):
+        kept.reject("kinesis", "flights", "c", pb.Entry(data=b"bad"), EntryFailure(0, code))
+        await append(kept, b"1")
+    await kept.close()
+    _, *lines = (tmp_path / "rejected.jsonl").read_text().splitlines()
+    assert [json.loads(line)["error_code"] for line in lines] == ["Poison", "Other"]
+
+
+async def test_what_is_settled_while_the_last_batch_is_written_is_not_written_again(tmp_path: Path) -> None:
+    """As the last answers before a gateway ends: its successor would send those batches a second time."""
+    disk = SlowDisk()
+    kept = journal(tmp_path, write=disk.write)
+    first = await append(kept, b"settled")
+    disk.began.clear()
+    disk.gate.clear()
+    writing = asyncio.create_task(append(kept, b"pending"))
+    await wait_until(disk.began.is_set)
+    kept.settle(first)
+    closing = asyncio.create_task(kept.close())
+    await settle()
+    disk.gate.set()
+    await asyncio.gather(writing, closing)
+    again = journal(tmp_path)
+    assert contents(again) == [b"pending"]
+    await again.close()

@@ -229,3 +229,10 @@ def test_a_sink_can_be_pickled() -> None:
     """A driver makes it, tasks elsewhere use it."""
     sink = pickle.loads(pickle.dumps(KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights")))
     assert sink.create_writer().destination == "flights"
+
+
+async def test_a_partition_key_that_is_no_text_is_named_by_its_record() -> None:
+    """Half of a surrogate pair, as some JSON holds, cannot be encoded."""
+    writer = KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights").create_writer()
+    with pytest.raises(InvalidRecordError, match=r"record 0: its partition key.* surrogate pairs"):
+        writer.get_size_in_bytes(KinesisRequestEntry(b"x", "\ud83d"))

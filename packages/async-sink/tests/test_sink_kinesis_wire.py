@@ -17,7 +17,11 @@ entries = st.builds(KinesisRequestEntry, st.binary(max_size=600), keys, hash_key
 
 @pytest.mark.parametrize("padding", [0, 1_000], ids=["small", "large"])
 @given(records=st.lists(entries, min_size=1, max_size=20))
-@example(records=[KinesisRequestEntry(b"", key) for key in ('"', "\\", '","', '\\","', "\n\x00\x7f", "ключ", "k")])
+@example(
+    records=[
+        KinesisRequestEntry(b"", key) for key in ('"', "\\", '","', '",', ',"', '\\","', "\n\x00\x7f", "ключ", "k")
+    ]
+)
 def test_any_key_arrives_as_it_is(padding: int, records: list[KinesisRequestEntry]) -> None:
     """Records of both sizes are joined in other ways, and both escape what JSON wants escaped."""
     sent = [KinesisRequestEntry(one.data + b"x" * padding, one.partition_key, one.explicit_hash_key) for one in records]

@@ -1,5 +1,6 @@
 """What a writer asks before it writes: a few times, and not for ever."""
 
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from penstock.async_sink import (
     write_batches,
 )
 from penstock.async_sink.errors import DestinationError
-from penstock.aws import BackoffPolicy
+from penstock.aws import AwsSession, BackoffPolicy
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -99,3 +100,20 @@ async def test_a_service_that_fails_on_and_on_is_told_in_the_log(
         "flights: 16 requests in a row failed",
     ]
     assert all("InternalFailure: out of order" in line for line in lines)
+
+
+async def test_opening_a_writer_reads_no_files_on_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other writers of the loop, such as a gateway's, go on while an endpoint is looked up."""
+    threads: list[threading.Thread] = []
+    endpoint_url = AwsSession.endpoint_url
+
+    def watched(self: AwsSession, service_name: str = "kinesis") -> str:
+        threads.append(threading.current_thread())
+        return endpoint_url(self, service_name)
+
+    monkeypatch.setattr(AwsSession, "endpoint_url", watched)
+    writer = KinesisStreamsSink(emulator_options("http://127.0.0.1:1"), "flights").create_writer()
+    await writer.open_destination()
+    await writer.close_destination()
+    assert threads
+    assert threading.main_thread() not in threads

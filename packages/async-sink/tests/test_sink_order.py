@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import CallbackHandler, EntryFailure, LaneObservation, Ordering, RequestInfo, ResultInfo
+from penstock.async_sink.errors import InvalidRecordError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -252,3 +253,60 @@ async def test_a_strategy_with_lanes_hears_where_entries_went(make_writer: MakeW
     assert [(each.lane, each.throttled) for each in lanes.seen[:4]] == [("x", 0), ("x", 1), ("x", 0), (None, 0)]
     assert dict(writer.metrics.throttled_by_lane) == {"x": 1}
     await writer.close()
+
+
+async def test_records_of_a_key_follow_each_other_without_waiting_for_the_timer(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """One per round trip: what stood behind another record of its key has had its time in the buffer."""
+    async with keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY) as writer:
+        await writer.write_many([("a", number) for number in range(4)] + [("b", 4)])
+        await clock.advance(0.1)
+        assert fake.accepted == [("a", 0), ("b", 4), ("a", 1), ("a", 2), ("a", 3)]
+
+
+class Closed:
+    """Lets a request through at the second time of asking."""
+
+    asked = 0
+
+    def register_in_flight_request(self, request: RequestInfo) -> None: ...
+
+    def register_completed_request(self, result: ResultInfo) -> None: ...
+
+    def should_block(self, request: RequestInfo) -> bool:
+        self.asked += 1
+        return self.asked == 1
+
+    def get_max_batch_size(self) -> int:
+        return 10
+
+    def ask_again_after(self, request: RequestInfo) -> float | None:
+        return 0.03
+
+
+async def test_what_the_strategy_held_back_leaves_as_soon_as_it_may(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Its time in the buffer was over before: it does not begin anew."""
+    config = make_writer(ordering=Ordering.PER_KEY).config
+    async with KeyedWriter(fake, config, clock=clock, strategy=Closed()) as writer:
+        await writer.write(("a", 0))
+        await clock.advance(0.1)
+        assert fake.accepted == []
+        await clock.advance(0.03)
+        assert fake.accepted == [("a", 0)]
+
+
+@pytest.mark.parametrize("many", [False, True])
+async def test_an_entry_without_a_key_that_can_be_compared_is_refused_when_it_is_written(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, many: bool
+) -> None:
+    """Later nobody could be told, and it would be lost on its way out of the buffer."""
+    async with keyed(make_writer, fake, clock, ordering=Ordering.PER_KEY) as writer:
+        wrong = (["no key"], 1)
+        with pytest.raises(InvalidRecordError, match=rf"record {int(many)}: .*unhashable"):
+            await (writer.write_many([("a", 0), wrong]) if many else writer.write(wrong))
+        await writer.write(("b", 2))
+        await asyncio.wait_for(writer.flush(end_of_input=True), 5)
+    assert fake.accepted == [*([("a", 0)] if many else []), ("b", 2)]

@@ -25,7 +25,7 @@ from penstock.async_sink import (
     TokenBucketRateLimitingStrategy,
     aimd_strategy,
 )
-from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 from penstock.aws.testing import emulator_options
 
 MakeWriter = Callable[..., FakeWriter]
@@ -207,3 +207,34 @@ def test_the_shape_of_the_first_behaviour_of_the_reference_is_there() -> None:
     strategy.register_in_flight_request(RequestInfo(500))
     strategy.register_completed_request(ResultInfo(0, 500))
     assert strategy.limit == 24_760
+
+
+class Shrinking:
+    """Lets smaller requests through after the first answer."""
+
+    most = 10
+
+    def register_in_flight_request(self, request: RequestInfo) -> None: ...
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        self.most = 4
+
+    def should_block(self, request: RequestInfo) -> bool:
+        return False
+
+    def get_max_batch_size(self) -> int:
+        return self.most
+
+    def ask_again_after(self, request: RequestInfo) -> float | None:
+        return None
+
+
+async def test_a_batch_is_full_when_the_strategy_lets_no_larger_one_through(
+    make_writer: MakeWriter, fake: FakeDestination
+) -> None:
+    """Also when it changed its mind while the buffer was empty: entries do not wait for a batch that cannot leave."""
+    async with make_writer(strategy=Shrinking()) as writer:
+        for number in range(14):
+            await writer.write(f"{number}")
+            await settle()
+        assert [len(batch) for batch in fake.batches] == [10, 4]

@@ -1,4 +1,5 @@
 import asyncio
+import gc
 import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -92,6 +93,45 @@ async def test_the_instruments_have_the_fields_names(make_writer: MakeWriter, fa
     provider.shutdown()
 
 
+async def test_gauges_are_those_of_all_writers(make_writer: MakeWriter) -> None:
+    """Of each stream, whichever writer was made first; writers of one stream hold what they hold together."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+
+    def buffered() -> dict[str, float]:
+        data = reader.get_metrics_data()
+        assert data is not None
+        metrics = data.resource_metrics[0].scope_metrics[0].metrics
+        (found,) = (metric for metric in metrics if metric.name == "bufferedrecords")
+        return {point.attributes["stream"]: point.value for point in found.data.data_points}
+
+    async with (
+        make_writer(meter_provider=provider, destination="flights") as first,
+        make_writer(meter_provider=provider, destination="flights") as second,
+        make_writer(meter_provider=provider, destination="delays") as third,
+    ):
+        for number, writer in enumerate((first, second, third), 1):
+            await writer.write_many(["x"] * number)
+        assert buffered() == {"flights": 3, "delays": 3}
+    provider.shutdown()
+
+
+async def test_writers_that_are_gone_leave_no_instruments_behind(make_writer: MakeWriter) -> None:
+    """Without an SDK, too: the API would keep those of each task of a query that runs for years."""
+
+    def instruments() -> int:
+        gc.collect()
+        return sum(type(one).__name__.startswith("_Proxy") for one in gc.get_objects())
+
+    make_writer()
+    before = instruments()
+    for _ in range(3):
+        async with make_writer() as writer:
+            await writer.write_many("0123456789")
+        assert writer.metrics.records_out == 10
+    assert instruments() == before
+
+
 async def test_a_span_per_request_says_what_it_carried(
     make_writer: MakeWriter,
     fake: FakeDestination,
@@ -107,10 +147,10 @@ async def test_a_span_per_request_says_what_it_carried(
     first, second = exporter.get_finished_spans()
     assert first.name == second.name == "async_sink.submit"
     assert dict(first.attributes or {}) == {
-        "stream": "flights", "entries": 10, "bytes": 20, "attempt": 1, "failed": 1, "throttled": 1,
+        "stream": "flights", "requests": 1, "entries": 10, "bytes": 20, "attempt": 1, "failed": 1, "throttled": 1,
     }  # fmt: skip
     assert dict(second.attributes or {}) == {
-        "stream": "flights", "entries": 1, "bytes": 2, "attempt": 2, "failed": 0, "throttled": 0,
+        "stream": "flights", "requests": 1, "entries": 1, "bytes": 2, "attempt": 2, "failed": 0, "throttled": 0,
     }  # fmt: skip
 
 

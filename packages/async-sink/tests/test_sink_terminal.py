@@ -290,3 +290,39 @@ async def test_a_flush_that_finds_an_entry_too_old_says_so(make_writer: Any, clo
         async with asyncio.timeout(1):
             await writer.flush(end_of_input=True)
     await writer.close()
+
+
+async def test_a_handler_that_does_not_say_takes_many_gets_records_one_by_one(
+    make_writer: MakeWriter, clock: FakeClock
+) -> None:
+    """A handler of one's own that leaves it out still gets each record, and the writer ends its flush."""
+
+    class Own:
+        def __init__(self) -> None:
+            self.calls: list[list[str]] = []
+
+        async def open(self) -> None:
+            pass
+
+        async def close(self) -> None:
+            pass
+
+        def handle(self, records: Any) -> None:
+            self.calls.append([each.entry for each in records])
+
+    fake, own = FakeDestination(refuse(0, 1)), Own()
+    async with make_writer(fake=fake, terminal=own) as writer:
+        await writer.write_many("abc")
+    assert own.calls == [["a"], ["b"]]
+
+
+async def test_a_write_goes_on_in_the_room_of_what_is_too_old(make_writer: Any, clock: FakeClock, fake: Any) -> None:
+    """The handler took it in the very moment in which the writer looked for room: nothing else would wake it."""
+    drop = DropHandler()
+    options = {"time_to_live": timedelta(seconds=1), "max_time_in_buffer": timedelta(seconds=10)}
+    async with make_writer(terminal=drop, max_buffered_bytes=1_000, **options) as writer:
+        await writer.write(600)
+        await clock.advance(2)
+        await asyncio.wait_for(writer.write(601), 5)
+        assert drop.dropped == 1
+    assert fake.accepted == [601]

@@ -1,12 +1,13 @@
 import asyncio
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from penstock.async_sink import BufferedRequestState
 from penstock.async_sink.errors import RecordTooLargeError
-from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
 
@@ -160,3 +161,28 @@ async def test_after_a_flush_in_between_full_batches_go_on_by_themselves(
         assert entries_of(writer) == list("b" * 10)
         await settle()
         assert fake.accepted == list("a" * 10 + "b" * 10)
+
+
+async def test_a_close_that_is_cancelled_loses_nothing(make_writer: Any, fake: FakeDestination) -> None:
+    """What was in flight is in the snapshot, though its request has not ended yet."""
+    slow_to_end, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def stubborn(request: FakeRequest) -> None:
+        try:
+            await request.answer.wait()
+        finally:
+            cancelled.set()
+            await slow_to_end.wait()
+
+    fake.script = [stubborn]
+    writer = make_writer()
+    await writer.__aenter__()
+    await writer.write_many("abcdefghijk")
+    await settle()
+    closing = asyncio.create_task(writer.close())
+    await cancelled.wait()
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert [entry for entry, _ in writer.snapshot_state()[0].entries] == list("abcdefghijk")
+    slow_to_end.set()
+    await settle()

@@ -4,6 +4,7 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -44,7 +45,7 @@ def emulator() -> Iterator[RunningEmulator]:
 
 @pytest.fixture
 def stream(emulator: RunningEmulator, request: pytest.FixtureRequest) -> str:
-    name = request.node.name.replace("[", "-").replace("]", "")[:120]
+    name = f"{request.node.name.partition('[')[0][:100]}-{uuid.uuid4().hex[:8]}"
     client = emulator.client()
     client.create_stream(StreamName=name, ShardCount=2)
     client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})

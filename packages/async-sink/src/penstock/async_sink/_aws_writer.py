@@ -57,10 +57,12 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
 
     async def open_destination(self) -> None:
         """Open the connection pool."""
-        # Making a session reads configuration files.
-        session = await asyncio.to_thread(AwsSession, self._aws)
-        self._client = JsonClient(
-            session,
+        # It reads configuration files, and looks up the endpoint.
+        self._client = await asyncio.to_thread(self._make_client)
+
+    def _make_client(self) -> JsonClient:
+        return JsonClient(
+            AwsSession(self._aws),
             service=self.SERVICE,
             target_prefix=self.TARGET_PREFIX,
             json_version="1.0" if self.JSON_10 else "1.1",

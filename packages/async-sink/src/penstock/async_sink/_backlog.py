@@ -241,10 +241,10 @@ class Backlog(Generic[R]):
         wrapper.holds_key = True
         return True
 
-    def release_keys(self, wrappers: Iterable[RequestEntryWrapper[R]]) -> None:
-        """These entries are settled: the next ones of their keys may leave."""
+    def release_keys(self, wrappers: Iterable[RequestEntryWrapper[R]]) -> int:
+        """These entries are settled: the next ones of their keys may leave. Returns how many there are."""
         if self._key_of is None:
-            return
+            return 0
         following: list[RequestEntryWrapper[R]] = []
         for wrapper in wrappers:
             if not wrapper.holds_key:
@@ -263,3 +263,4 @@ class Backlog(Generic[R]):
         self._take_up(following)
         following.sort(key=attrgetter("number"))
         self.fresh.put_back(following)
+        return len(following)

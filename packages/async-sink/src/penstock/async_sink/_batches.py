@@ -120,6 +120,11 @@ class BatchEntries(Sequence[R]):
     def __getitem__(self, place: int | slice) -> R | list[R]:
         return self._batch.keep_entries()[place]
 
+    @property
+    def parts(self) -> Sequence[Part[R]]:
+        """What the batch is made of."""
+        return self._batch.parts
+
     def make(self) -> list[R]:
         """A list for one look, of which nothing is kept."""
         return self._batch.make_entries()

@@ -59,6 +59,11 @@ def integers(column: Any) -> "memoryview[int]":
     return _integers(column.buffers()[1], "q", column.offset, len(column))
 
 
+def integers32(buffer: Any, first: int, count: int) -> "memoryview[int]":
+    """Integers of 32 bits in a buffer of Arrow's, where they are."""
+    return _integers(buffer, "i", first, count)
+
+
 def _integers(buffer: Any, kind: Literal["i", "q"], first: int, count: int) -> "memoryview[int]":
     return memoryview(buffer).cast("B").cast(kind)[first : first + count]
 

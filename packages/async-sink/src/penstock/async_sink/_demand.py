@@ -23,6 +23,12 @@ class Demand:
         """Let that many entries leave: their time is up."""
         self.entries, self._reason = entries, "time"
 
+    def follow(self, entries: int) -> None:
+        """These were due before, and came to the head as those of their keys before them are settled."""
+        if entries and self.entries == 0:
+            self._reason = "order"
+        self.entries += entries
+
     def stands_behind(self, entries: int) -> None:
         """These came to the head of the buffer; they leave by themselves and must not use up what was demanded."""
         if self.entries:

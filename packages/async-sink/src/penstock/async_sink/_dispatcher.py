@@ -125,9 +125,10 @@ class Dispatcher(Generic[R]):
         if buffer.halves:
             return "bisected"
         fresh = buffer.fresh
+        # Of an empty buffer too: `add` goes by it.
+        self._threshold = min(self._max_batch_size, self._strategy.get_max_batch_size())
         if not fresh:
             return None
-        self._threshold = min(self._max_batch_size, self._strategy.get_max_batch_size())
         if len(fresh) >= self._threshold:
             return "size"
         if fresh.total_size_in_bytes >= self._config.max_batch_size_in_bytes:
@@ -185,14 +186,14 @@ class Dispatcher(Generic[R]):
             return self._launch(batch)
         limit = max(1, min(self._max_batch_size, self._strategy.get_max_batch_size()))
         wrappers, looked_at = self.buffer.take(limit, self._config.max_batch_size_in_bytes, now)
-        self.demand.met(looked_at)
         if self._config.time_to_live is not None:
             wrappers = [wrapper for wrapper in wrappers if not self._expire(wrapper, now)]
-        if not wrappers:
-            return None
         size = total_size_in_bytes(wrappers)
-        if not self._admits(RequestInfo(len(wrappers), size, now)):
+        if wrappers and not self._admits(RequestInfo(len(wrappers), size, now)):
             self.buffer.give_back(wrappers)
+            return None
+        self.demand.met(looked_at)
+        if not wrappers:
             return None
         return self._launch(_batch(wrappers, size, reason, now))
 
@@ -200,15 +201,15 @@ class Dispatcher(Generic[R]):
         fresh = self.buffer.fresh
         while fresh and self._settler.is_expired(fresh.first, now):
             expired = fresh.take(fresh.first.count)
+            self.demand.met(len(expired))
             for wrapper in expired:
                 self._expire(wrapper, now)
-            self.demand.met(len(expired))
 
     def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
         if not self._settler.is_expired(wrapper, now):
             return False
         self.held.hold_terminal([wrapper])
-        self.buffer.release_keys([wrapper])
+        self.demand.follow(self.buffer.release_keys([wrapper]))
         self.expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
         return True
 
@@ -259,8 +260,7 @@ class Dispatcher(Generic[R]):
         self.held.hold_terminal(terminated)
         self.held.forget(settlement.accepted, settlement.accepted_bytes)
         if self.buffer.keeps_keys:
-            self.buffer.release_keys(fall_apart(settlement.acknowledged))
-            self.buffer.release_keys(terminated)
+            self.demand.follow(self.buffer.release_keys([*fall_apart(settlement.acknowledged), *terminated]))
         self._strategy.register_completed_request(
             ResultInfo(
                 failed_messages=len(failures),

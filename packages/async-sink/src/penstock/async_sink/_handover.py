@@ -39,6 +39,8 @@ class Handover(Generic[R]):
         self._dispatcher = dispatcher
         self._telemetry = telemetry
         self._terminal = terminal
+        # A handler without the attribute gets each record in a call of its own, which any handler can take.
+        self._takes_many = bool(getattr(terminal, "takes_many", False))
         self._tasks = tasks
         self._ended = ended
 
@@ -64,7 +66,7 @@ class Handover(Generic[R]):
             self.keep([each.wrapper for each in orphans])
             return RecordsRejectedError([_rejected(each) for each in orphans])
         error: BaseException | None = None
-        for group in [orphans] if self._terminal.takes_many else [[each] for each in orphans]:
+        for group in [orphans] if self._takes_many else [[each] for each in orphans]:
             if error is None:
                 error = self._hand(self._terminal, group)
             else:

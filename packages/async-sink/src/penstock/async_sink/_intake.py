@@ -80,6 +80,9 @@ class Intake(WriterView[R]):
                 pump.pump()
                 # It may have ended the writer itself: an entry's time was over, and nobody takes it.
                 self._open_pump()
+                if held.has_room(size):
+                    # Its handler took such an entry at once: nothing else would wake this call.
+                    break
                 if limit is not None and pump.now() - began >= limit:
                     raise BufferFullError(held.entries, held.size_in_bytes, limit, reason)
                 await pump.changed.wait()

@@ -32,6 +32,8 @@ class SinkMetrics:
     """Entries that the terminal record handler has taken."""
     timed_out: int = 0
     """Requests without an answer in time."""
+    last_failure: str = ""
+    """Code and words of the latest failure of an entry, also of one that was sent again; empty before the first."""
     current_send_time_ms: float = 0.0
     """Milliseconds that the latest request took, whether it succeeded or not (currentSendTime)."""
     max_batch_size: int = 1
@@ -40,9 +42,12 @@ class SinkMetrics:
     """Accepted entries by the number of their submissions."""
     flush_reasons: Counter[str] = field(default_factory=Counter)
     """Requests by why they left: `size`, `bytes`, `time`, `flush`, `retry`, `full` (a caller waited for room), `pace`
-    (shards got new tokens), `bisected` (part of a request that was refused whole)."""
+    (shards got new tokens), `order` (what stood before them with their key was settled), `bisected` (part of a request
+    that was refused whole)."""
     throttled_by_lane: Counter[str] = field(default_factory=Counter)
     """Throttled entries by lane (shard), counted again each time; where the destination names it."""
+    throttled_elsewhere: int = 0
+    """The others: the destination did not name their lane."""
     blocked_seconds: dict[str, float] = field(default_factory=dict)
     """Seconds by reason. Callers that waited for room, each on its own: `buffer_records`, `buffer_bytes`. Requests that
     were due and had to wait: `rate` (the strategy), `requests_in_flight`, `back_off` (strict order)."""

@@ -35,7 +35,7 @@ class _Request(Generic[R]):
     def __init__(
         self,
         batch: Batch[R],
-        span: Span,
+        span: Span | None,
         settle: "Callable[[_Request[R], Outcome], None]",
         limiter: LaneLimiter | None,
     ) -> None:
@@ -46,10 +46,10 @@ class _Request(Generic[R]):
         self.task: asyncio.Task[None] | None = None
 
 
-def _throttled_lanes(outcome: Outcome) -> Counter[str]:
+def _throttled_lanes(outcome: Outcome) -> Counter[str] | None:
     lanes = outcome.lanes
-    if not lanes:
-        return Counter()
+    if not lanes or not outcome.failures:
+        return None
     return Counter(lane for each in outcome.failures if each.throttled and (lane := lanes[each.index]) is not None)
 
 
@@ -96,6 +96,7 @@ class RequestPump(Generic[R]):
         self._buffer_timer: Timer | None = None
         self._wake_timer: Timer | None = None
         self._wake_at: float | None = None
+        self._tell_timer: Timer | None = None
         self._closed = False
         self.changed = Signal()
         self.failure: BaseException | None = None
@@ -167,7 +168,7 @@ class RequestPump(Generic[R]):
         self.pump()
 
     def _start(self, batch: Batch[R], now: float) -> None:
-        request = _Request(batch, self._telemetry.start(batch), self._settle, self._dispatcher.lane_limiter)
+        request = _Request(batch, self._telemetry.start(batch, now), self._settle, self._dispatcher.lane_limiter)
         self._requests[request] = None
         request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
         first = batch.first_number
@@ -178,25 +179,27 @@ class RequestPump(Generic[R]):
 
     async def _run(self, request: _Request[R]) -> None:
         handler, entries = request.handler, request.batch.entries
-        with self._telemetry.inside(request.span, request.batch.parts[0].context):
-            try:
-                await self._submit(entries, handler)
-            except asyncio.CancelledError:
-                # Those who cancel it have answered for it, or will on closing; this came from the destination itself.
-                if not (handler.answered or self._closed):
-                    handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
-                raise
-            except Exception as error:
-                if handler.answered:
-                    # The answer stands; the error would be lost without a word.
-                    _logger.warning("%s raised after its answer", self._name, exc_info=error)
-                    return
-                fatal = self._classifier.fatal_error(error)
-                if fatal is not None:
-                    handler.complete_exceptionally(fatal)
-                else:
-                    handler.retry_failures(all_failed(len(entries), code=type(error).__name__, message=str(error)))
+        token = self._telemetry.enter(request.span, request.batch.parts[0].context)
+        try:
+            await self._submit(entries, handler)
+        except asyncio.CancelledError:
+            # Those who cancel it have answered for it, or will on closing; this came from the destination itself.
+            if not (handler.answered or self._closed):
+                handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+            raise
+        except Exception as error:
+            if handler.answered:
+                # The answer stands; the error would be lost without a word.
+                _logger.warning("%s raised after its answer", self._name, exc_info=error)
                 return
+            fatal = self._classifier.fatal_error(error)
+            if fatal is not None:
+                handler.complete_exceptionally(fatal)
+            else:
+                handler.retry_failures(all_failed(len(entries), code=type(error).__name__, message=str(error)))
+            return
+        finally:
+            self._telemetry.leave(token)
         if not handler.answered:
             handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
 
@@ -221,18 +224,27 @@ class RequestPump(Generic[R]):
         settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up, lanes=outcome.lanes)
         error = outcome.error or self._handover.give_up(settlement.terminated, failed=self.failure is not None)
         acknowledged = settlement.acknowledged
+        if outcome.failures and not self._closed:
+            latest = outcome.failures[-1]
+            words = (part for part in (latest.error_code, latest.error_message) if part)
+            self._telemetry.metrics.last_failure = ": ".join(words)
         self._telemetry.end(
             request.span,
-            seconds=now - batch.submitted_at,
+            batch,
+            now,
             acknowledged=acknowledged,
             accepted=settlement.accepted,
             accepted_bytes=settlement.accepted_bytes,
             failed=len(outcome.failures),
-            retried=len(settlement.retried) + len(settlement.spoilt),
+            # What is given up stays for the snapshot: it is not sent again.
+            retried=0 if give_up else len(settlement.retried) + len(settlement.spoilt),
             throttled_lanes=_throttled_lanes(outcome),
             throttled=settlement.throttled,
             error=error,
         )
+        tell_at = self._telemetry.spans.tell_at
+        if tell_at is not None and self._tell_timer is None and not self._closed:
+            self._tell_timer = self._clock.call_at(tell_at, self._tell)
         for part in acknowledged:
             if part.listener is not None:
                 _acknowledge(part.listener, part)
@@ -240,6 +252,10 @@ class RequestPump(Generic[R]):
             self.fail(error)
         self.pump()
         self.changed.notify()
+
+    def _tell(self) -> None:
+        self._tell_timer = None
+        self._telemetry.spans.tell()
 
     def _handed_over(self, error: BaseException | None) -> None:
         if error is not None:
@@ -276,11 +292,18 @@ class RequestPump(Generic[R]):
         self._disarm()
         if self._wake_timer is not None:
             self._wake_timer.cancel()
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+            self._tell_timer = None
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._handover.keep(list(self._dispatcher.held.terminal))
-        for request in list(self._requests):
-            request.handler.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
-        self.changed.notify()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            # Also when this is cancelled: the snapshot is to hold what was in flight.
+            self._handover.keep(list(self._dispatcher.held.terminal))
+            for request in list(self._requests):
+                request.handler.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
+            self._telemetry.spans.tell()
+            self.changed.notify()

@@ -98,7 +98,14 @@ class ResultHandler(Generic[R]):
 
     def complete_exceptionally(self, error: BaseException) -> None:
         """End the writer: its caller gets the error. The entries stay in the snapshot."""
-        self._answer(Outcome(all_failed(self._batch.size), error))
+        # An error of a service has its own code and words; the entries' history is to have them.
+        code, message = getattr(error, "code", None), getattr(error, "message", None)
+        failures = all_failed(
+            self._batch.size,
+            code=code if isinstance(code, str) else type(error).__name__,
+            message=message if isinstance(message, str) else str(error),
+        )
+        self._answer(Outcome(failures, error))
 
     def _answer(self, outcome: Outcome) -> None:
         if not self._answered:

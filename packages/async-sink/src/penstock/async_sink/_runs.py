@@ -27,8 +27,8 @@ class Rows(Protocol[R]):
     def entries(self, start: int, end: int) -> list[R]:
         """The entries of some rows."""
 
-    def cut(self, start: int, end: int) -> Self:
-        """Some rows that keep nothing of the others in memory."""
+    def cut(self, start: int, end: int) -> "Rows[R]":
+        """Some rows, which keep little more than themselves in memory."""
 
 
 class EntryRows(Generic[R]):
@@ -88,6 +88,16 @@ class EntryRun(Generic[R]):
         self.index = index
         self.written_at = written_at
         self.attempts = 0
+
+    @property
+    def rows(self) -> Rows[R]:
+        """The rows, of which `count` from `start` on are its own."""
+        return self._rows
+
+    @property
+    def start(self) -> int:
+        """Its first row."""
+        return self._start
 
     @property
     def size_in_bytes(self) -> int:

@@ -25,7 +25,7 @@ from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.async_sink._terminal import TerminalRecordHandler
-from penstock.async_sink.errors import RecordTooLargeError
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
@@ -91,6 +91,8 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
             key_of=self.get_order_key,
             requests_are_atomic=self.requests_are_atomic,
         )
+        keeps_keys = self._dispatcher.buffer.keeps_keys
+        self._size_of = self._size_with_key if keeps_keys else self.get_size_in_bytes
         self.restore(initial_states)
 
     @abstractmethod
@@ -112,6 +114,17 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         """
         key: Hashable = entry.partition_key  # type: ignore[attr-defined]  # as the docstring says
         return key
+
+    def _size_with_key(self, entry: R) -> int:
+        size = self.get_size_in_bytes(entry)
+        key = self.get_order_key(entry)
+        try:
+            hash(key)
+        except TypeError as error:
+            # Now: on its way out of the buffer there is nobody to tell.
+            reason = f"the key of its order cannot be compared ({error}): it is to be a string, a number or a tuple"
+            raise InvalidRecordError(self._records_written, reason) from error
+        return size
 
     async def open_destination(self) -> None:
         """Open what requests need, such as a connection pool. Called once."""
@@ -177,7 +190,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         """
         pump = self._open_pump()
         entry = self._apply(element, self)
-        size = self.get_size_in_bytes(entry)
+        size = self._size_of(entry)
         if size > self._config.max_record_size_in_bytes:
             raise RecordTooLargeError(self._records_written, size, self._config.max_record_size_in_bytes)
         dispatcher = self._dispatcher
@@ -213,7 +226,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
 
     async def _write_part(self, entries: Sequence[Any], listener: EntryListener | None, first_index: int) -> None:
         self._open_pump()
-        if sizes := self._sizes(entries, self.get_size_in_bytes):
+        if sizes := self._sizes(entries, self._size_of):
             await self._write_entries(entries, sizes, listener=listener, first_index=first_index)
             return
         # One of them cannot be written: `write` says which, when those before it are written.
@@ -241,6 +254,8 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
                     self._open_pump()
             finally:
                 dispatcher.demand.draining -= 1
+                # The caller's own span may end now, and with it what tells of these requests.
+                self._telemetry.spans.tell()
             return
         dispatcher.demand.suspended += 1
         try:
@@ -285,7 +300,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
             for entry, _ in state.entries:
                 number = self._records_written + len(wrappers)
                 # Measured again: the limit, or the measure, may be another one now.
-                size = self.get_size_in_bytes(entry)
+                size = self._size_of(entry)
                 if size > self._config.max_record_size_in_bytes:
                     raise RecordTooLargeError(number, size, self._config.max_record_size_in_bytes)
                 wrappers.append(

@@ -29,7 +29,10 @@ class SinkError(Exception):
 
 
 class SinkOptionError(SinkError, ValueError):
-    """An option is out of range or contradicts another. `option` names it, `reason` says what is wrong."""
+    """An option is out of range or contradicts another. `option` names it, `reason` says what is wrong.
+
+    Cure: Correct the option that is named; `reason` says which values it takes.
+    """
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")
@@ -38,7 +41,10 @@ class SinkOptionError(SinkError, ValueError):
 
 
 class RecordError(SinkError, ValueError):
-    """A record cannot be written as it is. `record_number` counts the writer's records from zero."""
+    """A record cannot be written as it is. `record_number` counts the writer's records from zero.
+
+    Cure: Correct or drop the record that is named.
+    """
 
     def __init__(self, record_number: int, reason: str) -> None:
         super().__init__(f"record {record_number}: {reason}")
@@ -47,7 +53,10 @@ class RecordError(SinkError, ValueError):
 
 
 class RecordTooLargeError(RecordError):
-    """A record is larger than the destination takes."""
+    """A record is larger than the destination takes.
+
+    Cure: Split or compress the record, or put what is large into a store and write its address.
+    """
 
     def __init__(self, record_number: int, size_in_bytes: int, limit_in_bytes: int) -> None:
         reason = f"its size is {size_in_bytes} bytes, the largest allowed is {limit_in_bytes}"
@@ -57,7 +66,10 @@ class RecordTooLargeError(RecordError):
 
 
 class InvalidRecordError(RecordError):
-    """A field of a record breaks a rule of the destination."""
+    """A field of a record breaks a rule of the destination.
+
+    Cure: Correct the field that is named, such as an empty partition key.
+    """
 
 
 @dataclass(frozen=True)
@@ -79,7 +91,11 @@ class RejectedRecord:
 
 
 class RecordsRejectedError(SinkError):
-    """The destination refused records for good. `records` names each."""
+    """The destination refused records for good. `records` names each.
+
+    Cure: Look at the destination's words. Correct the records, or give a terminal handler (from Spark:
+    `deadLetterPath`) that puts them aside.
+    """
 
     def __init__(self, records: Sequence[RejectedRecord]) -> None:
         more = f", and {len(records) - 1} more" if len(records) > 1 else ""
@@ -91,6 +107,9 @@ class DestinationError(SinkError):
     """The destination refused a whole request for good: trying again gives the same.
 
     `first_record_number` is the first record of the request; its records stay in the writer's snapshot.
+
+    Cure: Follow `code`: a name, a region, credentials or a permission is wrong. Nothing is lost by trying again after
+    that.
     """
 
     def __init__(
@@ -110,6 +129,9 @@ class BufferFullError(SinkError):
 
     `held_entries` and `held_bytes` are what the writer holds, `reason` is the limit that was reached: `records` or
     `bytes`.
+
+    Cure: Write more slowly, wait longer (`max_block_time`), or give the writer more room; if the destination throttles,
+    give it more shards.
     """
 
     def __init__(self, held_entries: int, held_bytes: int, waited_seconds: float, reason: str) -> None:
@@ -124,7 +146,11 @@ class BufferFullError(SinkError):
 
 
 class RequestTimeoutError(SinkError):
-    """A request got no answer in time, and time-outs are set to fail."""
+    """A request got no answer in time, and time-outs are set to fail.
+
+    Cure: Look at the network and the endpoint; raise `request_timeout`, or leave `fail_on_timeout` off so that entries
+    are sent again.
+    """
 
     def __init__(self, timeout_seconds: float, entries: int, first_record_number: int) -> None:
         super().__init__(
@@ -136,7 +162,11 @@ class RequestTimeoutError(SinkError):
 
 
 class UnansweredRequestError(SinkError):
-    """A writer's `submit_request_entries` returned without calling its result handler."""
+    """A writer's `submit_request_entries` returned without calling its result handler.
+
+    Cure: A bug of the writer that is named: call `complete`, `retry_for_entries` or `complete_exceptionally` on each
+    path.
+    """
 
     def __init__(self, writer: str, entries: int) -> None:
         super().__init__(f"{writer}.submit_request_entries returned without an answer for {entries} entries")
@@ -145,7 +175,10 @@ class UnansweredRequestError(SinkError):
 
 
 class WriterClosedError(SinkError):
-    """The writer was used outside of its `async with` block."""
+    """The writer was used outside of its `async with` block.
+
+    Cure: Write inside of the `async with` block; after an error make a new writer, from the snapshot if one was taken.
+    """
 
     def __init__(self, writer: str) -> None:
         super().__init__(f"{writer} is not open: use it inside `async with`")
@@ -153,11 +186,18 @@ class WriterClosedError(SinkError):
 
 
 class StateFormatError(SinkError, ValueError):
-    """Bytes are no state of this sink, or of a version that is not known."""
+    """Bytes are no state of this sink, or of a version that is not known.
+
+    Cure: Give the codec that wrote the state, in that version or a later one; bytes of another origin cannot be read.
+    """
 
 
 class GatewayError(SinkError):
-    """The sink gateway cannot be used, or gave up. `code` is the name of the gRPC status."""
+    """The sink gateway cannot be used, or gave up. `code` is the name of the gRPC status.
+
+    Cure: Look at `code`: UNAVAILABLE means that nobody answers at the endpoint, UNAUTHENTICATED that the token is
+    wrong; the gateway's log has the rest.
+    """
 
     def __init__(self, endpoint: str, code: str, message: str) -> None:
         super().__init__(f"sink gateway {endpoint}: {code}: {message}")
@@ -167,7 +207,10 @@ class GatewayError(SinkError):
 
 
 class GatewayDrainingError(SinkError):
-    """The gateway is ending: the batches that it accepted are written, the others go elsewhere."""
+    """The gateway is ending: the batches that it accepted are written, the others go elsewhere.
+
+    Cure: Send the batch again to the gateway that takes its place; clients of this package do so by themselves.
+    """
 
     def __init__(self, destination: str) -> None:
         super().__init__(f"the gateway is draining; send batches for {destination} again to its successor")
@@ -175,7 +218,10 @@ class GatewayDrainingError(SinkError):
 
 
 class GatewayProtocolError(SinkError):
-    """A client broke the gateway's contract. `reason` says how."""
+    """A client broke the gateway's contract. `reason` says how.
+
+    Cure: Let client and gateway be of one version; a client of one's own has to begin with `hello`.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -183,11 +229,17 @@ class GatewayProtocolError(SinkError):
 
 
 class CreditExceededError(GatewayProtocolError):
-    """A client sent more than its credits allow."""
+    """A client sent more than its credits allow.
+
+    Cure: Send only what the credits allow, and wait for acknowledgements.
+    """
 
 
 class GatewayStorageError(SinkError):
-    """A durable gateway cannot keep batches: its disk is full, say. What it has acknowledged stays safe."""
+    """A durable gateway cannot keep batches: its disk is full, say. What it has acknowledged stays safe.
+
+    Cure: Make room on the disk of the folder `--durable`; clients are told to wait meanwhile.
+    """
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the gateway cannot keep batches: {reason}")
@@ -195,7 +247,11 @@ class GatewayStorageError(SinkError):
 
 
 class JournalError(SinkError):
-    """The journal of a durable gateway cannot be used: `name` is the file, `offset` the byte."""
+    """The journal of a durable gateway cannot be used: `name` is the file, `offset` the byte.
+
+    Cure: Let one gateway alone use the folder. If the file is damaged, move it away: what it held unwritten is sent
+    again by clients that have no acknowledgement.
+    """
 
     def __init__(self, name: str, offset: int, reason: str) -> None:
         super().__init__(f"{name} {reason} (at byte {offset})")

@@ -11,6 +11,8 @@ AttributeValue = Mapping[str, Any]
 Item = Mapping[str, AttributeValue]
 
 _MAX_DIGITS = 38
+# Powers of ten of the first digit, of the smallest and the largest number.
+_SMALLEST, _LARGEST = -130, 125
 # Python's own context rounds to 28 digits.
 _EXACT = Context(prec=200)
 # What a list or a map costs beyond its content, and each of its elements, by the developer guide.
@@ -19,8 +21,10 @@ _ELEMENT_BYTES = 1
 
 
 def _number(value: Decimal | float) -> str:
-    decimal = value if isinstance(value, Decimal) else Decimal(repr(value))
-    if not decimal.is_finite():
+    # Floats and integers of other libraries are written in ways of their own: numpy's, enumerations.
+    decimal = Decimal(float.__repr__(value)) if isinstance(value, float) else Decimal(value)
+    if not decimal.is_finite() or (decimal and not _SMALLEST <= decimal.adjusted() <= _LARGEST):
+        # The service would refuse it together with the whole request.
         raise ValueError(f"{value!r} is no number that DynamoDB takes")
     if len(decimal.normalize(_EXACT).as_tuple().digits) > _MAX_DIGITS:
         raise ValueError(f"{value!r} has more than {_MAX_DIGITS} digits")

@@ -8,6 +8,7 @@ import pyarrow as pa
 from penstock.async_sink._aws_writer import AwsSinkWriter
 from penstock.async_sink._dynamodb._attributes import key_of
 from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry, size_in_bytes
+from penstock.async_sink._dynamodb._rows import plain_rows
 from penstock.async_sink._dynamodb._wire import encode_request, rounds_of, unprocessed_places
 from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._lookup import look_up, lookup_failed
@@ -69,7 +70,7 @@ class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
             return
         entries, sizes = [], []
         limit = self.config.max_record_size_in_bytes
-        for number, row in enumerate(elements.to_pylist(), start=self.records_written):
+        for number, row in enumerate(plain_rows(elements), start=self.records_written):
             try:
                 entry = DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
                 size = self.get_size_in_bytes(entry)

@@ -15,11 +15,13 @@ from penstock.async_sink._gateway._connection import GatewayConnection
 from penstock.async_sink._gateway._credits import CreditStrategy
 from penstock.async_sink._gateway._kinds import DYNAMODB, FIREHOSE, KINDS, KINESIS, SQS
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+from penstock.async_sink._order import Ordering
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._sqs._sink import sqs_config
 from penstock.async_sink._sqs._writer import SqsEntryWriter
 from penstock.async_sink._state import BufferedRequestState
+from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import SinkOptionError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -141,14 +143,16 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         wait_until_written: bool = False,
         config: AsyncSinkConfig | None = None,
         reconnect_timeout: timedelta = timedelta(minutes=2),
+        terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
         """Describe the gateway at `host:port`, and the destination behind it.
 
         `kind` is `kinesis`, `firehose`, `dynamodb` or `sqs`; `destination` the name or ARN of the stream, the name of
         the delivery stream or table, the URL of the queue. `weight` is the share of turns against other clients';
         writers with one `client_id` share theirs. With a durable gateway, batches are acknowledged when they are on its
-        disk, or with `wait_until_written` when the destination has accepted them.
-        `reconnect_timeout` is how long a gateway may be gone before writers fail.
+        disk, or with `wait_until_written` when the destination has accepted them, as always where an order is kept.
+        `reconnect_timeout` is how long a gateway may be gone before writers fail. `terminal` makes the handler of each
+        writer for records that the gateway could not write for good; without it they end the writer.
         """
         if kind not in _WRITERS:
             raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(_WRITERS)}")
@@ -163,6 +167,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         self._client_id = client_id
         self._config = config or _CONFIGS[kind]()
         self._reconnect_timeout = reconnect_timeout
+        self._terminal = terminal
 
     def create_writer(self) -> AnyRemoteWriter:
         """A writer with an empty buffer and a connection of its own."""
@@ -175,7 +180,8 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
             destination=self._destination,
             client_id=self._client_id or f"{socket.gethostname()}:{os.getpid()}",
             weight=self._weight,
-            wait_until_written=self._wait_until_written,
+            # What is on the gateway's disk may yet fail there, and be overtaken by what was sent after it.
+            wait_until_written=self._wait_until_written or self._config.ordering is not Ordering.NONE,
         )
         return _WRITERS[self._kind](
             self._endpoint,
@@ -184,4 +190,5 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
             config=self._config,
             reconnect_timeout=self._reconnect_timeout,
             initial_states=states,
+            terminal=None if self._terminal is None else self._terminal(),
         )

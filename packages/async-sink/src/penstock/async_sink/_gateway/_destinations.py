@@ -1,11 +1,13 @@
 """The writers that all clients of a gateway share."""
 
 import asyncio
+import contextvars
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from penstock.async_sink._gateway._durable import DurableBatches
 from penstock.async_sink._gateway._feeder import Feeder
@@ -19,7 +21,18 @@ from penstock.async_sink.errors import DestinationError, GatewayProtocolError, S
 AnySink = AsyncSinkBase[Any, Any]
 AnyWriter = AsyncSinkWriter[Any, Any]
 _RETRY_SECONDS = 10.0
+# Numbers of `SinkMetrics` that only grow, and that the contract has by the same names.
+_COUNTED: Final = ("records_out", "bytes_out", "throttled", "rejected", "expired", "dead_lettered", "retried")
 _logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the writers of a destination have counted since the gateway's start."""
+
+    numbers: Counter[str] = field(default_factory=Counter)
+    """By their names in the contract."""
+    last_failure: str = ""
 
 
 @dataclass
@@ -32,6 +45,8 @@ class SharedDestination:
     feeder: Feeder
     durable: DurableBatches | None
     orphanage: Orphanage
+    before: Counted = field(default_factory=Counted)
+    """By the writers that failed before."""
     clients: int = field(default=0)
     """Clients that are connected."""
 
@@ -44,6 +59,17 @@ class SharedDestination:
             yield
         finally:
             self.clients -= 1
+
+    def counted(self) -> Counted:
+        """By all of its writers."""
+        metrics = self.writer.metrics
+        numbers = self.before.numbers + Counter({name: getattr(metrics, name) for name in _COUNTED})
+        return Counted(numbers, metrics.last_failure or self.before.last_failure)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether it has batches of the journal in hand."""
+        return self.durable is not None and self.durable.in_hand > 0
 
     @property
     def failure(self) -> BaseException | None:
@@ -69,7 +95,8 @@ class SharedDestinations:
         self._make_sink: dict[str, Callable[[str], AnySink]] = {KINESIS: make_sink, **(others or {})}
         self.journal = journal
         self._open: dict[tuple[str, str], SharedDestination] = {}
-        self._opening = asyncio.Lock()
+        self._opening: dict[tuple[str, str], asyncio.Task[SharedDestination]] = {}
+        self._counted: dict[tuple[str, str], Counted] = {}
         self._resuming: asyncio.Task[None] | None = None
 
     async def get(self, kind: str, name: str) -> SharedDestination:
@@ -82,16 +109,31 @@ class SharedDestinations:
         if kind not in self._make_sink or not name:
             known = ", ".join(sorted(self._make_sink))
             raise GatewayProtocolError(f"no destination {name!r} of kind {kind!r}; known: {known}, and a name")
-        async with self._opening:
-            found = self._open.get((kind, name))
-            if found is not None and found.failure is None:
-                return found
-            if found is not None:
-                del self._open[kind, name]
-                await self._close(found)
-            return await self._open_one(kind, name)
+        found = self._open.get((kind, name))
+        if found is not None and found.failure is None:
+            return found
+        opening = self._opening.get((kind, name))
+        if opening is None:
+            # Not in the trace of the client that comes first: what is opened here serves all.
+            opening = asyncio.create_task(
+                self._open_anew(kind, name), name=f"gateway opens {kind} {name}", context=contextvars.Context()
+            )
+            self._opening[kind, name] = opening
+            opening.add_done_callback(lambda opened: self._opened(kind, name, opened))
+        # Not ended with a client that breaks off: others wait for it, and it has batches of the journal in hand.
+        return await asyncio.shield(opening)
 
-    async def _open_one(self, kind: str, name: str) -> SharedDestination:
+    def _opened(self, kind: str, name: str, opened: asyncio.Task[SharedDestination]) -> None:
+        del self._opening[kind, name]
+        if not opened.cancelled():
+            # Whoever waits is told; perhaps nobody does any more.
+            opened.exception()
+
+    async def _open_anew(self, kind: str, name: str) -> SharedDestination:
+        failed = self._open.pop((kind, name), None)
+        if failed is not None:
+            await self._close(failed)
+            self._counted[kind, name] = failed.counted()
         try:
             writer = self._make_sink[kind](name).create_writer()
             await writer.__aenter__()
@@ -104,9 +146,15 @@ class SharedDestinations:
         feeder.open()
         orphanage = Orphanage()
         durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder, orphanage)
-        destination = self._open[kind, name] = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage)
-        if durable is not None:
-            await durable.resume()
+        before = self._counted.get((kind, name), Counted())
+        destination = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage, before)
+        try:
+            if durable is not None:
+                await durable.resume()
+        except BaseException:
+            await self._close(destination)
+            raise
+        self._open[kind, name] = destination
         return destination
 
     def resume(self) -> None:
@@ -116,9 +164,13 @@ class SharedDestinations:
 
     async def _resume(self, journal: Journal) -> None:
         while True:
-            for kind, name in journal.destinations():
+            # A destination that failed keeps its batches until it is opened anew, for which no client may ever come.
+            failed = {key for key, shared in self._open.items() if shared.failure is not None and shared.has_batches}
+            for kind, name in sorted({*journal.destinations(), *failed}):
                 try:
-                    await self.get(kind, name)
+                    shared = await self.get(kind, name)
+                    if shared.durable is not None:
+                        await shared.durable.resume()
                 except Exception as error:
                     _logger.warning("batches for %s %s have to wait: %s", kind, name, error)
             await asyncio.sleep(_RETRY_SECONDS)
@@ -129,9 +181,12 @@ class SharedDestinations:
 
     async def close(self, timeout_seconds: float) -> None:
         """Write what is accepted, for that long at most, and close the writers and the journal."""
+        tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
         if self._resuming is not None:
-            self._resuming.cancel()
-            await asyncio.gather(self._resuming, return_exceptions=True)
+            tasks.append(self._resuming)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         destinations, self._open = self.all(), {}
         await asyncio.gather(*(self._finish(each, timeout_seconds) for each in destinations))
         if self.journal is not None:

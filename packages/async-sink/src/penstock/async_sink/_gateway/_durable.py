@@ -25,6 +25,13 @@ class DurableBatches:
         self._feeder = feeder
         self._orphanage = orphanage
         self._in_hand: set[int] = set()
+        self._released = False
+        self._told = False
+
+    @property
+    def in_hand(self) -> int:
+        """Batches that are kept for this opening of the destination, and not settled."""
+        return len(self._in_hand)
 
     async def keep(self, client_id: str, weight: int, batch: pb.Batch) -> int:
         """Write an accepted batch to the journal; returns its sequence.
@@ -34,7 +41,11 @@ class DurableBatches:
         """
         content = batch.SerializeToString()
         sequence = await self._journal.append(self._kind.name, self._name, client_id, weight, content)
-        self._in_hand.add(sequence)
+        if self._released:
+            # Closed meanwhile: its next opening writes the batch.
+            self._journal.release(sequence)
+        else:
+            self._in_hand.add(sequence)
         return sequence
 
     def settled(self, sequence: int, client_id: str, batch: pb.Batch, tracker: BatchTracker) -> None:
@@ -46,9 +57,13 @@ class DurableBatches:
         self._journal.settle(sequence)
 
     async def resume(self) -> None:
-        """Queue what the journal holds for the destination, ahead of what clients send now."""
-        for record in await asyncio.to_thread(self._journal.pending, self._kind.name, self._name):
-            self._in_hand.add(record.sequence)
+        """Queue what the journal holds for the destination and nobody has in hand."""
+        records = await asyncio.to_thread(self._journal.pending, self._kind.name, self._name)
+        self._in_hand.update(record.sequence for record in records)
+        if self._released:
+            self.release()
+            return
+        for record in records:
             batch = pb.Batch.FromString(record.batch)
             entries = [self._kind.from_message(entry, index) for index, entry in enumerate(batch.entries)]
             size = sum(map(self._kind.size_in_bytes, entries))
@@ -68,10 +83,13 @@ class DurableBatches:
 
     def _abandoned(self, error: BaseException) -> None:
         self._orphanage.abandon()
-        _logger.warning("batches for %s %s stay in the journal: %s", self._kind.name, self._name, error)
+        if not self._told:
+            self._told = True
+            _logger.warning("batches for %s %s stay in the journal: %s", self._kind.name, self._name, error)
 
     def release(self) -> None:
         """The destination is closed: what is not settled waits for its next opening."""
+        self._released = True
         for sequence in self._in_hand:
             self._journal.release(sequence)
         self._in_hand.clear()

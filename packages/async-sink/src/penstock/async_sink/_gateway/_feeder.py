@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+from opentelemetry import context as otel_context
+
 from penstock.async_sink._entries import EntryFailure
 from penstock.async_sink._gateway._session import BatchTracker
 from penstock.async_sink._gateway._turns import FairTurns
 from penstock.async_sink._signal import Signal
 from penstock.async_sink._writer import AsyncSinkWriter
-from penstock.async_sink.errors import SinkError
+from penstock.async_sink.errors import GatewayDrainingError, RecordError
 
 # A turn is worth a tenth of a request: clients share requests, and nobody waits for others' whole batches.
 _TURNS_PER_REQUEST = 10
@@ -21,6 +23,7 @@ class _Slice:
     def __init__(self, entries: Sequence[Any], offset: int, tracker: BatchTracker, settled: Signal) -> None:
         self.entries = entries
         self.tracker = tracker
+        self.context = otel_context.get_current()
         self._offset = offset
         self._settled = settled
 
@@ -51,6 +54,7 @@ class Feeder:
         self._enough_entries = max(2 * config.max_batch_size, config.max_buffered_requests // 4)
         self._changed = Signal()
         self._settled = Signal()
+        self._taken: _Slice | None = None
         self._task: asyncio.Task[None] | None = None
         self.queued_entries = 0
         self.failure: BaseException | None = None
@@ -92,25 +96,56 @@ class Feeder:
                 await self._changed.wait()
             while self._writer.buffered_entries >= self._enough_entries and self._writer.failure is None:
                 await self._settled.wait()
-            taken = self._turns.take()
+            self._taken = taken = self._turns.take()
+            # The spans of requests are told in the trace of the client that wrote them.
+            token = otel_context.attach(taken.context)
             try:
-                await self._writer.write_many(taken.entries, listener=taken)
-            except SinkError as error:
-                self._fail(error, taken)
+                await self._hand_over(taken)
+            except Exception as error:
+                self._fail(error)
+                # What it has already would be forgotten when the destination is opened anew.
+                self._writer.fail(error)
                 return
+            finally:
+                otel_context.detach(token)
+            self._taken = None
             self.queued_entries -= len(taken.entries)
             if not self.queued_entries:
                 self._changed.notify()
 
-    def _fail(self, error: BaseException, taken: _Slice) -> None:
+    async def _hand_over(self, taken: _Slice) -> None:
+        first = self._writer.records_written
+        try:
+            await self._writer.write_many(taken.entries, listener=taken)
+        except RecordError:
+            # The writer knows more of its destination than the contract does. One entry must not end all clients.
+            for index in range(self._writer.records_written - first, len(taken.entries)):
+                await self._hand_over_one(taken, index)
+
+    async def _hand_over_one(self, taken: _Slice, index: int) -> None:
+        try:
+            await self._writer.write(taken.entries[index], listener=taken, index=index)
+        except RecordError as error:
+            if self._writer.failure is not None:
+                raise
+            failure = EntryFailure(index, type(error).__name__, error.reason, throttled=False, final=True)
+            taken.rejected(index, 1, failure)
+
+    def _fail(self, error: BaseException) -> None:
         self.failure = error
-        for each in (taken, *self._turns.clear()):
-            each.abandoned(error)
+        left = [*self._turns.clear()] if self._taken is None else [self._taken, *self._turns.clear()]
+        for tracker in dict.fromkeys(each.tracker for each in left):
+            tracker.abandoned(error)
         self._changed.notify()
 
     async def close(self) -> None:
-        """End without handing over what waits."""
+        """End without handing over what waits; what is added from now on is sent elsewhere."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+        gone = GatewayDrainingError(self._writer.destination)
+        if self.failure is None:
+            self._fail(self._writer.failure or gone)
+        # Streams that were opened before may go on: the destination of their next batch may have been opened anew.
+        self.failure = gone

@@ -3,6 +3,8 @@
 import asyncio
 import logging
 import os
+import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -40,6 +42,7 @@ class Journal:
         self._next_sequence = self._files.next_sequence
         # Being written, or settled and not yet forgotten.
         self._in_hand: set[int] = set()
+        self._giving_out = threading.Lock()
         self._waiting: list[tuple[AcceptedBatch, asyncio.Future[None]]] = []
         self._settled: list[int] = []
         self._rejected: list[str] = []
@@ -52,6 +55,10 @@ class Journal:
         """Batches that are accepted and not settled."""
         return len(self._files.places)
 
+    def pending_by_destination(self) -> Counter[tuple[str, str]]:
+        """Batches that are accepted and not settled, by (kind, name) of their destination."""
+        return Counter((place.kind, place.destination) for place in list(self._files.places.values()))
+
     def destinations(self) -> list[tuple[str, str]]:
         """(kind, name) of the destinations with pending batches that nobody has in hand."""
         places = list(self._files.places.items())
@@ -59,13 +66,15 @@ class Journal:
 
     def pending(self, kind: str, destination: str) -> list[AcceptedBatch]:
         """Batches of a destination that nobody has in hand, in the order of acceptance; now the caller has. Blocks."""
-        wanted = [
-            number
-            for number, place in sorted(self._files.places.items())
-            if (place.kind, place.destination) == (kind, destination) and number not in self._in_hand
-        ]
-        found = self._files.read(wanted)
-        self._in_hand.update(wanted)
+        # Two callers at once must not both have a batch.
+        with self._giving_out:
+            wanted = [
+                number
+                for number, place in sorted(self._files.places.items())
+                if (place.kind, place.destination) == (kind, destination) and number not in self._in_hand
+            ]
+            found = self._files.read(wanted)
+            self._in_hand.update(wanted)
         return found
 
     def release(self, sequence: int) -> None:
@@ -91,6 +100,14 @@ class Journal:
         except GatewayStorageError:
             self._in_hand.discard(record.sequence)
             raise
+        except asyncio.CancelledError:
+            # Its client broke off without an acknowledgement: nobody would ever take what is on disk then.
+            if (record, written) in self._waiting:
+                self._waiting.remove((record, written))
+                self._in_hand.discard(record.sequence)
+            else:
+                self.settle(record.sequence)
+            raise
         return record.sequence
 
     def settle(self, sequence: int) -> None:
@@ -114,6 +131,8 @@ class Journal:
             self._wake.clear()
             await self._write_group()
             if self._closed and not self._waiting:
+                # Once more, for what was settled meanwhile.
+                await self._write_group()
                 return
 
     async def _write_group(self) -> None:

@@ -149,7 +149,7 @@ class JournalFiles:
             place = self.places[sequence]
             with place.segment.path.open("rb") as file:
                 file.seek(place.offset)
-                record = decode(file.read(place.length))
+                record = decode(file.read(place.length), str(place.segment.path), place.offset)
             assert isinstance(record, AcceptedBatch)
             assert record.sequence == sequence
             yield record
@@ -177,7 +177,7 @@ class JournalFiles:
             self._forget(sequence)
         try:
             self._tidy()
-        except OSError as error:
+        except (OSError, JournalError) as error:
             _logger.warning("the journal in %s cannot be tidied up: %s", self._folder, error)
 
     def _append(self, content: bytes) -> None:

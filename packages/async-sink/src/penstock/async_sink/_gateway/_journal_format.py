@@ -51,9 +51,16 @@ def encode(record: Record) -> bytes:
     return head + zlib.crc32(head).to_bytes(4, "little") + payload
 
 
-def decode(framed: bytes) -> Record:
-    """The record of a frame that `scan` has checked."""
-    record: Record = _decoder.decode(framed[_FRAME.size :])
+def decode(framed: bytes, name: str, offset: int) -> Record:
+    """The record of a frame that `scan` has found at that place, read again.
+
+    Raises:
+        JournalError: the file was damaged since.
+    """
+    payload = framed[_FRAME.size :]
+    if len(framed) < _FRAME.size or zlib.crc32(payload) != _FRAME.unpack_from(framed)[1]:
+        raise JournalError(name, offset, "is damaged: a checksum is wrong")
+    record: Record = _decoder.decode(payload)
     return record
 
 
@@ -64,6 +71,9 @@ def scan(content: bytes, name: str) -> Iterator[tuple[int, int, Record]]:
         JournalError: the file is damaged, no journal, or of a version that is not known.
     """
     if len(content) < len(HEADER) and HEADER.startswith(content):
+        return
+    if not content[: len(HEADER)].strip(b"\0") and not content.strip(b"\0"):
+        # Nothing of it reached the disk before the power went.
         return
     if content[:4] != HEADER[:4]:
         raise JournalError(name, 0, "is no journal of a sink gateway")

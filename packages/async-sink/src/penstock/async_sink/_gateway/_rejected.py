@@ -42,8 +42,12 @@ def append_lines(folder: Path, lines: Sequence[str], *, fsync: bool) -> None:
         OSError: it cannot be written; then none of them is in it.
     """
     content = memoryview("".join(lines).encode("ascii"))
-    with (folder / NAME).open("ab", buffering=0) as file:
+    opened = os.open(folder / NAME, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with os.fdopen(opened, "ab", buffering=0) as file:
         size, done = file.seek(0, os.SEEK_END), 0
+        if size and os.pread(opened, 1, size - 1) != b"\n":
+            # A power cut left half a line.
+            content = memoryview(b"\n" + content)
         try:
             while done < len(content):
                 done += file.write(content[done:])

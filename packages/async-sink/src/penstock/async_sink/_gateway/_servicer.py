@@ -1,6 +1,7 @@
 """The gateway's side of the contract."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any, NoReturn
 
@@ -129,6 +130,9 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             raise GatewayDrainingError(name)
 
     async def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
+        if shared.failure is not None:
+            # Before it is on disk: the next opening of the destination is to have it.
+            raise shared.failure
         entries, size = entries_of(batch, shared.kind, shared.writer.config.max_record_size_in_bytes)
         weight = min(max(1, hello.weight), self._max_weight)
         if shared.durable is None:
@@ -167,12 +171,17 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
     ) -> pb.StatsResponse:
         """Numbers about the destinations."""
         journal = self._destinations.journal
-        pending = 0 if journal is None else journal.pending_batches
-        return pb.StatsResponse(destinations=[_stats(shared, pending) for shared in self._destinations.all()])
+        pending = Counter[tuple[str, str]]() if journal is None else journal.pending_by_destination()
+        # Those that nobody has written to since the start, or that cannot be opened, have batches on disk all the same.
+        rows = {(kind, name): pb.DestinationStats(kind=kind, destination=name) for kind, name in pending}
+        rows.update({(shared.kind.name, shared.name): _stats(shared) for shared in self._destinations.all()})
+        for key, row in rows.items():
+            row.durable_batches = pending[key]
+        return pb.StatsResponse(destinations=[rows[key] for key in sorted(rows)])
 
 
-def _stats(shared: SharedDestination, durable_batches: int) -> pb.DestinationStats:
-    writer, metrics = shared.writer, shared.writer.metrics
+def _stats(shared: SharedDestination) -> pb.DestinationStats:
+    writer, counted = shared.writer, shared.counted()
     return pb.DestinationStats(
         kind=shared.kind.name,
         destination=shared.name,
@@ -181,11 +190,9 @@ def _stats(shared: SharedDestination, durable_batches: int) -> pb.DestinationSta
         in_flight_messages=writer.in_flight_messages,
         limit_messages=getattr(writer.strategy, "limit", 0),
         buffered_entries=writer.buffered_entries,
-        records_out=metrics.records_out,
-        bytes_out=metrics.bytes_out,
-        throttled=metrics.throttled,
         queued_entries=shared.feeder.queued_entries,
-        durable_batches=durable_batches,
+        last_failure=counted.last_failure,
+        **counted.numbers,
     )
 
 

@@ -8,8 +8,8 @@ from penstock.async_sink._aws_writer import AwsSinkWriter
 from penstock.async_sink._entries import EntryFailure
 from penstock.async_sink._kinesis._aggregate import Aggregate, AggregationConfig, hash_key_of
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry
+from penstock.async_sink._kinesis._put_records import PutRecords, WireFormat
 from penstock.async_sink._kinesis._shard_ranges import ShardRanges
-from penstock.async_sink._kinesis._wire import PutRecordsCodec
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
 from penstock.async_sink._lookup import look_up, lookup_failed
 from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, ErrorKind, JsonClient, classify, error_code
@@ -37,9 +37,10 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
         stream_name: str | None,
         stream_arn: str | None,
         aggregation: AggregationConfig,
+        wire_format: WireFormat | None = None,
         **arguments: Any,
     ) -> None:
-        self._codec = PutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
+        self._put_records = PutRecords(stream_name=stream_name, stream_arn=stream_arn, wire_format=wire_format)
         self._stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
         self._aggregation = aggregation
         self._shards = ShardRanges(())
@@ -83,9 +84,9 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
         for number, aggregates in enumerate(_requests(self._pack(entries, hash_keys, shards))):
             records = [aggregate.to_entry() for aggregate in aggregates]
             try:
-                answer = await client.call_raw("PutRecords", self._codec.encode(records))
-                refused = {failure.index: failure for failure in self._codec.failures(answer, len(records))}
-                went_to = self._codec.shards(answer)
+                answer = await self._put_records.call(client, records)
+                refused = {failure.index: failure for failure in self._put_records.codec.failures(answer, len(records))}
+                went_to = self._put_records.codec.shards(answer)
             except Exception as error:
                 if number == 0 or classify(error) is ErrorKind.FATAL:
                     raise

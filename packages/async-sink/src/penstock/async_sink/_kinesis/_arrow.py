@@ -2,20 +2,31 @@
 
 from array import array
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from operator import attrgetter
+from typing import Any, Self, TypeAlias, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.async_sink._batches import BatchEntries, made
 from penstock.async_sink._columns import ColumnValues, byte_ends, first_row, integers, read_column
+from penstock.async_sink._kinesis._cbor_rows import CborRows
 from penstock.async_sink._kinesis._entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry, check_hash_key
 from penstock.async_sink._kinesis._partition_key import PartitionKey
+from penstock.async_sink._runs import EntryRun
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 
 DATA = "data"
 PARTITION_KEY = "partitionKey"
 EXPLICIT_HASH_KEY = "explicitHashKey"
+_data_of = attrgetter("data")
+_partition_key_of = attrgetter("partition_key")
+_explicit_hash_key_of = attrgetter("explicit_hash_key")
 _KEY_COLUMN = PartitionKey.from_column(PARTITION_KEY)
+
+
+Columns: TypeAlias = tuple[list[bytes], list[str], list[str | None]]
+"""Data, partition keys and explicit hash keys."""
 
 
 class KinesisRows:
@@ -43,11 +54,40 @@ class KinesisRows:
             return list(map(KinesisRequestEntry, data, keys))
         return list(map(KinesisRequestEntry, data, keys, self._hash_keys[start:end]))
 
+    def columns(self, start: int, end: int) -> Columns:
+        """Fields of some rows, without their entries."""
+        hash_keys = [None] * (end - start) if self._hash_keys is None else self._hash_keys[start:end]
+        return self._data.values(start, end), self._keys.values(start, end), list(hash_keys)
+
     def cut(self, start: int, end: int) -> Self:
         """Some rows, copied out of the record batch."""
         hash_keys = None if self._hash_keys is None else self._hash_keys[start:end]
         ends = array("q", self.ends[start : end + 1].tobytes())
         return type(self)(self._data.cut(start, end), self._keys.cut(start, end), hash_keys, ends)
+
+
+def columns_of(entries: Sequence[KinesisRequestEntry]) -> Columns:
+    """The fields of a request's entries; rows of record batches do not become entries for it."""
+    parts = entries.parts if isinstance(entries, BatchEntries) else ()
+    data: list[bytes] = []
+    keys: list[str] = []
+    hash_keys: list[str | None] = []
+    for part in parts:
+        if not isinstance(part, EntryRun) or not isinstance(part.rows, KinesisRows):
+            break
+        more = part.rows.columns(part.start, part.start + part.count)
+        data += more[0]
+        keys += more[1]
+        hash_keys += more[2]
+    else:
+        if parts:
+            return data, keys, hash_keys
+    entries = made(entries)
+    return (
+        list(map(_data_of, entries)),
+        list(map(_partition_key_of, entries)),
+        list(map(_explicit_hash_key_of, entries)),
+    )
 
 
 def check_rows(
@@ -56,8 +96,9 @@ def check_rows(
     first_number: int,
     max_record_size_in_bytes: int,
     partition_key: PartitionKey | None = None,
-) -> KinesisRows:
-    """Check a record batch as a whole.
+    in_cbor: bool = False,
+) -> KinesisRows | CborRows:
+    """Check a record batch as a whole; `in_cbor` says that its rows are to be sent so.
 
     Columns: `data` binary, `partitionKey` string (or what the partition key is made of), and `explicitHashKey` string
     where wanted (null for none).
@@ -82,11 +123,18 @@ def check_rows(
                 check_hash_key(key, first_number + row)
     ends = byte_ends(data, keys)
     _check_sizes(ends, first_number, max_record_size_in_bytes)
-    has_hash_keys = hash_keys is not None and any(key is not None for key in hash_keys)
-    return KinesisRows(ColumnValues(data), ColumnValues(keys), hash_keys if has_hash_keys else None, integers(ends))
+    if hash_keys is not None and all(key is None for key in hash_keys):
+        hash_keys = None
+    if in_cbor:
+        return CborRows(data, keys, hash_keys, integers(ends))
+    return KinesisRows(ColumnValues(data), ColumnValues(keys), hash_keys, integers(ends))
 
 
 def _check_keys(keys: Any, first_number: int) -> None:
+    # Characters are at most bytes: they are counted only where that does not settle it.
+    bounds = cast("Any", pc.min_max(pc.binary_length(keys))).as_py()
+    if bounds["min"] >= 1 and bounds["max"] <= MAX_PARTITION_KEY_LENGTH:
+        return
     lengths = pc.utf8_length(keys)
     bounds = cast("Any", pc.min_max(lengths)).as_py()
     if bounds["min"] < 1 or bounds["max"] > MAX_PARTITION_KEY_LENGTH:

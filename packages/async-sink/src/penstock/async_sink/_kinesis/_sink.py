@@ -11,6 +11,7 @@ from penstock.async_sink._kinesis._aggregate import AggregationConfig
 from penstock.async_sink._kinesis._aggregating import AggregatingKinesisWriter
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry
 from penstock.async_sink._kinesis._partition_key import PartitionKey
+from penstock.async_sink._kinesis._put_records import WireFormat
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter, KinesisStreamsWriter
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._state import BufferedRequestState
@@ -68,6 +69,7 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
         partition_key: PartitionKey | None = None,
         aggregation: AggregationConfig | None = None,
         terminal: Callable[[], TerminalRecordHandler] | None = None,
+        wire_format: WireFormat | None = None,
     ) -> None:
         """Describe the stream.
 
@@ -76,12 +78,16 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
         `aggregation` records travel in aggregates of the producer library, which readers take apart; then the default
         limits are those of `kinesis_aggregation_config`. `terminal` makes the handler of each writer for records that
         cannot be written; without it they end the writer.
+        `wire_format` is that of requests, `cbor` or `json`; the default is CBOR for the service's own endpoints, and
+        JSON for others, which may not speak CBOR.
         """
         if (stream_name is None) == (stream_arn is None):
             raise SinkOptionError("stream_name", "give either a stream name or a stream ARN")
         for name, given in (("stream_name", stream_name), ("stream_arn", stream_arn)):
             if given == "":
                 raise SinkOptionError(name, "must not be empty")
+        if wire_format not in (None, "cbor", "json"):
+            raise SinkOptionError("wire_format", f"{wire_format!r} is none; give cbor or json")
         if aggregation is None and config is not None:
             check_service_limits(config, max_batch_size=500, max_batch_size_in_bytes=10 * MEBIBYTE)
         self._aws = aws
@@ -93,6 +99,7 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
         self._converter = converter
         self._partition_key = partition_key
         self._terminal = terminal
+        self._wire_format = wire_format
 
     def create_writer(self) -> KinesisEntryWriter:
         """A writer with an empty buffer, an own connection pool and an own rate limit."""
@@ -103,6 +110,7 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
         arguments: dict[str, Any] = {
             "stream_name": self._stream_name,
             "stream_arn": self._stream_arn,
+            "wire_format": self._wire_format,
             "config": self._config,
             "strategy": self._strategy(self._config),
             "converter": self._converter,

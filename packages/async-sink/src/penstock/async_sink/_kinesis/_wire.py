@@ -1,15 +1,17 @@
-"""PutRecords on the wire: JSON out, and only what failed in."""
+"""PutRecords on the wire: JSON or CBOR out, and only what failed in."""
 
 import re
 from collections.abc import Sequence
 from operator import attrgetter
+from typing import ClassVar
 
 import msgspec
 import pybase64
 
 from penstock.async_sink._entries import EntryFailure
+from penstock.async_sink._kinesis._cbor import is_success_in_cbor
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry
-from penstock.aws import ErrorKind, classify_code
+from penstock.aws import ErrorKind, as_json, classify_code
 
 # Up to about this many bytes a record, msgspec's own base64 is faster than a call per record to the SIMD one.
 _SIMD_WORTHWHILE_BYTES = 200
@@ -41,6 +43,15 @@ class _Results(msgspec.Struct):
     records: list[_Result] = msgspec.field(name="Records")
 
 
+def _json_strings(texts: list[str]) -> list[bytes]:
+    """What stands between the quotation marks of each."""
+    together = _encoder.encode(texts)
+    if b'\\"' in together:
+        # One that ends in a quotation mark and a comma looks like the end of a string before it.
+        return [_encoder.encode(text)[1:-1] for text in texts]
+    return together[2:-2].split(b'","')
+
+
 _data_of = attrgetter("data")
 _partition_key_of = attrgetter("partition_key")
 _explicit_hash_key_of = attrgetter("explicit_hash_key")
@@ -50,7 +61,10 @@ _results_decoder = msgspec.json.Decoder(_Results)
 
 
 class PutRecordsCodec:
-    """Bodies of PutRecords for one stream."""
+    """Bodies of PutRecords for one stream, in JSON; answers of either format are read."""
+
+    content_type: ClassVar[str | None] = None
+    """Of the bodies; None for the client's own."""
 
     def __init__(self, *, stream_name: str | None, stream_arn: str | None) -> None:
         stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
@@ -75,8 +89,7 @@ class PutRecordsCodec:
         parts[0::4] = [b'"},{"Data":"'] * count
         parts[0] = self._head + b'[{"Data":"'
         parts[1::4] = map(pybase64.b64encode, data)
-        # Within JSON's strings a quotation mark is escaped: these are only between them.
-        parts[3::4] = _encoder.encode(keys)[2:-2].split(b'","')
+        parts[3::4] = _json_strings(keys)
         if any(hash_keys):
             for place, hash_key in enumerate(hash_keys):
                 if hash_key is not None:
@@ -88,9 +101,11 @@ class PutRecordsCodec:
         """The entries that were not accepted, by place; the answer is in the order of the request.
 
         Raises:
-            msgspec.MsgspecError: the answer is not of PutRecords.
-            ValueError: the answer is about another number of records.
+            ValueError: the answer is not of PutRecords, or about another number of records.
         """
+        if is_success_in_cbor(answer):
+            return []
+        answer = as_json(answer)
         if _count_decoder.decode(answer).failed_record_count == 0:
             return []
         results = _results_decoder.decode(answer).records
@@ -111,6 +126,6 @@ class PutRecordsCodec:
         """The shard of each record of the request, accepted or not; None where the answer does not name it.
 
         Raises:
-            msgspec.MsgspecError: the answer is not of PutRecords.
+            ValueError: the answer is not of PutRecords.
         """
-        return [result.shard for result in _results_decoder.decode(answer).records]
+        return [result.shard for result in _results_decoder.decode(as_json(answer)).records]

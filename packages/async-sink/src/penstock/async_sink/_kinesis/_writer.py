@@ -6,14 +6,14 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.async_sink._aws_writer import AwsSinkWriter
-from penstock.async_sink._batches import made
 from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._kinesis._arrow import check_rows
 from penstock.async_sink._kinesis._entry import KinesisRequestEntry, check_entry, size_in_bytes
 from penstock.async_sink._kinesis._partition_key import PartitionKey
-from penstock.async_sink._kinesis._wire import PutRecordsCodec
+from penstock.async_sink._kinesis._put_records import PutRecords, WireFormat
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._writer import AsyncSinkWriter
+from penstock.async_sink.errors import InvalidRecordError
 from penstock.aws import AwsOptions, JsonClient
 
 
@@ -23,6 +23,10 @@ class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
     partition_key: PartitionKey | None = None
     """Where the keys of record batches come from; None for their column `partitionKey`."""
 
+    def _rows_leave_in_cbor(self) -> bool:
+        """Whether rows are best written in CBOR as they come, because they leave so, and as they came."""
+        return False
+
     def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
         """Data and partition key, as the service counts a record.
 
@@ -30,7 +34,11 @@ class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
             InvalidRecordError: a key breaks a rule of PutRecords.
         """
         check_entry(entry, self.records_written)
-        return size_in_bytes(entry)
+        try:
+            return size_in_bytes(entry)
+        except UnicodeEncodeError as error:
+            what = f"its partition key {entry.partition_key!r} is no text: UTF-8 has no halves of surrogate pairs"
+            raise InvalidRecordError(self.records_written, what) from error
 
     async def write_many(
         self, elements: Iterable[Any] | pa.RecordBatch, *, listener: EntryListener | None = None
@@ -54,6 +62,7 @@ class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
             first_number=self.records_written,
             partition_key=self.partition_key,
             max_record_size_in_bytes=self.config.max_record_size_in_bytes,
+            in_cbor=self._rows_leave_in_cbor(),
         )
         await self._write_rows(rows, listener=listener)
 
@@ -64,14 +73,28 @@ class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntry
     SERVICE = "kinesis"
     TARGET_PREFIX = "Kinesis_20131202"
 
-    def __init__(self, aws: AwsOptions, *, stream_name: str | None, stream_arn: str | None, **arguments: Any) -> None:
-        self._codec = PutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
+    def __init__(
+        self,
+        aws: AwsOptions,
+        *,
+        stream_name: str | None,
+        stream_arn: str | None,
+        wire_format: WireFormat | None = None,
+        **arguments: Any,
+    ) -> None:
+        self._put_records = PutRecords(stream_name=stream_name, stream_arn=stream_arn, wire_format=wire_format)
         super().__init__(aws, destination=stream_name or (stream_arn or "").rpartition("/")[2], **arguments)
+
+    def _rows_leave_in_cbor(self) -> bool:
+        """By the endpoint; runs of rows that have keys or lanes to wait for fall apart."""
+        return (
+            self._client is not None and self._put_records.is_in_cbor(self._client) and self._dispatcher.buffer.is_plain
+        )
 
     async def send(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> list[EntryFailure]:
         """Call PutRecords; the answer is in the order of the request."""
-        answer = await client.call_raw("PutRecords", self._codec.encode(made(entries)))
-        return self._codec.failures(answer, len(entries))
+        answer = await self._put_records.call(client, entries)
+        return self._put_records.codec.failures(answer, len(entries))
 
     async def send_and_locate(
         self,
@@ -80,6 +103,6 @@ class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntry
         result_handler: ResultHandler[KinesisRequestEntry],
     ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
         """Call PutRecords; shards are read when a record was refused, or the strategy goes by them already."""
-        answer = await client.call_raw("PutRecords", self._codec.encode(made(entries)))
-        failures = self._codec.failures(answer, len(entries))
-        return failures, self._codec.shards(answer) if failures or result_handler.wants_lanes else ()
+        answer = await self._put_records.call(client, entries)
+        failures = self._put_records.codec.failures(answer, len(entries))
+        return failures, self._put_records.codec.shards(answer) if failures or result_handler.wants_lanes else ()

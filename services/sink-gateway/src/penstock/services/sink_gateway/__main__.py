@@ -3,61 +3,81 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import logging
-import re
 import sys
 from collections.abc import Sequence
 from typing import Final
 
+import grpc
+
 from penstock.async_sink.errors import SinkError
 from penstock.aws import AwsError
-from penstock.rpc import PenstockRpcError, run_service
+from penstock.rpc import ClientSettings, PenstockRpcError, explain_failure, run_service
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.sink_gateway._check import check_settings
 from penstock.services.sink_gateway._serve import gateway_server
 from penstock.services.sink_gateway._settings import PREFIX, GatewaySettings
+from penstock.services.sink_gateway._stats import add_stats_arguments, stats
+from penstock.terminal import ExitCode, Parser, run_command, told_by_flag, with_default
 
 NAME: Final = "penstock-sink"
 
 
-def _told(error: Exception, arguments: argparse.Namespace) -> str:
-    """The error in the words of the command line: an option by its flag and its variable."""
-    option = getattr(error, "option", None)
-    if isinstance(option, str):
-        name = re.sub("[A-Z]", lambda found: "_" + found[0].lower(), option).removeprefix("aws_")
-        if hasattr(arguments, name):
-            reason = str(error).removeprefix(f"{option}: ")
-            return f"--{name.replace('_', '-')} ({PREFIX}_{name.upper()}): {reason}"
-        if isinstance(error, AwsError):
-            # An option of other callers: the reason says what is missing.
-            return str(error).removeprefix(f"{option}: ")
-    return str(error)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command. Returns the exit code: 2 for wrong settings."""
-    parser = argparse.ArgumentParser(
-        prog=NAME,
+def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
+    """Run a command. Returns the exit code: 2 for wrong settings, 3 for a gateway that is not there."""
+    parser: argparse.ArgumentParser = Parser(
+        prog=prog,
         description="One rate-limited sink shared by many clients.",
         epilog="Each flag of serve has an environment variable behind it.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     GatewaySettings.add_arguments(commands.add_parser("serve", help="serve the gateway over gRPC"))
+    add_stats_arguments(commands.add_parser("stats", help="look at the destinations of a gateway that runs"))
     arguments = parser.parse_args(argv)
+    if arguments.command == "stats":
+        return run_command(lambda: _look(arguments, prog))
+    return _serve(arguments, prog)
+
+
+def sink_command(argv: Sequence[str]) -> int:
+    """Look at a gateway's destinations (`penstock sink`); `stats` when no command is named."""
+    return main(with_default(argv, "stats", ("stats", "serve"), takes_words=True), prog="penstock sink")
+
+
+def _look(arguments: argparse.Namespace, prog: str) -> int:
+    try:
+        settings = ClientSettings.from_arguments(arguments, PREFIX)
+        asyncio.run(stats(arguments, settings, sys.stdout))
+    except PenstockRpcError as error:
+        sys.stderr.write(f"{prog}: {error}\n")
+        return ExitCode.USAGE
+    except grpc.aio.AioRpcError as error:
+        told = explain_failure(error, settings, prefix=PREFIX, command=f"{NAME} serve")
+        if told is not None:
+            sys.stderr.write(f"{prog}: {told[0]}\n")
+            return ExitCode.UNREACHABLE if told[1] else ExitCode.FAILED
+        sys.stderr.write(f"{prog}: the gateway answered {error.code().name}: {error.details()}\n")
+        gone = error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
+        return ExitCode.UNREACHABLE if gone else ExitCode.FAILED
+    return ExitCode.OK
+
+
+def _serve(arguments: argparse.Namespace, prog: str) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
         settings = GatewaySettings.from_arguments(arguments)
         check_settings(settings)
         tracing = set_up_tracing(NAME)
     except (PenstockRpcError, AwsError, SinkError) as error:
-        sys.stderr.write(f"{NAME}: {_told(error, arguments)}\n")
-        return 2
+        sys.stderr.write(f"{prog}: {told_by_flag(error, arguments, PREFIX)}\n")
+        return ExitCode.USAGE
     try:
         return run_service(lambda: gateway_server(settings), name=NAME)
     except (SinkError, OSError) as error:
         # The journal's folder: damaged, in use, or not writable.
-        sys.stderr.write(f"{NAME}: {_told(error, arguments)}\n")
-        return 2
+        sys.stderr.write(f"{prog}: {told_by_flag(error, arguments, PREFIX)}\n")
+        return ExitCode.USAGE
     finally:
         if tracing is not None:
             tracing.shutdown()

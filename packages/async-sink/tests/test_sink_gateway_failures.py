@@ -1,0 +1,305 @@
+"""What one client, destination or moment spoils, it spoils for itself alone; gateways with and without a disk."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, Ordering, RemoteSink
+from penstock.async_sink._gateway import _destinations
+from penstock.async_sink.errors import DestinationError, GatewayError, InvalidRecordError, RecordsRejectedError
+from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.rpc import GrpcServer, ServerSettings
+
+CONFIG = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), retry_backoff_base=timedelta(0))
+SECONDS = 10.0
+
+
+class ParticularWriter(FakeWriter):
+    """Knows of its destination what no client can: as a table's key."""
+
+    def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
+        if entry.data == b"keyless":
+            raise InvalidRecordError(self.records_written, "its item has no 'id', which the table's key has")
+        if entry.data == b"unforeseen":
+            raise ZeroDivisionError("of a destination's own")
+        return len(entry.data) + len(entry.partition_key)
+
+
+class FakeSink(AsyncSinkBase[Any, Any]):
+    def __init__(self, fake: FakeDestination) -> None:
+        self.fake = fake
+
+    def create_writer(self) -> Any:
+        return ParticularWriter(self.fake, CONFIG)
+
+    def restore_writer(self, states: Any) -> Any:
+        raise NotImplementedError
+
+
+@asynccontextmanager
+async def running_gateway(
+    fake: FakeDestination, folder: Path | None = None
+) -> AsyncIterator[tuple[str, SharedDestinations]]:
+    destinations = SharedDestinations(lambda _: FakeSink(fake), journal=None if folder is None else Journal(folder))
+    servicer = SinkGatewayServicer(destinations)
+    server = GrpcServer(ServerSettings(drain_seconds=0.2), register=[servicer.add_to], service_names=[SERVICE_NAME])
+    async with server:
+        destinations.resume()
+        yield server.address, destinations
+    await destinations.close(1.0)
+
+
+def remote(address: str, **options: Any) -> RemoteSink:
+    return RemoteSink(address, destination="flights", config=CONFIG, **options)
+
+
+def entry(data: str) -> KinesisRequestEntry:
+    return KinesisRequestEntry(data.encode(), "k")
+
+
+def accepted(fake: FakeDestination) -> list[str]:
+    return [each.data.decode() for each in fake.accepted]
+
+
+def pending(destinations: SharedDestinations) -> int:
+    assert destinations.journal is not None
+    return destinations.journal.pending_batches
+
+
+async def test_a_record_that_only_the_writer_can_refuse_fails_alone() -> None:
+    """Its client learns which it was; the records around it are written, and other clients notice nothing."""
+    fake = FakeDestination()
+    async with running_gateway(fake) as (address, _), remote(address).create_writer() as other:
+        await other.write(entry("other 1"))
+        await other.flush(end_of_input=True)
+        async with remote(address).create_writer() as writer:
+            await writer.write_many([entry("1"), entry("keyless"), entry("2")])
+            with pytest.raises(RecordsRejectedError, match="has no 'id'") as caught:
+                await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
+        assert [record.record_number for record in caught.value.records] == [1]
+        await other.write(entry("other 2"))
+        await asyncio.wait_for(other.flush(end_of_input=True), SECONDS)
+    assert sorted(accepted(fake)) == ["1", "2", "other 1", "other 2"]
+
+
+async def test_an_error_that_nobody_foresaw_is_told_to_everybody_who_waits() -> None:
+    """Also to a client whose batch is in flight: the next opening of the destination would forget it."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    async with running_gateway(fake) as (address, _):
+        writers = [remote(address).create_writer() for _ in range(2)]
+        for writer in writers:
+            await writer.__aenter__()
+        await writers[0].write(entry("1"))
+        await wait_until(lambda: bool(fake.requests))
+        await writers[1].write(entry("unforeseen"))
+        for writer in writers:
+            with pytest.raises(GatewayError):
+                await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
+            await writer.close()
+        async with remote(address).create_writer() as writer:
+            await writer.write(entry("2"))
+            await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
+    assert accepted(fake) == ["2"]
+
+
+async def test_a_record_on_disk_that_the_writer_refuses_does_not_come_back(tmp_path: Path) -> None:
+    """It is kept beside, and its batch is done with: the next opening of the destination does not meet it again."""
+    fake = FakeDestination()
+    async with running_gateway(fake, tmp_path) as (address, destinations):
+        async with remote(address).create_writer() as writer:
+            await writer.write_many([entry("1"), entry("keyless"), entry("2")])
+            await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
+        await wait_until(lambda: pending(destinations) == 0)
+    assert accepted(fake) == ["1", "2"]
+    (line,) = (tmp_path / "rejected.jsonl").read_text().splitlines()
+    assert "has no 'id'" in line
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_client_that_was_idle_when_the_destination_failed_writes_to_the_one_opened_anew(
+    durable: bool, tmp_path: Path
+) -> None:
+    """Its stream is still that of the failed one: it is sent away, and comes again, instead of waiting for ever."""
+    fake = FakeDestination()
+    async with running_gateway(fake, tmp_path if durable else None) as (address, destinations):
+        async with remote(address, wait_until_written=True).create_writer() as idle:
+            await idle.write(entry("idle 1"))
+            await idle.flush(end_of_input=True)
+            fake.script = [fake.explode(DestinationError("flights", "AccessDeniedException", "no"))]
+            async with remote(address, wait_until_written=True).create_writer() as unlucky:
+                await unlucky.write(entry("unlucky"))
+                with pytest.raises(DestinationError):
+                    await unlucky.flush(end_of_input=True)
+            assert idle.failure is None
+            async with remote(address, wait_until_written=True).create_writer() as lucky:
+                await lucky.write(entry("lucky"))
+                await asyncio.wait_for(lucky.flush(end_of_input=True), SECONDS)
+            await idle.write(entry("idle 2"))
+            await asyncio.wait_for(idle.flush(end_of_input=True), SECONDS)
+        if durable:
+            await wait_until(lambda: pending(destinations) == 0)
+    assert {"idle 1", "lucky", "idle 2"} <= set(accepted(fake))
+
+
+async def test_what_waits_for_its_turn_is_told_when_the_destination_is_closed() -> None:
+    """A stream whose batch was never handed to the writer ends as well."""
+    fake = FakeDestination()
+    destinations = SharedDestinations(lambda _: FakeSink(fake))
+    shared = await destinations.get("kinesis", "flights")
+    told: list[BaseException] = []
+    tracker = _Tracker(told)
+    shared.feeder.add("c", [entry("1")] * 200, 400, tracker, weight=1)  # type: ignore[arg-type]  # what it uses of one
+    shared.writer.fail(DestinationError("flights", "AccessDeniedException", "no"))
+    await destinations.get("kinesis", "flights")
+    assert len(told) == 1
+    shared.feeder.add("c", [entry("1")], 2, tracker, weight=1)  # type: ignore[arg-type]  # as above
+    assert len(told) == 2
+    await destinations.close(1.0)
+
+
+class _Tracker:
+    def __init__(self, told: list[BaseException]) -> None:
+        self.abandoned = told.append
+
+
+class SlowWriter(ParticularWriter):
+    opened: asyncio.Event
+
+    async def open_destination(self) -> None:
+        await self.opened.wait()
+
+
+async def test_a_destination_that_is_slow_to_open_holds_up_no_other() -> None:
+    """Looking up a table that does not answer takes a minute: clients of other destinations do not wait for it."""
+    fake, opened = FakeDestination(), asyncio.Event()
+
+    class SlowSink(FakeSink):
+        def create_writer(self) -> Any:
+            writer = SlowWriter(self.fake, CONFIG)
+            writer.opened = opened
+            return writer
+
+    destinations = SharedDestinations(lambda name: SlowSink(fake) if name == "slow" else FakeSink(fake))
+    slow = [asyncio.create_task(destinations.get("kinesis", "slow")) for _ in range(2)]
+    assert (await asyncio.wait_for(destinations.get("kinesis", "fast"), SECONDS)).name == "fast"
+    assert not any(task.done() for task in slow)
+    opened.set()
+    first, second = await asyncio.gather(*slow)
+    assert first is second
+    await destinations.close(1.0)
+
+
+class GatedJournal(Journal):
+    """Gives batches out when it may."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, fsync=False)
+        self.asked, self.gate = threading.Event(), threading.Event()
+
+    def pending(self, kind: str, destination: str) -> Any:
+        self.asked.set()
+        self.gate.wait(SECONDS)
+        return super().pending(kind, destination)
+
+
+def batch(data: str) -> bytes:
+    return pb.Batch(entries=[pb.Entry(data=data.encode(), partition_key="k")]).SerializeToString()
+
+
+async def test_a_client_that_breaks_off_while_a_destination_opens_loses_nothing_of_the_journal(tmp_path: Path) -> None:
+    """What was being read for it is written all the same."""
+    fake, journal = FakeDestination(), GatedJournal(tmp_path)
+    journal.release(await journal.append("kinesis", "flights", "c", 1, batch("1")))
+    destinations = SharedDestinations(lambda _: FakeSink(fake), journal=journal)
+    getting = asyncio.create_task(destinations.get("kinesis", "flights"))
+    await wait_until(journal.asked.is_set)
+    getting.cancel()
+    await asyncio.gather(getting, return_exceptions=True)
+    journal.gate.set()
+    await destinations.get("kinesis", "flights")
+    await wait_until(lambda: accepted(fake) == ["1"])
+    await wait_until(lambda: pending(destinations) == 0)
+    await destinations.close(1.0)
+
+
+async def test_batches_on_disk_are_tried_again_without_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their destination refused them once, when their clients had their acknowledgement and were gone."""
+    monkeypatch.setattr(_destinations, "_RETRY_SECONDS", 0.02)
+    fake = FakeDestination()
+    fake.script = [fake.hold(fake.explode(DestinationError("flights", "ExpiredTokenException", "no")))]
+    async with running_gateway(fake, tmp_path) as (address, destinations):
+        async with remote(address).create_writer() as writer:
+            await writer.write(entry("1"))
+            await writer.flush(end_of_input=True)
+            await wait_until(lambda: bool(fake.requests))
+            closing = asyncio.create_task(writer.close())
+            fake.requests[0].answer.set()
+            await closing
+        await wait_until(lambda: accepted(fake) == ["1"])
+        await wait_until(lambda: pending(destinations) == 0)
+
+
+async def test_each_destination_counts_its_own_batches_on_disk(tmp_path: Path) -> None:
+    """Those of one that is not open are told too."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    journal = Journal(tmp_path, fsync=False)
+    for name in ("a", "b", "b"):
+        await journal.append("kinesis", name, "c", 1, batch(name))
+    destinations = SharedDestinations(lambda _: FakeSink(fake), journal=journal)
+    await destinations.get("kinesis", "c")
+    await destinations.get("kinesis", "a")
+    stats = await SinkGatewayServicer(destinations).Stats(pb.StatsRequest(), None)
+    counted = [(each.kind, each.destination, each.durable_batches) for each in stats.destinations]
+    assert counted == [("kinesis", "a", 1), ("kinesis", "b", 2), ("kinesis", "c", 0)]
+    await destinations.close(0.0)
+
+
+async def test_an_order_is_kept_through_a_durable_gateway(tmp_path: Path) -> None:
+    """The next record of a key waits for the destination, not for the gateway's disk, from which it could overtake."""
+    fake = FakeDestination()
+    fake.script = [fake.hold()]
+    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5), ordering=Ordering.PER_KEY)
+    async with (
+        running_gateway(fake, tmp_path) as (address, _),
+        RemoteSink(address, destination="flights", config=config).create_writer() as writer,
+    ):
+        await writer.write_many([entry("1"), entry("2")])
+        flushing = asyncio.create_task(writer.flush(end_of_input=True))
+        await wait_until(lambda: bool(fake.requests))
+        done, _ = await asyncio.wait({flushing}, timeout=0.2)
+        assert not done
+        fake.requests[0].answer.set()
+        await asyncio.wait_for(flushing, SECONDS)
+    assert accepted(fake) == ["1", "2"]
+
+
+async def test_numbers_go_on_when_a_destination_is_opened_anew() -> None:
+    """They are those since the gateway's start, and the latest failure is that which ended the writer before."""
+    fake = FakeDestination()
+    async with running_gateway(fake) as (address, destinations):
+        for data in ("1", "fails", "2"):
+            async with remote(address).create_writer() as writer:
+                if data == "fails":
+                    refusal = DestinationError("flights", "AccessDeniedException", "no")
+                    fake.script = [fake.hold(), fake.explode(refusal)]
+                    await writer.write(entry("unanswered"))
+                    await wait_until(lambda: len(fake.script) == 1)
+                await writer.write(entry(data))
+                with contextlib.suppress(DestinationError):
+                    await asyncio.wait_for(writer.flush(end_of_input=True), SECONDS)
+        (stats,) = (await SinkGatewayServicer(destinations).Stats(pb.StatsRequest(), None)).destinations
+    assert (stats.records_out, stats.bytes_out, stats.retried) == (2, 4, 0)
+    assert stats.last_failure == "AccessDeniedException: no"

@@ -1,0 +1,253 @@
+"""PutRecords in CBOR says what it says in JSON, and falls back to JSON where nobody understands it."""
+
+import asyncio
+import base64
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from typing import Any
+
+import cbor2
+import pyarrow as pa
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from penstock.async_sink import AggregationConfig, KinesisRequestEntry, KinesisStreamsSink
+from penstock.async_sink._batches import Batch
+from penstock.async_sink._kinesis._arrow import check_rows
+from penstock.async_sink._kinesis._cbor import head
+from penstock.async_sink._kinesis._cbor_rows import CborRows
+from penstock.async_sink._kinesis._entry import size_in_bytes
+from penstock.async_sink._kinesis._put_records import CborPutRecordsCodec, default_format
+from penstock.async_sink._kinesis._wire import PutRecordsCodec
+from penstock.async_sink._runs import EntryRows, EntryRun
+from penstock.async_sink.errors import DestinationError, SinkOptionError
+from penstock.aws import AwsOptions
+from penstock.aws.testing import emulator_options
+from penstock.emulator.testing import running_emulator
+
+keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=256)
+entries = st.builds(KinesisRequestEntry, st.binary(max_size=600), keys, st.none() | st.integers(0, 2**128 - 1).map(str))
+JSON = PutRecordsCodec(stream_name="s", stream_arn=None)
+CBOR = CborPutRecordsCodec(stream_name="s", stream_arn=None)
+
+
+@given(st.lists(entries, max_size=30))
+@example([KinesisRequestEntry(b"x" * size, "ключ") for size in (0, 23, 24, 255, 256, 65_535, 65_536)])
+@example([KinesisRequestEntry(bytes(size % 7), str(size)) for size in range(500)])
+def test_a_body_says_in_cbor_what_it_says_in_json(records: list[KinesisRequestEntry]) -> None:
+    """With data of any length, any key, and hash keys here and there."""
+    expected = json.loads(JSON.encode(records))
+    for record in expected["Records"]:
+        record["Data"] = base64.b64decode(record["Data"])
+    assert cbor2.loads(CBOR.encode(records)) == expected
+
+
+def record_batch(records: list[KinesisRequestEntry]) -> pa.RecordBatch:
+    """The records behind a row that is none of them."""
+    columns = {
+        "data": pa.array([b"before", *(one.data for one in records)], pa.binary()),
+        "partitionKey": pa.array(["before", *(one.partition_key for one in records)], pa.string()),
+        "explicitHashKey": pa.array([None, *(one.explicit_hash_key for one in records)], pa.string()),
+    }
+    return pa.record_batch(columns)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(entries, min_size=1, max_size=8), st.sampled_from(["entries", "columns", "cbor"]), st.booleans()
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_rows_are_sent_like_the_entries_that_they_stand_for(
+    runs: list[tuple[list[KinesisRequestEntry], str, bool]],
+) -> None:
+    """Runs of record batches, written in CBOR before or not, cut anywhere, beside runs of entries, with hash keys."""
+    parts: list[EntryRun[KinesisRequestEntry]] = []
+    for records, kind, is_cut in runs:
+        rows: Any = EntryRows.of(records, map(size_in_bytes, records))
+        if kind != "entries":
+            rows = check_rows(
+                record_batch(records).slice(1),
+                first_number=0,
+                max_record_size_in_bytes=1 << 20,
+                in_cbor=kind == "cbor",
+            )
+            # As the writer does before it keeps rows.
+            rows = rows.cut(0, len(records)) if is_cut or kind == "cbor" else rows
+        run = EntryRun(rows, number=0)
+        parts += [run.split(len(records) // 2), run] if len(records) > 1 else [run]
+    sent = [one for records, _, _ in runs for one in records]
+    batch = Batch(parts, len(sent), 0, 0.0, has_runs=True)
+    assert CBOR.encode(batch.entries) == CBOR.encode(sent)
+    assert list(batch.entries) == sent
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(1, 700), min_size=1, max_size=20), st.booleans())
+def test_rows_that_are_written_chunk_by_chunk_leave_in_their_order(cuts: list[int], large: bool) -> None:
+    """A chunk ends within a cut, at its end, or far behind it; what was cut is not kept by the rows it came from."""
+    count = sum(cuts)
+    records = [
+        KinesisRequestEntry(bytes(20_000 if large and row % 50 == 0 else row % 300), f"k{row}") for row in range(count)
+    ]
+    batch = record_batch(records).slice(1).select(["data", "partitionKey"])
+    rows = check_rows(batch, first_number=0, max_record_size_in_bytes=1 << 20, in_cbor=True)
+    assert isinstance(rows, CborRows)
+    begin = 0
+    for length in cuts:
+        cut = rows.cut(begin, begin + length)
+        assert cut.entries(0, length) == records[begin : begin + length]
+        assert [after - before for before, after in pairwise(cut.ends)] == list(
+            map(size_in_bytes, records[begin : begin + length])
+        )
+        begin += length
+    # In whatever order.
+    for begin in range(count - 1, 0, -97):
+        assert rows.entries(begin, begin + 1) == records[begin : begin + 1]
+
+
+def test_a_stream_has_a_name_or_an_arn() -> None:
+    """As in JSON, the ARN wins; more lengths than are remembered are written right too."""
+    codec = CborPutRecordsCodec(stream_name=None, stream_arn="arn:x")
+    sent = [KinesisRequestEntry(bytes(size), "k") for size in range(5_000)]
+    for begin in range(0, 5_000, 500):
+        body = cbor2.loads(codec.encode(sent[begin : begin + 500]))
+        assert body["StreamARN"] == "arn:x"
+        assert [len(one["Data"]) for one in body["Records"]] == list(range(begin, begin + 500))
+    with pytest.raises(ValueError, match="more than a request holds"):
+        head(0x40, 1 << 32)
+
+
+results = st.lists(
+    st.builds(
+        lambda code, message: (
+            {"SequenceNumber": "1", "ShardId": "shardId-0"}
+            if code is None
+            else {"ErrorCode": code, "ErrorMessage": message}
+        ),
+        st.sampled_from([None, "InternalFailure", "ProvisionedThroughputExceededException"]),
+        st.sampled_from(["slow down for shard shardId-7 in stream s", "qFailedRecordCount", ""]),
+    ),
+    min_size=1,
+    max_size=20,
+)
+
+
+@given(results, st.booleans(), st.booleans())
+def test_an_answer_says_in_cbor_what_it_says_in_json(
+    records: list[dict[str, str]], count_first: bool, indefinite: bool
+) -> None:
+    """Wherever the count of failures stands, and though maps and lists be without lengths."""
+    answer: dict[str, Any] = {"FailedRecordCount": sum("ErrorCode" in one for one in records), "Records": records}
+    if not count_first:
+        answer = dict(reversed(answer.items()))
+    body = cbor2.dumps(answer, indefinite_containers=indefinite)
+    expected = json.dumps(answer).encode()
+    assert CBOR.failures(body, len(records)) == JSON.failures(expected, len(records))
+    assert CBOR.shards(body) == JSON.shards(expected)
+
+
+@pytest.mark.parametrize("answer", [b"", b"[]", b"\xbf", b"<html>", b"\xa1\xa0\xa0", cbor2.dumps([1])])
+def test_what_is_no_answer_of_put_records_is_an_error(answer: bytes) -> None:
+    """It is not taken for a success."""
+    with pytest.raises(ValueError, match=r"\w"):
+        CBOR.failures(answer, 3)
+    with pytest.raises(ValueError, match=r"\w"):
+        CBOR.shards(answer)
+
+
+def test_only_the_service_itself_gets_cbor_unasked() -> None:
+    """What stands in for it may take data in CBOR for base64 and say nothing."""
+    for url in (
+        "https://kinesis.eu-west-1.amazonaws.com/",
+        "https://kinesis.cn-north-1.amazonaws.com.cn/",
+        "https://vpce-1-a.kinesis.eu-west-1.vpce.amazonaws.com",
+        "https://kinesis.eu-west-1.api.aws/",
+    ):
+        assert default_format(url) == "cbor"
+    for url in ("http://127.0.0.1:4566", "https://localhost.localstack.cloud:4566", "https://amazonaws.com.example/"):
+        assert default_format(url) == "json"
+    with pytest.raises(SinkOptionError, match="wire_format"):
+        KinesisStreamsSink(AwsOptions(region="eu-west-1"), "s", wire_format="xml")  # type: ignore[arg-type]  # on purpose
+
+
+@pytest.mark.parametrize("aggregation", [None, AggregationConfig()], ids=["records", "aggregates"])
+def test_a_service_that_speaks_cbor_gets_all_records(aggregation: AggregationConfig | None) -> None:
+    """Throttled ones too, after they were refused in CBOR; and an error of the whole request is told in its words."""
+    with running_emulator(tls=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=1)
+        client.get_waiter("stream_exists").wait(StreamName="s", WaiterConfig={"Delay": 1})
+        options = emulator_options(emulator.endpoint_url)
+
+        async def write(stream: str, rows: int) -> tuple[int, int]:
+            sink = KinesisStreamsSink(options, stream, wire_format="cbor", aggregation=aggregation)
+            async with sink.create_writer() as writer:
+                await writer.write_many(
+                    pa.record_batch(
+                        {"data": [b"\x00\xff%d" % row for row in range(rows)], "partitionKey": ["k"] * rows}
+                    )
+                )
+                await writer.flush(end_of_input=True)
+                return writer.metrics.records_out, writer.metrics.throttled
+
+        # A shard takes 1,000 records a second.
+        written, throttled = asyncio.run(write("s", 1_500))
+        assert written == 1_500
+        assert aggregation is not None or throttled > 0
+        with pytest.raises(DestinationError, match="ResourceNotFoundException"):
+            asyncio.run(write("nowhere", 1))
+
+
+Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def json_only(seen: list[str], refusal: tuple[int, bytes]) -> Handler:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                request = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                body = await reader.readexactly(int(request.partition("content-length:")[2].partition("\r\n")[0]))
+                seen.append(request.partition("content-type:")[2].partition("\r\n")[0].strip())
+                status, answer = refusal
+                if "json" in seen[-1]:
+                    count = len(json.loads(body)["Records"])
+                    records = [{"SequenceNumber": "1", "ShardId": "shardId-0"}] * count
+                    status, answer = 200, json.dumps({"FailedRecordCount": 0, "Records": records}).encode()
+                writer.write(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(answer), answer))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    return serve
+
+
+@pytest.mark.parametrize(
+    "refusal", [(400, b'{"__type":"SerializationException"}'), (404, b"<html>not found"), (415, b"")]
+)
+def test_a_server_that_knows_no_cbor_gets_json(refusal: tuple[int, bytes], caplog: pytest.LogCaptureFixture) -> None:
+    """From its first refusal on, with one line in the log."""
+    seen: list[str] = []
+
+    async def write() -> int:
+        server = await asyncio.start_server(json_only(seen, refusal), "127.0.0.1", 0)
+        async with server:
+            endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with KinesisStreamsSink(
+                emulator_options(endpoint), "s", wire_format="cbor"
+            ).create_writer() as writer:
+                for _ in range(3):
+                    await writer.write_many([KinesisRequestEntry(b"x", "k")] * 10)
+                    await writer.flush(end_of_input=True)
+                return writer.metrics.records_out
+
+    with caplog.at_level(logging.WARNING):
+        assert asyncio.run(write()) == 30
+    assert seen == ["application/x-amz-cbor-1.1"] + ["application/x-amz-json-1.1"] * 3
+    assert len([one for one in caplog.records if "takes no CBOR" in one.getMessage()]) == 1
