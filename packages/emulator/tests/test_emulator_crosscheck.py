@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -77,7 +78,7 @@ def ours() -> Iterator[Callable[[str], Any]]:
 
 
 @pytest.fixture(scope="module")
-def moto() -> Iterator[Any]:
+def moto_server() -> Iterator[str]:
     with subprocess.Popen(
         [sys.executable, "-c", _MOTO],
         stdin=subprocess.PIPE,
@@ -88,8 +89,16 @@ def moto() -> Iterator[Any]:
         assert process.stdout is not None
         endpoint = process.stdout.readline().strip()
         assert endpoint, "moto's server does not start: is moto[server] installed?"
-        yield kinesis_client(endpoint, config=CONFIG)
+        yield endpoint
         process.kill()
+
+
+@pytest.fixture
+def moto(moto_server: str) -> Any:
+    """Without what another try of a scenario has left there."""
+    with urllib.request.urlopen(urllib.request.Request(f"{moto_server}/moto-api/reset", method="POST")) as answer:
+        assert answer.status == 200
+    return kinesis_client(moto_server, config=CONFIG)
 
 
 @pytest.fixture(scope="module")

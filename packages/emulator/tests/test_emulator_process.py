@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -77,6 +78,14 @@ def test_a_process_that_cannot_start_says_so() -> None:
     with pytest.raises(EmulatorStartError) as caught, start_emulator_process("--account-id", "12"):
         pytest.fail("it started")
     assert caught.value.exit_code == 2
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        done = subprocess.run(
+            [*COMMAND, "--port", str(taken.getsockname()[1])], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "the port is taken: choose another by --port" in done.stderr
 
 
 def test_every_option_is_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import time
+import uuid
 from typing import Any
 
 import botocore.session
@@ -68,7 +69,7 @@ def test_a_client_with_a_known_key_is_served(emulator: Any, tls: bool) -> None:
     """botocore's signatures are right over HTTP and HTTPS, for plain answers and for event streams."""
     options = {"verify": str(emulator.ca_file)} if tls else {}
     kinesis = client(emulator.tls_endpoint_url if tls else emulator.endpoint_url, **options)
-    name = f"stream-{tls}"
+    name = f"stream-{uuid.uuid4().hex[:8]}"
     kinesis.create_stream(StreamName=name, ShardCount=1)
     kinesis.put_record(StreamName=name, Data="späte Post".encode(), PartitionKey="ключ")
     arn = kinesis.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]["StreamARN"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ import threading
 from dataclasses import MISSING, Field, fields
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ._config import EmulatorConfig
 from ._server import EmulatorServer
@@ -56,12 +57,20 @@ _METAVARS = {
 _FLAGS = {"companions": "--with"}
 
 
-def build_parser() -> argparse.ArgumentParser:
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        # One line, as Penstock's other commands: the usage of all options is a screenful.
+        self.exit(2, f"{self.prog}: {message}: see {self.prog} --help\n")
+
+
+def build_parser(prog: str = "penstock-emulator") -> argparse.ArgumentParser:
     """The parser: an option for each field of `EmulatorConfig`, and those of a process."""
-    parser = argparse.ArgumentParser(
-        prog="penstock-emulator",
-        description="An embedded Amazon Kinesis. Prints one line of JSON with its endpoints when it is ready.",
+    parser = _Parser(
+        prog=prog,
+        description="An embedded Amazon Kinesis. Prints one line of JSON with its endpoints when it is ready; on a "
+        "terminal, what to set for clients.",
     )
+    parser.add_argument("--json", action="store_true", help="print the line of JSON on a terminal too")
     for item in fields(EmulatorConfig):
         _add_option(parser, item)
     parser.add_argument("--ready-file", type=Path, metavar="FILE", help="write the line there too, at once and whole")
@@ -100,26 +109,38 @@ def _add_option(parser: argparse.ArgumentParser, item: Field[Any]) -> None:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def emulator_command(arguments: Sequence[str]) -> int:
+    """Run an embedded Kinesis, for tests (`penstock emulator`)."""
+    return main(arguments, prog="penstock emulator")
+
+
+def main(arguments: Sequence[str] | None = None, *, prog: str = "penstock-emulator") -> int:
     """Run the emulator until SIGTERM, SIGINT, or the parent's end; returns the exit code."""
-    parser = build_parser()
+    parser = build_parser(prog)
     options = vars(parser.parse_args(arguments))
     ready_file: Path | None = options.pop("ready_file")
     exit_with_parent: bool = options.pop("exit_with_parent")
+    as_json: bool = options.pop("json")
     try:
         config = EmulatorConfig(**options)
     except EmulatorConfigError as error:
         parser.error(f"{_flag(error.option)}: {error.reason}")
     try:
-        asyncio.run(_run(config, ready_file=ready_file, exit_with_parent=exit_with_parent))
-    except (EmulatorError, OSError) as error:
-        # A port that is taken, a journal that is damaged, a companion that is not installed: no case for a traceback.
-        sys.stderr.write(f"penstock-emulator: {error}\n")
+        asyncio.run(_run(config, ready_file=ready_file, exit_with_parent=exit_with_parent, as_json=as_json))
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            sys.stderr.write(f"{prog}: the port is taken: choose another by --port or --tls-port; 0 takes a free one\n")
+            return 2
+        sys.stderr.write(f"{prog}: {error}\n")
+        return 1
+    except EmulatorError as error:
+        # A journal that is damaged, a companion that is not installed: no case for a traceback.
+        sys.stderr.write(f"{prog}: {error}\n")
         return 1
     return 0
 
 
-async def _run(config: EmulatorConfig, *, ready_file: Path | None, exit_with_parent: bool) -> None:
+async def _run(config: EmulatorConfig, *, ready_file: Path | None, exit_with_parent: bool, as_json: bool) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -127,23 +148,33 @@ async def _run(config: EmulatorConfig, *, ready_file: Path | None, exit_with_par
     if exit_with_parent:
         _watch_standard_input(loop, stop)
     async with EmulatorServer(config) as server:
-        line = json.dumps(
-            {
-                "endpoint_url": server.endpoint_url,
-                "tls_endpoint_url": server.tls_endpoint_url if config.tls else None,
-                "ca_file": str(server.ca_file) if config.tls else None,
-                "endpoints": server.endpoints,
-                "pid": os.getpid(),
-            }
-        )
+        ready = {
+            "endpoint_url": server.endpoint_url,
+            "tls_endpoint_url": server.tls_endpoint_url if config.tls else None,
+            "ca_file": str(server.ca_file) if config.tls else None,
+            "endpoints": server.endpoints,
+            "pid": os.getpid(),
+        }
+        line = json.dumps(ready)
         if ready_file is not None:
             # Renamed into place: who waits for the file must not read half of it.
             part = ready_file.with_name(ready_file.name + ".part")
             part.write_text(line + "\n")
             part.replace(ready_file)
-        sys.stdout.write(line + "\n")
+        sys.stdout.write((line if as_json or not sys.stdout.isatty() else _for_people(ready)) + "\n")
         sys.stdout.flush()
         await stop.wait()
+
+
+def _for_people(ready: dict[str, Any]) -> str:
+    """What to paste into another terminal."""
+    lines = [f"export AWS_ENDPOINT_URL_{name.upper()}={url}" for name, url in ready["endpoints"].items()]
+    lines += ["export AWS_ACCESS_KEY_ID=test AWS_SECRET_ACCESS_KEY=test"]
+    # boto3 itself reads only the second.
+    lines += ["export AWS_REGION=us-east-1 AWS_DEFAULT_REGION=us-east-1"]
+    if ready["ca_file"] is not None:
+        lines += [f"# over TLS: {ready['tls_endpoint_url']}, with AWS_CA_BUNDLE={ready['ca_file']}"]
+    return "\n".join(["# the emulator is ready; Ctrl+C ends it", *lines])
 
 
 def _watch_standard_input(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

@@ -21,7 +21,10 @@ class EmulatorError(Exception):
 
 
 class EmulatorConfigError(EmulatorError, ValueError):
-    """An option of `EmulatorConfig` has a value that cannot work."""
+    """An option of `EmulatorConfig` has a value that cannot work.
+
+    Cure: Correct the option that is named.
+    """
 
     def __init__(self, *, option: str, reason: str) -> None:
         super().__init__(f"{option}: {reason}")
@@ -30,7 +33,10 @@ class EmulatorConfigError(EmulatorError, ValueError):
 
 
 class EmulatorStartError(EmulatorError):
-    """A child process of the emulator ended, or stayed silent, before it was ready."""
+    """A child process of the emulator ended, or stayed silent, before it was ready.
+
+    Cure: Read `output`: a port that is taken, or a missing package, is the usual cause.
+    """
 
     def __init__(self, *, exit_code: int | None, output: str) -> None:
         super().__init__(f"the emulator did not become ready (exit code {exit_code}): {output.strip()}")
@@ -42,6 +48,8 @@ class CompanionError(EmulatorError):
     """A service that moto should answer cannot be started.
 
     `services` are those that were asked for.
+
+    Cure: Install moto by the extra: `pip install 'penstock-emulator[companions]'`; check the services' names.
     """
 
     def __init__(self, *, services: tuple[str, ...], reason: str) -> None:
@@ -54,6 +62,8 @@ class JournalError(EmulatorError):
     """The file of `persist` cannot be used.
 
     `path` is the file, `offset` the byte at which it is wrong, `reason` what is.
+
+    Cure: Use the file in one emulator at a time; move a damaged one away to begin empty.
     """
 
     def __init__(self, *, path: Path, offset: int, reason: str) -> None:
@@ -68,6 +78,8 @@ class KinesisError(EmulatorError):
 
     `code` is the `__type` of the answer (for example ``ResourceInUseException``), `message` its text, and
     `status` its HTTP status: 400 for everything that the caller can change, 500 for internal failures.
+
+    Cure: As with AWS: `code` says what to change in the request.
     """
 
     def __init__(self, code: str, message: str, *, status: int = 400) -> None:
