@@ -1,0 +1,18 @@
+"""Penstock's spans, metrics and logs to any OpenTelemetry backend."""
+
+from penstock.telemetry._configure import Telemetry, configure
+from penstock.telemetry._reference import MetricReference, Reference, SpanReference, reference
+from penstock.telemetry._waterfall import waterfall
+from penstock.telemetry.errors import TelemetryError, TelemetryOptionError
+
+__all__ = [
+    "MetricReference",
+    "Reference",
+    "SpanReference",
+    "Telemetry",
+    "TelemetryError",
+    "TelemetryOptionError",
+    "configure",
+    "reference",
+    "waterfall",
+]

@@ -1,0 +1,116 @@
+"""A process with all that emits metrics, over the embedded Kinesis: `metric_components.py ENDPOINT FOLDER`."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from penstock.async_sink import AsyncSinkWriter
+from penstock.async_sink._entries import EntryFailure, RequestEntryWrapper
+from penstock.async_sink._settlement import TerminalReason, Termination
+from penstock.async_sink._telemetry import SinkTelemetry
+from penstock.aws import AwsOptions, AwsSession
+from penstock.efo_consumer import Consumer, ShardStats
+from penstock.efo_consumer._kpl import DeaggregationCounts
+from penstock.efo_consumer._publisher_metrics import PublisherMetrics
+from penstock.efo_consumer._reader_loss import Loss, report
+from penstock.efo_consumer._reader_metrics import stood_still
+from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StageFailed, StageStarted, compile
+from penstock.operator_attributes._staged_job import StagedJob
+from penstock.registration import AcquireRequest, open_local_registry
+from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
+from penstock.telemetry import configure
+
+STREAM = "flights"
+
+
+class DeadLetters:
+    takes_many = True
+
+    async def open(self) -> None: ...
+
+    async def handle(self, records) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class Refusing(AsyncSinkWriter):
+    """Throttles the first request, and refuses its second entry for good."""
+
+    requests = 0
+
+    async def submit_request_entries(self, entries, result_handler):
+        self.requests += 1
+        if self.requests == 1:
+            result_handler.retry_failures([EntryFailure(0), EntryFailure(1, "Bad", throttled=False, final=True)])
+        else:
+            result_handler.complete()
+
+    def get_size_in_bytes(self, entry):
+        return len(entry)
+
+
+async def read(consumer: Consumer) -> None:
+    async for batch in consumer:
+        await consumer.checkpoint(batch)
+        break
+    # What is rare, by the calls that count it.
+    stood_still(1.0, stream=STREAM, shard_id="shardId-0")
+    counts = DeaggregationCounts(aggregates=1, user_records=2, malformed=1)
+    PublisherMetrics().deaggregated(counts, stream=STREAM, shard_id="shardId-0")
+    sink = SinkTelemetry(STREAM)
+    sink.waited("limit", 1.0)
+    sink.terminated([Termination(RequestEntryWrapper(b"", 0), EntryFailure(0), TerminalReason.EXPIRED)])
+    report(Loss("it is gone"), stream=STREAM, shard_id="shardId-0", after="1", upto="9", fail=False)
+
+
+def run_query() -> None:
+    """What Spark tells a listener of a query."""
+    stats = ShardStats(
+        STREAM, "s0", 10, records=9, bytes=90, subscriptions=1, buffered_records=0, buffered_bytes=0, replays=0
+    )
+    source = {
+        "numInputRows": 9,
+        "latestOffset": json.dumps({"streams": [STREAM], **ReaderNumbers.of([stats]).to_json()}),
+    }
+    document = {"id": "q", "runId": "r", "name": "delays", "batchId": 1, "timestamp": "2026-01-01T00:00:00Z"}
+    listener = KinesisProgressListener(ProgressMetrics())
+    progress = {**document, "sources": [source]}
+    listener.onQueryProgress(SimpleNamespace(progress=progress))
+
+
+async def main(endpoint: str, folder: Path) -> None:
+    telemetry = configure("components")
+    aws = AwsOptions(region="us-east-1", endpoint_url=endpoint, access_key_id="test", secret_access_key="test")
+    options = {"aws": aws, "checkpoints": folder / "checkpoints.db", "registry_path": folder / "leases.db"}
+    async with Consumer(STREAM, efo="earlier", start="TRIM_HORIZON", **options) as consumer:
+        await read(consumer)  # its subscription ends with it
+    async with (
+        Refusing(destination=STREAM, terminal=DeadLetters()) as writer,
+        Consumer(STREAM, efo="reads", start="TRIM_HORIZON", **options) as consumer,
+    ):
+        await writer.write_many([b"one", b"two", b"three"])
+        await writer.flush(end_of_input=True)
+        await read(consumer)
+        registry = open_local_registry(AwsSession(aws), folder / "registry.db")
+        await registry.acquire(AcquireRequest(stream_name=STREAM, job_id="job", consumer_name="leased"))
+        await registry.sweep()
+        graph = JobGraph("join")
+        graph.add_source("history", boundedness=Boundedness.BOUNDED)
+        graph.add_operator("daily", "history", attributes=OperatorAttributes(output_only_after_end_of_stream=True))
+        graph.add_sink("joined", "daily")
+        job = StagedJob(compile(graph))
+        stage = job.plan.stages[0].id
+        job.apply(StageStarted(stage_id=stage, at=0.0))
+        job.apply(StageFailed(stage_id=stage, at=1.0, error="no"))
+        run_query()
+        print(telemetry.prometheus_address, flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await registry.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    os._exit(0)

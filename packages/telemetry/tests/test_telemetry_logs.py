@@ -1,0 +1,183 @@
+"""Logs of processes of their own go to a receiver over a real socket: with trace ids, without secrets."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.telemetry._log_secrets import LogRedaction
+from penstock.telemetry._settings import TelemetrySettings
+from penstock.telemetry.testing import OtlpReceiver, attributes_of, running_receiver
+
+pytest.importorskip("opentelemetry.sdk._logs", reason="the SDK has no logs")
+
+_CHILD = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "PENSTOCK_", "AWS_"))}
+# Only what is flushed arrives.
+_SLOW = {"OTEL_BSP_SCHEDULE_DELAY": "600000", "OTEL_BLRP_SCHEDULE_DELAY": "600000"}
+_CODE = """
+import logging, os, sys
+from opentelemetry import trace
+from penstock.telemetry import configure
+done = configure('testing')
+log = logging.getLogger('penstock.test')
+log.setLevel(logging.INFO)
+"""
+
+
+def run(code: str, receiver: OtlpReceiver, **others: str) -> subprocess.CompletedProcess[str]:
+    logs = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_METRICS_EXPORTER": "none", **_SLOW}
+    environment = _CHILD | logs | {"OTEL_LOGS_EXPORTER": "otlp"} | others
+    started = [sys.executable, "-c", _CODE + code]
+    done = subprocess.run(started, env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_logs_leave_only_if_they_are_asked_for():
+    """An endpoint sends spans and metrics; logs need their variable, and may go alone."""
+    endpoint = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://here:4317"}
+    assert TelemetrySettings.from_environment(endpoint).logs == ()
+    assert TelemetrySettings.from_environment({**endpoint, "OTEL_LOGS_EXPORTER": "none"}).logs == ()
+    alone = TelemetrySettings.from_environment({"OTEL_LOGS_EXPORTER": "otlp, console"})
+    assert alone.logs == ("otlp_proto_grpc", "console")
+    assert alone.pushes
+    with running_receiver() as receiver:
+        run("log.warning('unseen')", receiver, OTEL_LOGS_EXPORTER="")
+        assert receiver.log_texts() == []
+
+
+def test_a_record_has_the_ids_of_its_span_and_says_where_it_is_from():
+    """Severity, logger, place, extras and the process' name too; what is left is delivered at exit."""
+    code = (
+        "with trace.get_tracer('test').start_as_current_span('work'):\n"
+        "    log.info('read %d records', 7, extra={'stream': 'flights', 'shards': ['a']})\n"
+        "log.debug('not enabled')\n"
+        "try:\n    1 / 0\nexcept ZeroDivisionError:\n    log.exception('failed')\n"
+        "print(done.describe())\n"
+    )
+    with running_receiver() as receiver:
+        told = run(code, receiver, OTEL_SERVICE_NAME="flights").stdout
+        assert f"logs to {receiver.endpoint} (otlp_proto_grpc)" in told
+        (resource, span), *_ = receiver.spans
+        found = {record.body.string_value: (of, name, record) for of, name, record in receiver.logs}
+        assert "not enabled" not in found
+        of_log, name, record = found["read 7 records"]
+        assert (of_log["service.name"], name, record.severity_text) == ("flights", "penstock.test", "INFO")
+        assert of_log["service.instance.id"] == resource["service.instance.id"]
+        assert (record.trace_id, record.span_id) == (span.trace_id, span.span_id)
+        assert span.start_time_unix_nano <= record.time_unix_nano <= span.end_time_unix_nano
+        attributes = attributes_of(record.attributes)
+        assert (attributes["stream"], attributes["shards"]) == ("flights", "['a']")
+        assert attributes["code.line.number"] > 0
+        of_error = attributes_of(found["failed"][2].attributes)
+        assert (of_error["exception.type"], found["failed"][2].severity_text) == ("ZeroDivisionError", "ERROR")
+        assert "1 / 0" in of_error["exception.stacktrace"] or "division by zero" in of_error["exception.stacktrace"]
+        assert not found["failed"][2].trace_id.strip(b"\0")
+
+
+def test_no_secret_leaves_in_a_log(tmp_path: Path):
+    """Neither in the text, nor in an attribute, nor in an exception: those of the environment, and what looks so."""
+    headers = tmp_path / "headers"
+    headers.write_text("authorization=Bearer%20hush-hush-1\n")
+    code = (
+        "log.warning('sent with hush-hush-1')\n"
+        "log.warning('key %s', 'wJalrXUtnFEMI', extra={'note': 'wJalrXUtnFEMI', 'api_token': 5})\n"
+        "log.warning({'Authorization': 'AWS4-HMAC-SHA256 Credential=AKIA/x, Signature=5ecret1'})\n"
+        "log.warning('http://user:5ecret2@host/ secret_access_key=5ecret3; session_token: \"5ecret4\"')\n"
+        "try:\n    raise ValueError('password=5ecret5')\nexcept ValueError:\n    log.exception('token wJalrXUtnFEMI')\n"
+    )
+    with running_receiver(token="hush-hush-1") as receiver:
+        run(
+            code,
+            receiver,
+            AWS_SECRET_ACCESS_KEY="wJalrXUtnFEMI",
+            PENSTOCK_OTLP_HEADERS_FILE=str(headers),
+        )
+        assert len(receiver.logs) == 5
+        everything = "\n".join(str(record) for _, _, record in receiver.logs)
+        for secret in ("hush-hush-1", "wJalrXUtnFEMI", "5ecret"):
+            assert secret not in everything, secret
+        assert "sent with ***" in receiver.log_texts()
+        assert "key ***" in receiver.log_texts()
+        assert "ValueError" in everything
+        assert any(attributes_of(record.attributes).get("api_token") == "***" for _, _, record in receiver.logs)
+
+
+def test_what_is_no_secret_is_left_in_a_log():
+    """Short values of the environment are words, files of secrets are places, and numbers stay numbers."""
+    redaction = LogRedaction({"AWS_SECRET_ACCESS_KEY": "test", "PENSTOCK_SINK_TOKEN_FILE": "/run/secrets/tokens"})
+    text = "a test of /run/secrets/tokens, AKIA123 reads arn:aws:kinesis:eu-west-1:1:stream/test at http://host:4317/"
+    assert redaction.text(text) == text
+    assert redaction.attribute("records", 7) == 7
+    assert redaction.attribute("stream", "test") == "test"
+    assert repr(LogRedaction({"AWS_SECRET_ACCESS_KEY": "long enough"})) == "LogRedaction()"
+
+
+def test_a_forked_child_sends_its_logs_as_another_instance():
+    """By a connection of its own, also when the parent has sent before; what the parent holds is not sent twice."""
+    code = (
+        "log.info('parent'); done.flush(20); log.info('parent again')\n"
+        "if os.fork() == 0:\n"
+        "    with trace.get_tracer('test').start_as_current_span('work'):\n"
+        "        log.info('child')\n"
+        "    done.flush(20); os._exit(0)\n"
+        "assert os.wait()[1] == 0\n"
+    )
+    with running_receiver() as receiver:
+        run(code, receiver)
+        assert sorted(receiver.log_texts())[-3:] == ["child", "parent", "parent again"]
+        of_whom = {record.body.string_value: of["service.instance.id"] for of, _, record in receiver.logs}
+        assert of_whom["parent"] == of_whom["parent again"] != of_whom["child"]
+        ((resource, _),) = receiver.spans
+        assert resource["service.instance.id"] == of_whom["child"]
+
+
+@pytest.mark.parametrize(
+    ("setup", "seen"),
+    [
+        ("", "unhandled\n"),
+        ("logging.basicConfig(format='basic %(message)s')", "basic unhandled\n"),
+        (
+            "import logging.config\nlogging.config.dictConfig({'version': 1, 'disable_existing_loggers': False, "
+            "'formatters': {'f': {'format': 'dict %(message)s'}}, 'handlers': {'h': {'class': 'logging.StreamHandler', "
+            "'formatter': 'f'}}, 'root': {'handlers': ['h']}})",
+            "dict unhandled\n",
+        ),
+    ],
+    ids=["none", "basicConfig", "dictConfig"],
+)
+def test_logging_is_configured_as_ever(setup: str, seen: str):
+    """What the application sets up after `configure` works, and takes nothing from the export; without it, warnings
+    are shown on standard error as before, once."""
+    with running_receiver() as receiver:
+        done = run(f"{setup}\nlog.warning('unhandled')\n", receiver)
+        assert done.stderr.count("unhandled") == 1
+        assert done.stderr.endswith(seen)
+        assert receiver.log_texts().count("unhandled") == 1
+
+
+def test_nothing_is_taken_after_the_end():
+    """`shutdown` delivers what there was, and leaves logging as it was; the exporters' own records are not sent."""
+    code = (
+        "log.info('before')\nlogging.getLogger('opentelemetry.sdk').error('own')\n"
+        "done.shutdown(); log.info('after')\nassert logging.getLogger().parent is None\n"
+    )
+    with running_receiver() as receiver:
+        run(code, receiver)
+        assert "before" in receiver.log_texts()
+        assert not {"after", "own"} & set(receiver.log_texts())
+
+
+def test_an_older_sdk_is_told(monkeypatch: pytest.MonkeyPatch):
+    """It has no such modules: the error says what to install."""
+    code = (
+        "import sys; sys.modules['opentelemetry.sdk._logs'] = None\n"
+        "from penstock.telemetry import configure, TelemetryOptionError\n"
+        "try:\n    configure()\nexcept TelemetryOptionError as error:\n    print(error)\n"
+    )
+    environment = {**_CHILD, "OTEL_LOGS_EXPORTER": "otlp"}
+    command: list[str] = [sys.executable, "-c", code]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert "OTEL_LOGS_EXPORTER: logs need a newer SDK" in done.stdout

@@ -1,0 +1,257 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.telemetry import TelemetryOptionError, reference, waterfall
+from penstock.telemetry.__main__ import main
+from penstock.telemetry._settings import TelemetrySettings, endpoint_of
+from penstock.telemetry._spark import executor_configuration, withheld
+
+ROOT = Path(__file__).resolve().parents[3]
+_ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://collector:4317"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "traces", "metrics", "prometheus"),
+    [
+        ({}, (), (), None),
+        (_ENDPOINT, ("otlp_proto_grpc",), ("otlp_proto_grpc",), None),
+        ({**_ENDPOINT, "OTEL_TRACES_EXPORTER": "none"}, (), ("otlp_proto_grpc",), None),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c:1"}, ("otlp_proto_grpc",), (), None),
+        (
+            {**_ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf", "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "grpc"},
+            ("otlp_proto_grpc",),
+            ("otlp_proto_http",),
+            None,
+        ),
+        ({"OTEL_TRACES_EXPORTER": "console, otlp"}, ("console", "otlp_proto_grpc"), (), None),
+        ({"OTEL_METRICS_EXPORTER": "prometheus"}, (), (), ("127.0.0.1", 9464)),
+        (
+            {"OTEL_METRICS_EXPORTER": "otlp,prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": "0"},
+            (),
+            ("otlp_proto_grpc",),
+            ("127.0.0.1", 0),
+        ),
+        ({**_ENDPOINT, "OTEL_SDK_DISABLED": "true"}, (), (), None),
+    ],
+)
+def test_the_usual_variables_say_what_is_exported(environment, traces, metrics, prometheus):
+    """By their names in the specification; nothing is exported unless an exporter or an endpoint is given."""
+    settings = TelemetrySettings.from_environment(environment)
+    assert (settings.traces, settings.metrics, settings.prometheus) == (traces, metrics, prometheus)
+
+
+@pytest.mark.parametrize(
+    ("environment", "option"),
+    [
+        ({**_ENDPOINT, "OTEL_EXPORTER_OTLP_PROTOCOL": "carrier-pigeon"}, "OTEL_EXPORTER_OTLP_PROTOCOL"),
+        (
+            {"OTEL_METRICS_EXPORTER": "prometheus", "OTEL_EXPORTER_PROMETHEUS_PORT": "ninety"},
+            "OTEL_EXPORTER_PROMETHEUS_PORT",
+        ),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://[::1:4317"}, "OTEL_EXPORTER_OTLP_ENDPOINT"),
+        ({**_ENDPOINT, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://[:"}, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"),
+    ],
+)
+def test_a_variable_that_means_nothing_is_named(environment, option):
+    """Before anything is made."""
+    with pytest.raises(TelemetryOptionError, match=option) as refused:
+        TelemetrySettings.from_environment(environment)
+    assert refused.value.option == option
+
+
+def test_executors_are_given_what_they_need_and_no_secret():
+    """Spark shows its settings in its UI and its event log; pages for Prometheus are the driver's."""
+    environment = {
+        **_ENDPOINT,
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=hush",
+        "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://user:hush@collector/v1",
+        "OTEL_METRICS_EXPORTER": "prometheus",
+        "PENSTOCK_OTLP_HEADERS_FILE": "/etc/otlp/headers",
+        "PENSTOCK_SPANS_PER_REQUEST": "true",
+        "PENSTOCK_SINK_TOKEN": "hush",
+        "HOME": "/root",
+    }
+    configuration = executor_configuration(environment, "flights")
+    assert "hush" not in str(configuration)
+    assert configuration["spark.executorEnv.OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector:4317"
+    assert configuration["spark.executorEnv.OTEL_PYTHON_TRACER_PROVIDER"] == "penstock"
+    assert configuration["spark.executorEnv.OTEL_METRICS_EXPORTER"] == "none"
+    assert configuration["spark.executorEnv.OTEL_SERVICE_NAME"] == "flights"
+    assert configuration["spark.executorEnv.PENSTOCK_OTLP_HEADERS_FILE"] == "/etc/otlp/headers"
+    assert configuration["spark.executorEnv.PENSTOCK_SPANS_PER_REQUEST"] == "true"
+    assert "spark.executorEnv.HOME" not in configuration
+    assert withheld(environment) == ("OTEL_EXPORTER_OTLP_HEADERS", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+    assert endpoint_of(environment, "TRACES") == "https://collector/v1"
+
+
+_DRIVER = """
+import os
+from penstock.telemetry import configure
+class Builder:
+    given = {}
+    def config(self, key, value): self.given[key] = value; return self
+done = configure("driver", spark=Builder())
+again = configure("driver")
+assert again.prometheus_address == done.prometheus_address
+print(done.describe())
+print(Builder.given["spark.executorEnv.OTEL_PYTHON_METER_PROVIDER"], os.environ["OTEL_PYTHON_TRACER_PROVIDER"])
+"""
+
+
+def test_configure_tells_what_it_did():
+    """Where spans and metrics go, what executors were given, and what not and why."""
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://user:hush@127.0.0.1:9",
+        "OTEL_METRICS_EXPORTER": "prometheus",
+        "OTEL_EXPORTER_PROMETHEUS_PORT": "0",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _DRIVER], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "spans to http://127.0.0.1:9 (otlp_proto_grpc)" in done.stdout
+    assert "metrics to http://127.0.0.1:" in done.stdout
+    assert "were not given OTEL_EXPORTER_OTLP_ENDPOINT" in done.stdout
+    assert done.stdout.endswith("penstock penstock\n")
+    assert "hush" not in done.stdout + done.stderr
+    off = subprocess.run(
+        [sys.executable, "-c", "from penstock.telemetry import configure; print(configure().describe())"],
+        env={},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert "telemetry is off: set OTEL_EXPORTER_OTLP_ENDPOINT" in off.stdout
+
+
+def test_the_reference_is_what_the_packages_declare():
+    """Each instrument and each span of the sources is in it, with a unit and a meaning."""
+    sys.path.insert(0, str(ROOT / "packages" / "telemetry"))
+    try:
+        import generate_reference
+    finally:
+        sys.path.pop(0)
+    advice = "run packages/telemetry/generate_reference.py"
+    assert generate_reference.declaring_modules() == generate_reference.DECLARING, advice
+    assert generate_reference.TARGET.read_text() == generate_reference.collect(), advice
+    found = reference()
+    assert all(one.meaning and one.package.startswith("penstock-") for one in (*found.spans, *found.metrics))
+    assert all(one.unit for one in found.metrics)
+    assert len(found.metrics) > 50
+
+
+@pytest.mark.parametrize(
+    "package", ["async-sink", "efo-consumer", "operator-attributes", "registration", "spark-plugin"]
+)
+def test_a_package_tells_its_own_metrics_and_spans(package):
+    """Its README names each of those that the reference has of it."""
+    text = (ROOT / "packages" / package / "README.md").read_text()
+    found = reference()
+    of_package = [one.name for one in (*found.spans, *found.metrics) if one.package == f"penstock-{package}"]
+    assert of_package
+    assert [name for name in of_package if f"`{name}`" not in text] == []
+
+
+def _span(name: str, number: int, parent: int | None, start: float, seconds: float) -> str:
+    def at(time: float) -> str:
+        return f"2026-01-01T00:00:{time:09.6f}Z"
+
+    context = {"trace_id": "0xab", "span_id": f"0x{number}"}
+    resource = {"attributes": {"process.pid": number % 2}}
+    parent_id = None if parent is None else f"0x{parent}"
+    times = {"start_time": at(start), "end_time": at(start + seconds)}
+    return json.dumps({"name": name, "context": context, "parent_id": parent_id, "resource": resource, **times})
+
+
+def test_a_trace_is_drawn_below_its_parents(tmp_path, capsys):
+    """Children stand below and to the right; of many alike the first are drawn and the others counted."""
+    lines = [_span("spark_plugin.plan_batch <1>", 1, None, 0, 2), _span("spark_plugin.read_partition", 2, 1, 0.5, 1)]
+    lines += [_span("async_sink.submit", number, 2, 0.6, 0.001) for number in range(3, 53)]
+    picture = waterfall([*lines, ""])
+    assert "One trace: 52 spans of 2 processes in 2.0 s" in picture
+    assert "plan_batch &lt;1&gt;" in picture
+    assert "async_sink.submit (+47 more)" in picture.replace("  ", " ")
+    assert picture.index("read_partition") < picture.index("async_sink.submit")
+    assert picture.count("<rect") == 1 + 5
+    file, target = tmp_path / "spans.jsonl", tmp_path / "trace.svg"
+    file.write_text("\n".join(lines))
+    assert main(["waterfall", str(file), "--output", str(target)]) == 0
+    assert target.read_text() == picture
+    assert main(["waterfall", str(file), "--trace", "0xcd"]) == 1
+    assert main(["waterfall", str(tmp_path / "none")]) == 1
+    assert main(["reference"]) == 0
+    assert "| `async_sink.submit` |" in capsys.readouterr().out
+
+
+def test_executors_are_given_no_variable_that_is_named_after_a_secret():
+    """Whatever an exporter calls it: only places of secrets go there, such as a file."""
+    environment = {
+        **_ENDPOINT,
+        "OTEL_EXPORTER_OTLP_PROFILES_HEADERS": "authorization=hush",
+        "OTEL_EXPORTER_JAEGER_PASSWORD": "hush",
+        "OTEL_EXPORTER_VENDOR_API_KEY": "hush",
+        "OTEL_EXPORTER_VENDOR_TOKEN": "hush",
+        "OTEL_EXPORTER_OTLP_CLIENT_KEY": "/etc/otlp/client.key",
+        "OTEL_EXPORTER_VENDOR_TOKEN_FILE": "/etc/otlp/token",
+    }
+    configuration = executor_configuration(environment, "flights")
+    assert "hush" not in str(configuration)
+    assert configuration["spark.executorEnv.OTEL_EXPORTER_OTLP_CLIENT_KEY"] == "/etc/otlp/client.key"
+    assert configuration["spark.executorEnv.OTEL_EXPORTER_VENDOR_TOKEN_FILE"] == "/etc/otlp/token"
+    assert len(withheld(environment)) == 4
+
+
+def test_headers_of_a_file_are_not_told_as_withheld(tmp_path):
+    """Executors read the same file: nothing is missing there."""
+    headers = tmp_path / "headers"
+    headers.write_text("authorization=Bearer%20hush\n")
+    environment = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+        "OTEL_EXPORTER_OTLP_TIMEOUT": "1",
+        "PENSTOCK_OTLP_HEADERS_FILE": str(headers),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", _DRIVER], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "PENSTOCK_OTLP_HEADERS_FILE" in done.stdout
+    assert "were not given" not in done.stdout
+    assert "hush" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "penstock-telemetry: the following arguments are required: command: see penstock-telemetry --help"),
+        (["draw"], "invalid choice: 'draw'"),
+        (["waterfall", "spans.jsonl", "--rows", "0"], "--rows: '0' is not a whole number of at least 1"),
+        (["reference", "--yaml"], "--yaml"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(arguments, words, capsys):
+    """With code 2, as of the other commands; the usage may be a screenful."""
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    said = capsys.readouterr().err
+    assert (ended.value.code, said.count("\n")) == (2, 1)
+    assert words in said
+
+
+def test_what_is_no_trace_is_told_in_one_line(tmp_path, capsys):
+    """Another file, half a line, a span that has not ended, or a place where no picture can be."""
+    file = tmp_path / "spans.jsonl"
+    whole = _span("plan", 1, None, 0, 1)
+    for text in ("{}", "[1]", whole[:-5], whole.replace('"end_time": "', '"end_time": null, "x": "')):
+        file.write_text(f"{whole}\n{text}\n")
+        assert main(["waterfall", str(file)]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith("penstock-telemetry: ")
+        assert "line 2 is no span" in said
+        assert said.count("\n") == 1
+    file.write_text(whole)
+    assert main(["waterfall", str(file), "--output", str(tmp_path / "none" / "trace.svg")]) == 1
+    assert "trace.svg" in capsys.readouterr().err
