@@ -1,0 +1,140 @@
+"""Command lines that look alike."""
+
+import argparse
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Callable, Container, Sequence
+from typing import Any, NoReturn
+
+from rich_argparse import RawDescriptionRichHelpFormatter
+
+from penstock.terminal._exit_codes import ExitCode
+
+
+def _heading(name: str) -> str:
+    # As it is written, here and by every other parser: `str.title` would make Aws of AWS.
+    return name
+
+
+def told_by_flag(error: Exception, arguments: argparse.Namespace, prefix: str, **flags: str) -> str:
+    """An error about an option, in the words of the command line: by its flag and the variable behind it.
+
+    Args:
+        error: `option` names it, as other callers know it, and its text begins with that name.
+        arguments: what the command understands.
+        prefix: of the variables of the environment.
+        flags: flags of options that have another name here.
+    """
+    option = getattr(error, "option", None)
+    if not isinstance(option, str):
+        return str(error)
+    reason = str(error).removeprefix(f"{option}: ")
+    if option in flags:
+        return f"{flags[option]}: {reason}"
+    name = re.sub("[A-Z]", lambda found: "_" + found[0].lower(), option).removeprefix("aws_")
+    if hasattr(arguments, name):
+        return f"--{name.replace('_', '-')} ({prefix}_{name.upper()}): {reason}"
+    if hasattr(arguments, f"{name}_file"):
+        # A secret, which is given by a file or a variable alone.
+        return f"--{name.replace('_', '-')}-file ({prefix}_{name.upper()}): {reason}"
+    # An option of other callers: the reason says what is missing.
+    return reason
+
+
+class Parser(argparse.ArgumentParser):
+    """An `argparse` parser with help in colours on a terminal, and no abbreviations: scripts outlive new flags."""
+
+    def __init__(self, **options: Any) -> None:
+        options.setdefault("formatter_class", _Formatter)
+        options.setdefault("allow_abbrev", False)
+        super().__init__(**options)
+
+    def add_subparsers(self, **options: Any) -> Any:
+        """As `argparse` has it; a sub-command refuses itself what it does not know, and names its own help."""
+        options.setdefault("parser_class", _CommandParser)
+        return super().add_subparsers(**options)
+
+    def error(self, message: str) -> NoReturn:
+        """End the process by `ExitCode.USAGE`, with one line that says why: the usage may be a screenful."""
+        self.exit(ExitCode.USAGE, f"{self.prog}: {message}: see {self.prog} --help\n")
+
+
+class _CommandParser(Parser):
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, rest = super().parse_known_args(args, namespace)
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
+
+
+class _Formatter(RawDescriptionRichHelpFormatter):
+    """Texts are ours, and brackets in them name variables: they are no markup."""
+
+    text_markup = False
+    help_markup = False
+    # mypy takes the base's variable, a callable, for a method.
+    group_name_formatter = staticmethod(_heading)  # type: ignore[assignment]
+
+
+def add_json_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--json`."""
+    parser.add_argument("--json", action="store_true", help="one JSON object a line, with all fields")
+
+
+def run_command(command: Callable[[], int]) -> int:
+    """Run a command that writes to the standard output, and give its exit code.
+
+    An interrupt is `ExitCode.INTERRUPTED`. A reader that has seen enough (`| head`) is no error.
+    """
+    try:
+        code = command()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except BrokenPipeError:
+        # What is left in the buffer has nowhere to go at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return ExitCode.OK
+    return code
+
+
+def positive_seconds(text: str) -> float:
+    """The type of an argument that is a time.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number above zero.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def positive_count(text: str) -> int:
+    """The type of an argument that is a number of things.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no whole number above zero.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def with_default(
+    argv: Sequence[str], command: str, commands: Container[str], *, takes_words: bool = False
+) -> list[str]:
+    """The arguments with a sub-command before them, unless they begin with one or ask for help.
+
+    Nor do words that are no sub-command get one, so that they are refused as such, unless the default one takes words.
+    """
+    first = argv[0] if argv else "-"
+    is_word = not first.startswith("-")
+    named = first in commands or first in ("-h", "--help") or (is_word and not takes_words)
+    return [*argv] if named else [command, *argv]
