@@ -1,0 +1,109 @@
+"""Which commands there are: those of installed packages, and what would bring the others."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, cast
+
+GROUP: Final = "penstock.commands"
+Main = Callable[[Sequence[str]], int]
+
+
+class EntryPoint(Protocol):
+    """What is needed of `importlib.metadata.EntryPoint`."""
+
+    @property
+    def name(self) -> str:
+        """Of the command."""
+        ...
+
+    @property
+    def value(self) -> str:
+        """Module and callable."""
+        ...
+
+    def load(self) -> object:
+        """The callable. May raise anything: it imports the package."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A command of Penstock's own packages."""
+
+    summary: str
+    package: str
+    """What to give to pip."""
+
+
+# Here, so that the list of commands needs no import of them, and tells of those that are not installed.
+KNOWN: Final = {
+    "demo": Known("run the main job, end to end, on an embedded Kinesis", "penstock-demo"),
+    "doctor": Known("find what is wrong with this set-up, and say the cure", "penstock-cli"),
+    "tail": Known("write records of streams as they come", "penstock-shard-reader"),
+    "lag": Known("tell how far consumers are behind, shard by shard", "penstock-shard-reader"),
+    "consumers": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
+    "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
+    "stages": Known("staged jobs: list, watch, explain", "penstock-stage-scheduler"),
+    "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
+    "options": Known("search the options of the Spark data source", "penstock-cli[spark]"),
+    "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
+    "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command, installed or not."""
+
+    name: str
+    summary: str
+    package: str
+    entry_point: EntryPoint | None
+
+    def load(self) -> Main:
+        """The callable.
+
+        Raises:
+            CommandBrokenError: its package fails on import, or has no such callable.
+        """
+        assert self.entry_point is not None
+        try:
+            loaded = self.entry_point.load()
+        except (KeyboardInterrupt, MemoryError):
+            raise
+        except BaseException as error:
+            # Whatever a package does when it is imported, also an exit, must not end the others' commands.
+            raise CommandBrokenError(self.name, f"{type(error).__name__}: {error}") from error
+        if not callable(loaded):
+            raise CommandBrokenError(self.name, f"{self.entry_point.value} cannot be called")
+        return cast(Main, loaded)
+
+
+class CommandBrokenError(Exception):
+    """The package of a command is installed, and does not work.
+
+    `name` is the command's, `reason` says how it fails.
+    """
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} cannot be loaded: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+def find_commands(entry_points: Iterable[EntryPoint] | None = None) -> dict[str, Command]:
+    """All commands by name: ours in the order of `KNOWN`, then those of other packages."""
+    found: dict[str, EntryPoint] = {}
+    for point in importlib.metadata.entry_points(group=GROUP) if entry_points is None else entry_points:
+        found.setdefault(point.name, point)
+    commands = {
+        name: Command(name, known.summary, known.package, found.pop(name, None)) for name, known in KNOWN.items()
+    }
+    for name, point in sorted(found.items()):
+        distribution = getattr(getattr(point, "dist", None), "name", None)
+        package = distribution or point.value.partition(":")[0]
+        commands[name] = Command(name, f"from {package}", package, point)
+    return commands

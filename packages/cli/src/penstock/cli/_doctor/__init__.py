@@ -1,0 +1,1 @@
+"""`penstock doctor`: what is wrong with a set-up, and the cure."""

@@ -1,0 +1,75 @@
+"""All checks, in their groups, some at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Final
+
+from penstock.cli._doctor._aws import check_credentials, check_endpoint, check_region
+from penstock.cli._doctor._findings import Finding, skipped
+from penstock.cli._doctor._java import check_java
+from penstock.cli._doctor._machine import check_disk, check_open_files, check_state_folder
+from penstock.cli._doctor._python import check_plugin, check_pyspark, check_worker_python
+from penstock.cli._doctor._services import check_services
+from penstock.cli._doctor._session import check_reader_address, check_session_settings, check_time_zone
+from penstock.cli._doctor._sources import check_data_sources
+from penstock.cli._doctor._stream import check_stream
+from penstock.cli._doctor._surroundings import Check, Surroundings
+from penstock.cli._doctor._versions_check import check_requirements
+
+GROUPS: Final[dict[str, tuple[Check, ...]]] = {
+    "Java and Python": (check_java, check_pyspark, check_worker_python, check_plugin, check_data_sources),
+    "Packages": (check_requirements,),
+    "Spark session": (check_session_settings, check_reader_address, check_time_zone),
+    "Machine": (check_state_folder, check_disk, check_open_files),
+    "AWS": (check_region, check_credentials, check_endpoint),
+    "Stream": (check_stream,),
+    "Services": (check_services,),
+}
+_AT_A_TIME: Final = 6
+"""Most of them wait: for a child process, or for a network."""
+
+
+def diagnose(surroundings: Surroundings | None = None, groups: Sequence[str] | None = None) -> Iterator[Finding]:
+    """What all checks find, in the order of their groups, each as soon as it and those before it are known.
+
+    Args:
+        surroundings: what to look at; by default, the set-up of this process.
+        groups: only these of `GROUPS`.
+    """
+    world = surroundings or Surroundings()
+    chosen = [(name, check) for name, checks in GROUPS.items() if groups is None or name in groups for check in checks]
+    found: list[Future[list[Finding]]] = [Future() for _ in chosen]
+    waiting = deque(zip(chosen, found, strict=True))
+
+    def work() -> None:
+        while True:
+            try:
+                (_, check), future = waiting.popleft()
+            except IndexError:
+                return
+            future.set_result(_run(check, world))
+
+    # Not those of a pool, which are waited for in the end: Ctrl+C is for what does not answer.
+    for number in range(min(_AT_A_TIME, len(chosen))):
+        threading.Thread(target=work, name=f"check {number}", daemon=True).start()
+    try:
+        for (name, _), future in zip(chosen, found, strict=True):
+            yield from (replace(finding, group=name) for finding in future.result())
+    finally:
+        waiting.clear()
+
+
+def _run(check: Check, surroundings: Surroundings) -> list[Finding]:
+    findings: list[Finding] = []
+    try:
+        findings += check(surroundings)
+    except BaseException as error:
+        # A set-up that is broken in a way that nobody thought of: the other checks go on.
+        name = check.__name__.removeprefix("check_").replace("_", " ")
+        findings.append(skipped(name, f"it could not be looked at: {type(error).__name__}: {error}"))
+    return findings

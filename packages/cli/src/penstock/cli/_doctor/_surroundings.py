@@ -1,0 +1,91 @@
+"""What the checks look at, so that tests can give them another world."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.cli._doctor._findings import Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """How a child process ended."""
+
+    code: int | None
+    """None when it could not be started, or did not end in time."""
+    out: str
+    errors: str
+
+
+def run_child(command: Sequence[str], environ: Mapping[str, str]) -> Ran:
+    """Run a command to its end, for a minute at most."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=dict(environ))
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Ran(None, "", str(error))
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """A service of Penstock that is to be reached."""
+
+    name: str
+    """`registry`, `reader`, `sink` or `stages`."""
+    endpoint: str
+    """`host:port`."""
+    tls: bool = False
+    """Use TLS without an authority of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """The set-up that is looked at. By default, that of this process."""
+
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
+    """Variables; AWS's own are read from the process's environment by botocore."""
+    executable: str = sys.executable
+    """This Python."""
+    python_version: tuple[int, int] = sys.version_info[:2]
+    run: Callable[[Sequence[str], Mapping[str, str]], Ran] = run_child
+    distributions: Callable[[], Iterable[importlib.metadata.Distribution]] = importlib.metadata.distributions
+    wall_clock: Callable[[], float] = time.time
+    spark_settings: Mapping[str, str] | None = None
+    """Settings of the Spark session; None when they are not known."""
+    spark_settings_from: str = ""
+    """Where they were read."""
+    reader_host: str | None = None
+    """The option `readerHost` of the query."""
+    state_folder: Path | None = None
+    """Where leases and checkpoints are kept; None: in the user's state directory."""
+    timeout_seconds: float = 5.0
+    """Longest wait for a connection or an answer."""
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    profile: str | None = None
+    ca_bundle: str | None = None
+    stream: str | None = None
+    """Name of the stream that is to be read or written."""
+    consumer: str | None = None
+    """Name of its stream consumer."""
+    write: bool = False
+    """Whether a record may be written to the stream, to see that it can be."""
+    services: Sequence[Service] = ()
+
+    def version(self, package: str) -> str | None:
+        """The version of an installed distribution."""
+        for distribution in self.distributions():
+            if (distribution.metadata["Name"] or "").lower().replace("_", "-") == package:
+                return distribution.version
+        return None
+
+
+Check = Callable[[Surroundings], Iterable[Finding]]

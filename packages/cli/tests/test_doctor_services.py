@@ -1,0 +1,171 @@
+"""`penstock doctor` on Penstock's services: each way in which one cannot be reached is told apart."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import trustme
+from doctor_world import has_cure, the, world
+
+from penstock.cli import Verdict
+from penstock.cli._doctor._services import check_services
+from penstock.cli._doctor._surroundings import Service
+from penstock.operator_attributes import SERVICE_NAME, LocalStageScheduler, StageSchedulerServicer
+from penstock.rpc import GrpcServer, ServerSecurity, ServerSettings
+
+PROBLEM, OK, SKIPPED = Verdict.PROBLEM, Verdict.OK, Verdict.SKIPPED
+
+
+@contextmanager
+def scheduler(socket_path: Path | None = None, **security: object) -> Iterator[str]:
+    """A stage scheduler on a thread; gives its address."""
+    started: list[str] = []
+    is_ready, stop = threading.Event(), threading.Event()
+
+    async def serve() -> None:
+        servicer = StageSchedulerServicer(LocalStageScheduler())
+        settings = ServerSettings(socket_path=socket_path, security=ServerSecurity(**security))  # type: ignore[arg-type]
+        async with GrpcServer(settings, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
+            started.append(server.address)
+            is_ready.set()
+            await asyncio.to_thread(stop.wait)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    try:
+        assert is_ready.wait(30)
+        yield started[0]
+    finally:
+        stop.set()
+        thread.join()
+
+
+def look(address: str, name: str = "stages", *, tls: bool = False, **environ: str):
+    services = [Service(name=name, endpoint=address, tls=tls)]
+    return the(check_services(world(services=services, environ=environ, timeout_seconds=3.0)))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """PEM files: an authority, one that nobody trusts, a server's pair, a client's pair."""
+    folder = tmp_path_factory.mktemp("certificates")
+    authority, other = trustme.CA(), trustme.CA()
+    files = {
+        name: folder / name
+        for name in ("ca", "other", "server", "server_key", "client", "client_key", "stranger", "stranger_key")
+    }
+    authority.cert_pem.write_to_path(str(files["ca"]))
+    other.cert_pem.write_to_path(str(files["other"]))
+    for name, signer, host in (
+        ("server", authority, "127.0.0.1"),
+        ("client", authority, "client"),
+        ("stranger", authority, "elsewhere.example"),
+    ):
+        issued = signer.issue_cert(host)
+        issued.private_key_pem.write_to_path(str(files[f"{name}_key"]))
+        issued.cert_chain_pems[0].write_to_path(str(files[name]))
+    return files
+
+
+def test_nothing_there_is_told_apart() -> None:
+    """Refused, unknown host, no address, silent; and none named is no problem."""
+    assert the(check_services(world())).verdict is SKIPPED
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        assert has_cure(look(address, "registry"), PROBLEM, "nobody listens", "penstock-registry serve")
+    assert has_cure(look("no-such-host.invalid:1"), PROBLEM, "no such host")
+    assert has_cure(look("localhost"), PROBLEM, "no host:port")
+
+
+def test_the_token_is_missing_or_wrong(tmp_path: Path) -> None:
+    """Health checks need none, so it is tried by a call that changes nothing."""
+    with scheduler(token="right") as address:
+        assert has_cure(look(address), PROBLEM, "token is missing", "PENSTOCK_STAGES_TOKEN_FILE")
+        assert has_cure(look(address, PENSTOCK_STAGES_TOKEN="wrong-one"), PROBLEM, "token is wrong")
+        assert "wrong-one" not in repr(look(address, PENSTOCK_STAGES_TOKEN="wrong-one"))
+        assert look(address, PENSTOCK_STAGES_TOKEN="right").verdict is OK
+        (tmp_path / "token").write_text("right\n")
+        assert look(address, PENSTOCK_STAGES_TOKEN_FILE=str(tmp_path / "token")).verdict is OK
+        assert has_cure(look(address, PENSTOCK_STAGES_TOKEN_FILE=str(tmp_path / "none")), PROBLEM, "token_file")
+
+
+def test_tls_on_one_side_only(certificates: dict[str, Path]) -> None:
+    """Either way round; and with it on both it is fine."""
+    pair = {"certificate_file": certificates["server"], "private_key_file": certificates["server_key"]}
+    with scheduler(**pair) as address:
+        assert has_cure(look(address), PROBLEM, "speaks TLS", "PENSTOCK_STAGES_CA_FILE")
+        assert look(address, PENSTOCK_STAGES_CA_FILE=str(certificates["ca"])).verdict is OK
+        for options in ({"PENSTOCK_STAGES_CA_FILE": str(certificates["other"])}, {"tls": True}):
+            assert has_cure(look(address, **options), PROBLEM, "not trusted", "PENSTOCK_STAGES_CA_FILE")
+    with scheduler() as address:
+        assert look(address).verdict is OK
+        assert has_cure(look(address, PENSTOCK_STAGES_CA_FILE=str(certificates["ca"])), PROBLEM, "does not speak TLS")
+        assert has_cure(look(address, PENSTOCK_STAGES_CA_FILE="/no/such.pem"), PROBLEM, "PENSTOCK_STAGES_")
+        assert has_cure(look(address, "sink"), PROBLEM, "another service")
+    stranger = {"certificate_file": certificates["stranger"], "private_key_file": certificates["stranger_key"]}
+    with scheduler(**stranger) as address:
+        assert has_cure(
+            look(address, PENSTOCK_STAGES_CA_FILE=str(certificates["ca"])), PROBLEM, "not trusted", "mismatch"
+        )
+
+
+def test_mutual_tls(certificates: dict[str, Path]) -> None:
+    """Without a certificate of its own a client is told which variables give one."""
+    files = {"certificate_file": certificates["server"], "private_key_file": certificates["server_key"]}
+    with scheduler(**files, client_ca_file=certificates["ca"]) as address:
+        environ = {"PENSTOCK_STAGES_CA_FILE": str(certificates["ca"])}
+        assert has_cure(look(address, **environ), PROBLEM, "mutual TLS", "PENSTOCK_STAGES_CERTIFICATE_FILE")
+        environ |= {"PENSTOCK_STAGES_CERTIFICATE_FILE": str(certificates["client"])}
+        environ |= {"PENSTOCK_STAGES_PRIVATE_KEY_FILE": str(certificates["client_key"])}
+        assert look(address, **environ).verdict is OK
+
+
+def test_something_else_listens() -> None:
+    """A web server, say."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        stop = threading.Event()
+
+        def answer() -> None:
+            server.settimeout(0.1)
+            while not stop.is_set():
+                try:
+                    connection, _ = server.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    connection.sendall(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            finding = look(f"127.0.0.1:{server.getsockname()[1]}")
+        finally:
+            stop.set()
+            thread.join()
+    assert has_cure(finding, PROBLEM, "no service of Penstock")
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:500510", "127.0.0.1:²", "127.0.0.1:0", "127.0.0.1"])
+def test_a_port_that_is_none_is_a_problem(endpoint):
+    """It is named, and the other services are looked at."""
+    services = [Service(name="registry", endpoint=endpoint), Service(name="reader", endpoint="nonsense")]
+    found = list(check_services(world(services=services)))
+    assert [(one.check, one.verdict) for one in found] == [
+        ("registry", Verdict.PROBLEM),
+        ("reader", Verdict.PROBLEM),
+    ]
+    assert "is no host:port" in found[0].text
+
+
+def test_a_service_may_be_at_a_unix_socket(tmp_path: Path) -> None:
+    """It is asked there as at a port; nobody may listen there, as well."""
+    path = tmp_path / "socket"
+    with scheduler(path):
+        assert look(f"unix:{path}").verdict is OK
+        assert look(f"unix://{path}").verdict is OK
+    assert has_cure(look(f"unix:{path}", "registry"), PROBLEM, "nobody listens", f"--socket-path {path}")
