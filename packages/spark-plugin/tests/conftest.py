@@ -1,4 +1,6 @@
 import os
+import signal
+import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -6,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.config import Config
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -13,14 +16,20 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import configure, ensure_java
 from penstock.spark_plugin.testing import endpoint_options
+from penstock.telemetry.testing import OtlpReceiver, running_receiver
+
+sys.path.append(str(Path(__file__).parent))
+
+from patience import PATIENCE_SECONDS
 
 SPANS = "PENSTOCK_TEST_SPANS"
 _PROVIDER = """\
 import os
 from pathlib import Path
 
-from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter, SpanExportResult
+
+from penstock.telemetry._process import tracer_provider
 
 
 class Files(SpanExporter):
@@ -33,7 +42,7 @@ class Files(SpanExporter):
 
 
 def create():
-    provider = TracerProvider()
+    provider = tracer_provider()  # to OTLP; beside that, each span into a file at once
     provider.add_span_processor(SimpleSpanProcessor(Files()))
     return provider
 """
@@ -42,6 +51,14 @@ def create():
 def pytest_configure() -> None:
     """Let all processes of Spark find the Java and the Python of the tests, before any session."""
     ensure_java()
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """Put back what a reader does to SIGTERM in its own process: processes that later tests start would inherit it."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")
@@ -67,7 +84,14 @@ def tracing_environment(span_folder: Path, package: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def spark(span_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def otlp() -> Iterator[OtlpReceiver]:
+    """Where Spark's processes export to."""
+    with running_receiver() as receiver:
+        yield receiver
+
+
+@pytest.fixture(scope="session")
+def spark(span_folder: Path, otlp: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One session for all tests: starting one takes seconds."""
     settings = {
         "spark.ui.enabled": "false",
@@ -87,11 +111,24 @@ def spark(span_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         # The JVM hands its environment on to every process that it starts; this process keeps its own.
         for name, value in tracing_environment(span_folder, tmp_path_factory.mktemp("provider")).items():
             patch.setenv(name, value)
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", otlp.endpoint)
+        patch.setenv("OTEL_PYTHON_METER_PROVIDER", "penstock")
+        patch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "3000")
         session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
     end_jvm()
+
+
+@pytest.fixture(autouse=True)
+def no_query_outlives_its_test(request: pytest.FixtureRequest) -> Iterator[None]:
+    """One that failed half-way must not spoil those after it."""
+    yield
+    session = getattr(request.node, "funcargs", {}).get("spark")
+    if isinstance(session, SparkSession):
+        for query in session.streams.active:
+            query.stop()
 
 
 def end_jvm() -> None:
@@ -116,7 +153,8 @@ class Stream:
 
     def __init__(self, emulator: RunningEmulator, name: str) -> None:
         self.emulator = emulator
-        self.client: Any = emulator.client()
+        # Tests look often, and a shard lets itself be read five times a second.
+        self.client: Any = emulator.client(config=Config(retries={"mode": "standard", "max_attempts": 15}))
         self.name = name
         self.put_keys: dict[tuple[str, str], bytes] = {}
         """Data by shard id and sequence number."""
@@ -160,7 +198,7 @@ class Stream:
             while iterator:
                 answer = self.client.get_records(ShardIterator=iterator)
                 found += [record["Data"] for record in answer["Records"]]
-                iterator = answer.get("NextShardIterator") if answer["Records"] else None
+                iterator = answer.get("NextShardIterator") if answer["MillisBehindLatest"] > 0 else None
         return found
 
     def consumers(self) -> list[str]:
@@ -237,13 +275,17 @@ def until() -> Callable[..., None]:
 
 
 def wait_until(
-    condition: Callable[[], bool], what: str, *, seconds: float = 60, query: StreamingQuery | None = None
+    condition: Callable[[], bool],
+    what: str | Callable[[], str],
+    *,
+    seconds: float = PATIENCE_SECONDS,
+    query: StreamingQuery | None = None,
 ) -> None:
-    """Poll a condition until a deadline."""
+    """Poll a condition until a deadline; what is missing then may be told by a function, as it stands at the end."""
     deadline = time.monotonic() + seconds
     while not condition():
         if query is not None and query.exception() is not None:
             pytest.fail(f"the query failed: {query.exception()}")
         if time.monotonic() > deadline:
-            pytest.fail(what)
+            pytest.fail(what if isinstance(what, str) else what())
         time.sleep(0.05)

@@ -91,7 +91,9 @@ def main(folder: Path) -> None:
     spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     run = create_pipeline(folder).run(spark)
-    (folder / "states.json").write_text(json.dumps({name: state.value for name, state in run.states.items()}))
+    temporary = folder / "states.tmp"
+    temporary.write_text(json.dumps({name: state.value for name, state in run.states.items()}))
+    temporary.replace(folder / "states.json")
     run.await_termination()
 
 

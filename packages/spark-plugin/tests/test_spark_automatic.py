@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_SECONDS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import StageState
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin import plan, run_staged
-from penstock.spark_plugin._fingerprint import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages._fingerprint import plan_fingerprint, source_fingerprint
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 
@@ -64,7 +65,7 @@ def test_a_staged_query_gives_the_rows_of_the_query(
     naive, staged = Table(), Table()
     query = frame.writeStream.foreachBatch(naive).trigger(availableNow=True)
     started = query.option("checkpointLocation", str(folder / "checkpoint")).start()
-    assert started.awaitTermination(60)
+    assert started.awaitTermination(PATIENCE_SECONDS)
     run = run_staged(frame.writeStream.foreachBatch(staged).trigger(availableNow=True), store=folder / "store")
     assert run.await_termination(60)
     run.stop()
@@ -97,6 +98,25 @@ def test_a_staged_query_is_resumed(spark: SparkSession, tmp_path: Path) -> None:
     assert start(1, second) is StageState.REUSED
     assert second.rows == ["Row(n=0, k=0, v=2)"]
     assert start(2, third) is StageState.FINISHED
+
+
+def test_a_writer_is_staged_again(spark: SparkSession, tmp_path: Path) -> None:
+    """As by a cell of a notebook that is run twice: it still has the plan that it was made with."""
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n1,2\n2,3\n")
+    stream = numbers(spark, tmp_path, [1, 2])
+    table = Table()
+    writer = job(spark, stream, tmp_path / "rates.csv").writeStream.foreachBatch(table).trigger(availableNow=True)
+
+    def states() -> list[StageState]:
+        run = run_staged(writer, store=tmp_path / "store")
+        assert run.await_termination(60)
+        run.stop()
+        return list(run.states.values())
+
+    assert states() == [StageState.FINISHED, StageState.FINISHED]
+    (tmp_path / "numbers" / "more.csv").write_text("0\n")
+    assert states() == [StageState.REUSED, StageState.FINISHED]
+    assert len(table.rows) == 3
 
 
 def test_a_large_result_is_kept_by_the_key_of_its_join(spark: SparkSession, tmp_path: Path) -> None:
@@ -205,7 +225,7 @@ def test_fingerprints_are_those_of_another_jvm(spark: SparkSession, tmp_path: Pa
     text = (
         "import json, sys\nfrom pyspark.sql import SparkSession, functions as F\n"
         "from penstock.spark_plugin import ensure_java\n"
-        "from penstock.spark_plugin._fingerprint import plan_fingerprint\n"
+        "from penstock.spark_plugin._stages._fingerprint import plan_fingerprint\n"
         "ensure_java()\n"
         "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         "frame = spark.range(9).groupBy((F.col('id') % 2).alias('k')).agg(F.sum('id').alias('s'))\n"

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
+from patience import PATIENCE_SECONDS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # as everybody writes it
@@ -133,7 +134,8 @@ def test_a_random_query_gives_the_same_rows_staged(
 
     def naive(sink: Any) -> None:
         writer = stream.writeStream.foreachBatch(sink).trigger(availableNow=True)
-        assert writer.option("checkpointLocation", str(folder / "checkpoint")).start().awaitTermination(120)
+        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+        assert query.awaitTermination(PATIENCE_SECONDS)
 
     def staged(sink: Any) -> None:
         writer = stream.writeStream.foreachBatch(sink).trigger(availableNow=True)

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,14 @@ from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.efo_consumer import StreamPositions
+from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import KinesisOptions, Pipeline
-from penstock.spark_plugin._initial_positions import initial_positions
-from penstock.spark_plugin._seam import SETTLE_SECONDS, seam_millis, wait_for_seam
+from penstock.spark_plugin._reading._initial_positions import initial_positions
+from penstock.spark_plugin._reading._seam import SETTLE_SECONDS, seam_millis, wait_for_seam
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OffsetError
+from penstock.spark_plugin.testing import endpoint_options
+
+README = Path(__file__).parents[1] / "README.md"
 
 
 def keys(spark: SparkSession, options: dict[str, str]) -> list[tuple[str, str]]:
@@ -31,6 +36,28 @@ def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: 
     after = keys(spark, source.options(startingPosition=bound))
     assert len(before) == 15
     assert sorted(before + after) == sorted(source.put_keys)
+
+
+def test_the_section_on_reading_works_as_written(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its blocks in order; each `print` prints what its comment says."""
+    with running_emulator() as emulator:
+        client = emulator.client()
+        for name in ("flights", "returns-1"):
+            client.create_stream(StreamName=name, ShardCount=2)
+            records = [{"Data": b"x", "PartitionKey": key} for key in "abcdef"]
+            client.put_records(StreamName=name, Records=records)
+        aws = endpoint_options(emulator.endpoint_url, "")
+        del aws["streamName"]
+        blocks = re.findall(r"<!-- reading -->\n```python\n(.*?)```", README.read_text(), re.DOTALL)
+        assert len(blocks) == 4
+        exec("\n".join(blocks), {"spark": spark, "aws": aws, "checkpoint": str(tmp_path / "checkpoint")})
+    expected = re.findall(r"^print\(.*\)  # (.*)$", "\n".join(blocks), re.MULTILINE)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line and line[0] not in "+|"] == expected
+    assert "|   flights|    6|" in printed
+    assert "| returns-1|    6|" in printed
 
 
 def test_aggregates_are_taken_apart_as_a_stream_has_them(
@@ -118,16 +145,26 @@ def test_a_seam_is_made_once(tmp_path: Path) -> None:
     """Who asks first makes it; a young one is waited for, since records may still arrive before it."""
     path = tmp_path / "seams" / "a.json"
 
-    def at(millis: int) -> Callable[[], StreamPositions]:
-        shards = {"shardId-0": {"type": "AT_TIMESTAMP", "value": millis}}
+    def at(*millis: int) -> Callable[[], StreamPositions]:
+        shards = {f"shardId-{number}": {"type": "AT_TIMESTAMP", "value": one} for number, one in enumerate(millis)}
         return lambda: StreamPositions.from_json({"version": 1, "streams": {"s": shards}})
 
     assert seam_millis(path, at(5000), clock=lambda: 5.0) == 5000
     assert seam_millis(path, at(9000), clock=lambda: 9.0) == 5000
+    assert seam_millis(path, lambda: pytest.fail("Kinesis is asked again")) == 5000
+    assert seam_millis(tmp_path / "seams" / "b.json", at(6000, 4000, 5000)) == 4000
+
+    def while_another_makes_it() -> StreamPositions:
+        seam_millis(tmp_path / "race.json", at(7000))
+        return at(9000)()
+
+    assert seam_millis(tmp_path / "race.json", while_another_makes_it) == 7000
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["race.json"]
     waits: list[float] = []
     wait_for_seam(path, clock=lambda: 5.5, sleep=waits.append)
     wait_for_seam(path, clock=lambda: 60.0, sleep=waits.append)
-    assert waits == [SETTLE_SECONDS - 0.5]
+    wait_for_seam(path, clock=lambda: 4.0, sleep=waits.append)  # one that was set back, or of another host
+    assert waits == [SETTLE_SECONDS - 0.5, SETTLE_SECONDS]
     path.write_text("{}")
     with pytest.raises(OffsetError):
         seam_millis(path, at(1))
@@ -141,6 +178,8 @@ def test_contradictions_are_named() -> None:
 
     with pytest.raises(ContradictoryOptionsError):
         parse(continueFrom="/seam", initialPosition="LATEST")
+    with pytest.raises(ContradictoryOptionsError, match="'continueFrom' and 'initialTimestamp'"):
+        parse(continueFrom="/seam", initialTimestamp="12")
     with pytest.raises(ContradictoryOptionsError):
         parse(endingPosition="now", endingTimestamp="12")
     with pytest.raises(InvalidOptionError):

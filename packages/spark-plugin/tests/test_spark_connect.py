@@ -5,24 +5,35 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+from patience import PATIENCE_SECONDS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # as everybody writes it
 
+from penstock.emulator.testing import RunningEmulator
 from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
-from penstock.spark_plugin import Pipeline, plan, run_staged
-from penstock.spark_plugin._fingerprint import plan_fingerprint, source_fingerprint
-from penstock.spark_plugin._plan_cut import find_cuts
-from penstock.spark_plugin._plans import plans_of
-from penstock.spark_plugin._session_jobs import jobs_of
+from penstock.spark_plugin import (
+    KinesisProgress,
+    KinesisProgressListener,
+    Pipeline,
+    kinesis_progress,
+    plan,
+    run_staged,
+)
+from penstock.spark_plugin._stages._fingerprint import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages._plan_cut import find_cuts
+from penstock.spark_plugin._stages._plans import plans_of
+from penstock.spark_plugin._stages._session_jobs import jobs_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
+from penstock.spark_plugin.testing import endpoint_options
 
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 """What `SparkSession.builder.remote` sets: functions make columns of Spark Connect from then on."""
@@ -62,7 +73,7 @@ def connect_server(folder: Path) -> Iterator[str]:
 
 
 def _port(server: "subprocess.Popen[bytes]", log: Path) -> str:
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and server.poll() is None:
         found = re.search(r"Spark Connect server started at: \S+:(\d+)", log.read_text())
         if found:
@@ -321,12 +332,43 @@ def test_jobs_are_ended_by_the_name_of_their_stage(
     assert connect.range(3).count() == 3
 
 
-def test_kinesis_is_read_and_written(connect: SparkSession, make_stream: Callable[[int], Any], folder: Path) -> None:
-    """The server finds the format by its name: the package is installed where the server's Python is."""
+def test_kinesis_is_read_and_written(
+    connect: SparkSession,
+    kinesis: RunningEmulator,
+    make_stream: Callable[[int], Any],
+    until: Callable[..., None],
+    folder: Path,
+) -> None:
+    """The server finds the formats by their names: the package is installed where its Python is; progress comes too."""
     source, target = make_stream(2), make_stream(1)
     source.put(20)
     stream = connect.readStream.format("kinesis").options(**source.options(initialPosition="TRIM_HORIZON")).load()
     writer = stream.select("data", "partitionKey").writeStream.format("kinesis").options(**target.options())
+    seen: list[KinesisProgress] = []
+    listener = KinesisProgressListener(seen.append)
+    connect.streams.addListener(listener)
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+
+    delivery = f"delivery-{uuid.uuid4().hex[:8]}"
+    kinesis.client("firehose").create_delivery_stream(DeliveryStreamName=delivery)
+    options = endpoint_options(kinesis.endpoints["firehose"], delivery, recordDelimiter="\\n")
+    archive = stream.select("data").writeStream.format("firehose").options(**options).trigger(availableNow=True)
+    archiving = archive.option("checkpointLocation", str(folder / "archived")).start()
+
+    assert query.awaitTermination(PATIENCE_SECONDS)
     assert sorted(target.held()) == sorted(source.put_keys.values())
+    assert archiving.awaitTermination(PATIENCE_SECONDS)
+    delivered = b"".join(file.read_bytes() for file in (kinesis.firehose_folder / delivery).iterdir())
+    assert sorted(delivered.splitlines()) == sorted(source.put_keys.values())
+    until(lambda: query.id in {one.query_id for one in seen}, "the listener hears nothing")
+    connect.streams.removeListener(listener)
+    (last,) = kinesis_progress(query)
+    assert (last.streams, last.numbers.records, last.numbers.max_millis_behind_latest) == ((source.name,), 20, 0)
+    assert {one.query_id for one in seen} <= {query.id, archiving.id}
+
+
+def test_a_wrong_option_is_told_to_the_client(connect: SparkSession) -> None:
+    """With the nearest one, for an option of this source and for another connector's; on `load`, before any job."""
+    for name, meant in (("initialPositoin", "initialPosition"), ("kinesis.consumerTyp", "kinesis.consumerType")):
+        with pytest.raises(Exception, match=f"unknown option.*{meant}"):
+            connect.readStream.format("kinesis").options(**{"streamName": "s", name: "LATEST"}).load().schema  # noqa: B018

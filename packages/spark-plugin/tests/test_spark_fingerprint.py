@@ -1,3 +1,4 @@
+import errno
 import functools
 import importlib.util
 import os
@@ -13,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
 
-from penstock.spark_plugin._code_fingerprint import function_fingerprint
-from penstock.spark_plugin._fingerprint import source_fingerprint
-from penstock.spark_plugin._stage_store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._stages._code_fingerprint import function_fingerprint
+from penstock.spark_plugin._stages._fingerprint import source_fingerprint
+from penstock.spark_plugin._stages._stage_store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin.errors import StoreInUseError
 
 LIMIT = 3
@@ -197,6 +198,24 @@ def test_a_stage_is_committed_by_its_marker_alone(tmp_path: Path) -> None:
     folder.wipe()
     assert folder.committed() is None
     assert not folder.path.exists()
+
+
+def test_a_marker_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that ends, or a disk that is full, before all of it is on the disk leaves a stage without a result."""
+    folder = StageFolder(tmp_path / "stage")
+    folder.output("daily").mkdir(parents=True)
+    result = CommittedStage("daily", "f", rows=1, size_bytes=1, seconds=0.5, outputs={"daily": "daily"})
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            folder.commit(result)
+    assert not (folder.path / "_COMMITTED.json").exists()
+    folder.commit(result)
+    assert folder.committed() == result
 
 
 def test_a_store_has_one_driver(tmp_path: Path) -> None:

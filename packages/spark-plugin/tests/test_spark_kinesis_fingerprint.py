@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._kinesis_fingerprint import kinesis_fingerprint
+from penstock.spark_plugin._stages._kinesis_fingerprint import kinesis_fingerprint
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 PAST = "2024-11-01T00:00:00Z"

@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark_plugin import KinesisOptions, options_table
-from penstock.spark_plugin._option_table import OPTIONS
-from penstock.spark_plugin._option_values import InitialPositionType
-from penstock.spark_plugin._options import field_name
+from penstock.spark_plugin._options._docs import fill, generated
+from penstock.spark_plugin._options._field_names import field_name
+from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS
+from penstock.spark_plugin._options._option_table import OPTIONS
+from penstock.spark_plugin._options._option_values import InitialPositionType
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     InvalidOptionError,
@@ -52,8 +54,11 @@ def test_no_two_options_share_a_name() -> None:
     """Names and aliases are unique, whatever their letter case."""
     seen: dict[str, str] = {}
     for spec in OPTIONS:
-        for name in {one.lower() for one in (spec.name, *spec.aliases)}:
-            assert seen.setdefault(name, spec.name) == spec.name
+        for name in (spec.name, *spec.also):
+            assert seen.setdefault(name.lower(), spec.name) == spec.name
+    for one in FOREIGN_OPTIONS:
+        ours = seen.get(one.name.lower())
+        assert ours in (None, one.option), one.name
 
 
 @given(st.sampled_from([spec.name for spec in OPTIONS if not spec.prefix]), st.randoms())
@@ -183,6 +188,10 @@ def test_byte_counts(text: str, size: int) -> None:
         ("streamName", ","),
         ("streamArn", "arn:aws:s3:::bucket"),
         ("subscribeToShardBackoffExponent", "0.5"),
+        ("subscribeToShardBackoffExponent", "nan"),
+        ("endingTimestamp", "inf"),
+        ("initialPosition", "AT_TIMESTAMP 1e20"),
+        ("addedStreamPosition", "AT_TIMESTAMP"),
     ],
 )
 def test_a_value_that_is_none_names_the_option(option: str, value: str) -> None:
@@ -199,6 +208,8 @@ def test_a_value_that_is_none_names_the_option(option: str, value: str) -> None:
         ({"awsAccessKeyId": "key"}, "awsSecretAccessKey"),
         ({"awsSecretAccessKey": "secret"}, "awsAccessKeyId"),
         ({"awsSessionToken": "token"}, "awsAccessKeyId"),
+        ({"serviceCertificateFile": "a.pem"}, "servicePrivateKeyFile"),
+        ({"servicePrivateKeyFile": "a.key"}, "serviceCertificateFile"),
         ({"roleExternalId": "x"}, "roleArn"),
         ({"initialPosition": "AT_TIMESTAMP"}, "initialTimestamp"),
     ],
@@ -217,6 +228,7 @@ def test_what_an_option_needs_is_named(options: dict[str, str], missing: str) ->
         {"streamArn": "arn:aws:kinesis:eu-west-1:123456789012:stream/other"},
         {"initialPosition": "LATEST", "initialTimestamp": "2026-01-01"},
         {"awsProfile": "p", "awsAccessKeyId": "a", "awsSecretAccessKey": "b"},
+        {"serviceToken": "t", "serviceTokenFile": "/run/secrets/token"},
         {"recordPublisher": "efo", "efoConsumerName": "c", "efoConsumerArn.flights": "arn"},
         {"randomPartitionKey": "true", "partitionKeyColumn": "id"},
         {"bufferBytes": "1m"},
@@ -253,6 +265,16 @@ def test_consumer_arns_find_their_stream_although_keys_come_in_lower_case() -> N
     assert options.efo_consumer_arn == {"FlightS": "arn:x"}
 
 
+def test_a_consumer_of_another_stream_is_refused() -> None:
+    """Kinesis is asked for a consumer and a shard: it would give the other stream's records."""
+    efo = {"recordPublisher": "efo", "efoRegistration": "none"}
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/{}/consumer/c:1700000000"
+    assert parse(**efo, **{"efoConsumerArn.flights": arn.format("flights")}).efo_consumer_arn
+    with pytest.raises(InvalidOptionError, match="a consumer of stream flights") as caught:
+        parse(**efo, **{"efoConsumerArn.flights": arn.format("delays")})
+    assert caught.value.option == "efoConsumerArn.flights"
+
+
 def test_secrets_are_not_in_the_repr() -> None:
     """Whatever prints the options shows no secret."""
     text = repr(parse(awsAccessKeyId="key", awsSecretAccessKey="SECRET", awsSessionToken="TOKEN", serviceToken="SVC"))
@@ -262,7 +284,12 @@ def test_secrets_are_not_in_the_repr() -> None:
 def test_secret_options_do_not_show_their_value_in_errors() -> None:
     """A wrong value of a secret is not repeated."""
     secrets = [spec for spec in OPTIONS if spec.secret]
-    assert {spec.name for spec in secrets} == {"awsSecretAccessKey", "awsSessionToken", "serviceToken"}
+    assert {spec.name for spec in secrets} == {
+        "awsSecretAccessKey",
+        "awsSessionToken",
+        "roleExternalId",
+        "serviceToken",
+    }
     with pytest.raises(InvalidOptionError) as caught:
         parse(serviceToken="")
     assert "***" in str(caught.value)
@@ -275,7 +302,10 @@ def test_the_environment_gives_the_trace() -> None:
     assert KinesisOptions.parse({"streamName": "s", "traceparent": "x"}, environ=environ).traceparent == "x"
 
 
-def test_the_readme_holds_the_table_of_options() -> None:
-    """The documentation of the options is generated, and current."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
-    assert options_table().strip() in readme
+def test_the_documents_hold_what_is_generated() -> None:
+    """The tables of options and migration are current: `python -m penstock.spark_plugin._options._docs docs`."""
+    folder = Path(__file__).parents[1] / "docs"
+    for file, name, text in generated():
+        document = (folder / file).read_text()
+        assert fill(document, name, text) == document, f"run python -m penstock.spark_plugin._options._docs {folder}"
+    assert options_table() in (folder / "options.md").read_text()

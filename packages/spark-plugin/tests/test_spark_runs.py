@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
-from penstock.operator_attributes import OperatorAttributes, StageProgress, StageState
+from penstock.operator_attributes import OperatorAttributes, StageProgress, StageState, VertexKind
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._run_bars import bar_line
-from penstock.spark_plugin._run_start import RunSettings, run_pipeline
+from penstock.spark_plugin._stages._run_bars import bar_line
+from penstock.spark_plugin._stages._run_start import RunSettings, run_pipeline
 from penstock.spark_plugin.errors import StoreInUseError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -111,6 +111,37 @@ def test_a_failure_runs_only_its_own_stage_again(spark: SparkSession, tmp_path: 
     assert attempts == {"sound": 1, "flaky": 2, "out": 1}
 
 
+def test_a_sink_is_written_once_though_another_one_of_its_stage_fails(spark: SparkSession, tmp_path: Path) -> None:
+    """The stage is tried again; rows that are appended would be there twice."""
+    pipeline = Pipeline("sinks", store=tmp_path / "store")
+    text = str(tmp_path)
+    tries: list[str] = []
+
+    @pipeline.source(bounded=True)
+    def numbers(spark: SparkSession) -> DataFrame:
+        return spark.range(3)
+
+    def flaky(numbers: DataFrame) -> Any:
+        tries.append("flaky")
+        if len(tries) < 3:
+            raise OSError("the machine")
+        return numbers.write.format("parquet").mode("append").option("path", f"{text}/flaky")
+
+    def appended(numbers: DataFrame) -> Any:
+        return numbers.write.format("parquet").mode("append").option("path", f"{text}/appended")
+
+    # What a test counts is no part of the code.
+    for function in (appended, flaky):
+        pipeline.declare(function.__name__, VertexKind.SINK, function, inputs=("numbers",), code="its own")
+    run = pipeline.run(spark)
+    assert [run.progress[stage.id].attempts for stage in run.plan.stages] == [3]
+    for name in ("appended", "flaky"):
+        assert spark.read.parquet(f"{text}/{name}").count() == 3
+    again = pipeline.run(spark, resume=False)
+    assert set(again.states.values()) == {StageState.FINISHED}
+    assert spark.read.parquet(f"{text}/appended").count() == 6
+
+
 def test_an_interrupt_ends_stages_that_had_not_begun_their_jobs(spark: SparkSession, tmp_path: Path) -> None:
     """Whenever it comes: what is cancelled before there is a job would run on to its end."""
     pipeline = Pipeline("endless", store=tmp_path / "store")
@@ -170,7 +201,9 @@ def live(folder: Path, *, store: str = "store", shared: str | None = None, more:
     return pipeline
 
 
-def test_a_resumed_stream_keeps_its_snapshot_until_refreshed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_resumed_stream_keeps_its_snapshot_until_refreshed(
+    spark: SparkSession, tmp_path: Path, until: Callable[..., None]
+) -> None:
     """New inputs are looked at by `refresh` alone, new code always; results that no run pins are removed."""
 
     def states(pipeline: Pipeline, **arguments: Any) -> StageState:
@@ -179,7 +212,14 @@ def test_a_resumed_stream_keeps_its_snapshot_until_refreshed(spark: SparkSession
         return run.states["totals"]
 
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
-    assert states(live(tmp_path)) is StageState.FINISHED
+    # As a driver leaves it that was killed while it wrote the first offsets: Spark alone would not begin there.
+    offsets = tmp_path / "store/live/out/checkpoint/offsets"
+    offsets.mkdir(parents=True)
+    (offsets / ".0.5b7e.tmp").touch()
+    first = live(tmp_path).run(spark)
+    until((offsets / "0").exists, "the query did not begin")
+    first.stop()
+    assert first.states["totals"] is StageState.FINISHED
     (kept,) = (tmp_path / "store/stages/totals").iterdir()
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n1,1\n")
     assert states(live(tmp_path)) is StageState.REUSED
@@ -209,7 +249,7 @@ def test_stores_share_the_results_of_equal_stages(spark: SparkSession, tmp_path:
 def test_the_lease_on_a_store_ends_with_its_driver(tmp_path: Path, until: Callable[..., None]) -> None:
     """Another process is refused while the driver lives, and let in as soon as it is killed."""
     text = (
-        "import sys, time\nfrom penstock.spark_plugin._stage_store import StageStore\n"
+        "import sys, time\nfrom penstock.spark_plugin._stages._stage_store import StageStore\n"
         "store = StageStore(sys.argv[1]).__enter__()\nopen(sys.argv[1] + '/held', 'w').close()\ntime.sleep(600)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)])

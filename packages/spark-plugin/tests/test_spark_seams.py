@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ from penstock.aws import AwsOptions
 from penstock.efo_consumer import Consumer, ShardPosition, StreamPositions
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._batch_reader import KinesisBatchReader
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._initial_positions import initial_positions
-from penstock.spark_plugin._seam import seam_millis
+from penstock.spark_plugin._reading import _initial_positions
+from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin._reading._initial_positions import initial_positions
+from penstock.spark_plugin._reading._seam import seam_millis
 from penstock.spark_plugin.testing import endpoint_options
 
 DEADLINE = 60
@@ -38,7 +40,8 @@ class History:
 
     def __init__(self, emulator: RunningEmulator, clock: ManualClock, name: str, chance: random.Random) -> None:
         self.client: Any = emulator.client()
-        self.name = name
+        # The emulator is kept when a test is tried again.
+        self.name = name = f"{name}-{uuid.uuid4().hex[:8]}"
         self.options = endpoint_options(emulator.endpoint_url, name)
         self.clock = clock
         self.chance = chance
@@ -139,3 +142,23 @@ async def test_nothing_is_lost_or_doubled_at_a_seam_of_any_history(
     for shard in {shard for shard, _ in history.keys}:
         numbers = [int(number) for one, number in before + after if one == shard]
         assert numbers == sorted(numbers)
+
+
+def test_a_seam_is_over_before_shards_are_listed(
+    emulator: RunningEmulator, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A local clock that is ahead makes a seam that is to come: what is put before it into new shards is read too."""
+    history = History(emulator, clock, "ahead", random.Random(1))
+    history.put(3)
+    path = tmp_path / "seam.json"
+    seam = StreamPositions({history.name: {"shardId-000000000000": ShardPosition.at_timestamp(history.millis + 500)}})
+    seam_millis(path, lambda: seam)
+
+    def while_it_comes(_: Path) -> None:
+        history.reshard()
+        history.put(3)
+        clock.advance(3)
+
+    monkeypatch.setattr(_initial_positions, "wait_for_seam", while_it_comes)
+    past = KinesisOptions.parse({**history.options, "boundedUntil": str(path)})
+    assert sorted(back_filled(past)) == sorted(history.keys)

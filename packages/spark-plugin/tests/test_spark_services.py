@@ -9,11 +9,12 @@ from pyspark.sql import SparkSession
 
 from penstock.emulator.testing import RunningEmulator
 from penstock.rpc.testing import service_process
+from penstock.spark_plugin import kinesis_progress
 
 for needed in ("consumer_registry", "shard_reader", "sink_gateway"):
     pytest.importorskip(f"penstock.services.{needed}")
 
-TOKEN = "a token of the services"
+TOKEN = "a-token-of-the-services"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,9 @@ def test_services_do_the_same_as_the_parts_in_process(
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     until(lambda: len(target.held()) >= 200, "the records are not written", query=query)
     assert source.consumers() == ["served"]
+    until(lambda: any(one.numbers.records for one in kinesis_progress(query)), "no progress", query=query)
+    (progress,) = kinesis_progress(query)
+    assert (progress.reader, progress.numbers.records, progress.numbers.shards) == (services.reader, 200, 2)
     query.stop()
     assert sorted(target.held()) == sorted(source.put_keys.values())
     until(lambda: source.consumers() == [], "the consumer is not deregistered")

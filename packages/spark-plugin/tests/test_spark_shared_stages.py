@@ -73,16 +73,15 @@ def test_one_driver_computes_and_the_other_waits_for_it(
     endpoint, client = scheduler
     (tmp_path / "hold-a").touch()
     with driver(tmp_path, "a", endpoint) as a:
-        until(lambda: (tmp_path / "reached-a").exists() or a.poll() is not None, "a does not run", seconds=120)
+        until(lambda: (tmp_path / "reached-a").exists() or a.poll() is not None, "a does not run")
         with driver(tmp_path, "b", endpoint) as b:
             until(
                 lambda: slow_state(client, "b") is StageState.RUNNING or b.poll() is not None,
                 "b does not wait",
-                seconds=120,
             )
             assert b.poll() is None, (tmp_path / "b.log").read_text()[-3000:]
             (tmp_path / "hold-a").unlink()
-            until(lambda: (tmp_path / "a.json").exists() and (tmp_path / "b.json").exists(), "no end", seconds=120)
+            until(lambda: (tmp_path / "a.json").exists() and (tmp_path / "b.json").exists(), "no end")
     assert (states(tmp_path, "a")["slow"], states(tmp_path, "b")["slow"]) == ("finished", "reused")
     assert not (tmp_path / "reached-b").exists()
     finished = {name: job_of(client, name) for name in ("a", "b")}
@@ -97,20 +96,22 @@ def test_a_killed_driver_hands_over_and_goes_on_in_its_job_when_it_is_back(
     what ran there is interrupted, which is no failure."""
     endpoint, client = scheduler
     (tmp_path / "hold-a").touch()
+    began = time.monotonic()
     with driver(tmp_path, "a", endpoint) as a:
-        until(lambda: (tmp_path / "reached-a").exists() or a.poll() is not None, "a does not run", seconds=120)
+        until(lambda: (tmp_path / "reached-a").exists() or a.poll() is not None, "a does not run")
+        start_seconds = time.monotonic() - began
         with driver(tmp_path, "b", endpoint) as b:
             until(
                 lambda: slow_state(client, "b") is StageState.RUNNING or b.poll() is not None,
                 "b does not wait",
-                seconds=120,
             )
             os.killpg(a.pid, signal.SIGKILL)
             killed_at = time.monotonic()
-            until(lambda: (tmp_path / "reached-b").exists(), "b does not compute", seconds=60)
+            until(lambda: (tmp_path / "reached-b").exists(), "b does not compute")
             # Its last renewal was at most the lease ago; an answer that is held back is told when the claim runs out.
-            assert time.monotonic() - killed_at < 2 * LEASE_SECONDS + 10
-            until(lambda: (tmp_path / "b.json").exists() or b.poll() not in (None, 0), "b does not end", seconds=120)
+            # Then its task starts, which takes less than a whole driver, on a busy machine too.
+            assert time.monotonic() - killed_at < 2 * LEASE_SECONDS + 10 + start_seconds
+            until(lambda: (tmp_path / "b.json").exists() or b.poll() not in (None, 0), "b does not end")
     assert states(tmp_path, "b")["slow"] == "finished"
     seen: list[StageState] = []
     job = job_of(client, "a")
@@ -124,7 +125,7 @@ def test_a_killed_driver_hands_over_and_goes_on_in_its_job_when_it_is_back(
     watcher.start()
     (tmp_path / "hold-a").unlink()
     with driver(tmp_path, "a", endpoint) as a:
-        until(lambda: (tmp_path / "a.json").exists() or a.poll() not in (None, 0), "a does not end", seconds=120)
+        until(lambda: (tmp_path / "a.json").exists() or a.poll() not in (None, 0), "a does not end")
         watcher.join(30)
     assert states(tmp_path, "a")["slow"] == "reused"
     again = job_of(client, "a")

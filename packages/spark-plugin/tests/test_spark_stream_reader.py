@@ -1,18 +1,29 @@
 import itertools
+import json
 import pickle
 from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
-from penstock.efo_consumer import ShardPosition, ShardRange, StreamPositions
+from penstock.efo_consumer import PositionsSnapshot, ShardPosition, ShardRange, StreamPositions
+from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._partition import KinesisPartition
-from penstock.spark_plugin._planning import default_max_partitions, group_ranges
-from penstock.spark_plugin._progress import BatchLimit, batch_limit, capped, default_limit
-from penstock.spark_plugin._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading._available_now import Target
+from penstock.spark_plugin._reading._partition import KinesisPartition
+from penstock.spark_plugin._reading._planning import default_max_partitions, group_ranges
+from penstock.spark_plugin._reading._progress import (
+    BatchLimit,
+    Offset,
+    OffsetMemory,
+    batch_limit,
+    capped,
+    default_limit,
+    parse_offset,
+)
+from penstock.spark_plugin._reading._read_limits import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
 from penstock.spark_plugin.errors import LeaseLostError, OffsetError
 from penstock.spark_plugin.testing import FakeReadingSession
 
@@ -33,6 +44,7 @@ def reader(session: FakeReadingSession, **options: object) -> KinesisStreamReade
 
 
 OPTIONS = KinesisOptions(stream_name=("flights",), latest_offset_wait=0.01)
+EVERYTHING = default_limit(None, None)
 
 
 @pytest.fixture
@@ -47,14 +59,14 @@ def test_the_offset_is_what_the_buffers_hold() -> None:
     session = FakeReadingSession()
     session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
     start = at(s0=after(1)).to_json()
-    assert reader(session).latestOffset(start, ReadAllAvailable()) == at(s0=after(7)).to_json()
+    assert reader(session).latestOffset(start, EVERYTHING) == at(s0=after(7)).to_json()
 
 
 def test_nothing_new_gives_the_start_itself() -> None:
     """An unchanged offset makes no micro-batch."""
     session = FakeReadingSession()
     start = at(s0=after(1)).to_json()
-    assert reader(session).latestOffset(start, ReadAllAvailable()) is start
+    assert reader(session).latestOffset(start, EVERYTHING) is start
 
 
 def test_after_a_crash_the_session_opens_at_the_end_of_the_logged_range() -> None:
@@ -71,7 +83,7 @@ def test_latest_is_one_moment(latest_moments: Callable[[KinesisOptions], StreamP
     """Spark asks for the initial offset twice: an idle query's first micro-batch is empty, not backwards."""
     source = KinesisStreamReader(OPTIONS, session_factory=FakeReadingSession().open, resolve=latest_moments)
     initial = source.initialOffset()
-    assert source.latestOffset(initial, ReadAllAvailable()) == initial
+    assert source.latestOffset(initial, EVERYTHING) == initial
     assert source.partitions(source.initialOffset(), initial) == []
 
 
@@ -83,7 +95,7 @@ def test_a_crash_in_the_first_micro_batch_does_not_move_its_start(
     first = KinesisStreamReader(OPTIONS, session_factory=session.open, resolve=latest_moments)
     initial = first.initialOffset()
     session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
-    end = first.latestOffset(initial, ReadAllAvailable())
+    end = first.latestOffset(initial, EVERYTHING)
 
     again = FakeReadingSession()
     second = KinesisStreamReader(OPTIONS, session_factory=again.open, resolve=latest_moments)
@@ -92,7 +104,7 @@ def test_a_crash_in_the_first_micro_batch_does_not_move_its_start(
     assert partition.ranges == (ShardRange("flights", "s0", ShardPosition.at_timestamp(1000), after(7)),)
     assert again.reader.opened_at == [at(s0=after(7))]
     again.reader.reaches, again.reader.rows = {"flights": {"s0": after(9)}}, 1
-    assert second.latestOffset(end, ReadAllAvailable()) == at(s0=after(9)).to_json()
+    assert second.latestOffset(end, EVERYTHING) == at(s0=after(9)).to_json()
 
 
 def test_a_crash_in_an_empty_first_micro_batch_keeps_its_moment(
@@ -100,7 +112,7 @@ def test_a_crash_in_an_empty_first_micro_batch_keeps_its_moment(
 ) -> None:
     """An idle query that is killed goes on from where it began."""
     first = KinesisStreamReader(OPTIONS, session_factory=FakeReadingSession().open, resolve=latest_moments)
-    end = first.latestOffset(first.initialOffset(), ReadAllAvailable())
+    end = first.latestOffset(first.initialOffset(), EVERYTHING)
     session = FakeReadingSession()
     second = KinesisStreamReader(OPTIONS, session_factory=session.open, resolve=latest_moments)
     assert second.partitions(second.initialOffset(), end) == []
@@ -128,11 +140,32 @@ def test_partitions_are_few_and_balanced_by_bytes() -> None:
     assert not any({"s0", "s1"} <= group for group in shards)
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "least", "expected"), [(1, None, 1), (100_000, None, 2), (10**9, None, 4), (1, 3, 3)]
+)
+def test_a_micro_batch_has_no_more_partitions_than_its_bytes_are_worth(
+    nbytes: int, least: int | None, expected: int
+) -> None:
+    """A few bytes go in one partition, many in as many as there may be; what a restart finds logged does too."""
+    session = FakeReadingSession()
+    names = [f"s{number}" for number in range(6)]
+    start, end = at(**{name: after(1) for name in names}), at(**{name: after(9) for name in names})
+    source = reader(session, max_partitions=4, min_partitions=least)
+    assert len(source.partitions(start.to_json(), end.to_json())) == 4
+
+    def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
+        return PositionsSnapshot(end, 1, nbytes, 0)
+
+    session.reader.positions = positions  # type: ignore[method-assign,assignment]  # a size of its own
+    latest = source.latestOffset(start.to_json(), EVERYTHING)
+    assert len(source.partitions(start.to_json(), latest)) == expected
+
+
 def test_a_pickled_reader_has_no_session() -> None:
     """Readers travel into tasks, where only their partitions count."""
     session = FakeReadingSession()
     original = reader(session)
-    original.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    original.latestOffset(at(s0=after(1)).to_json(), EVERYTHING)
     copy = pickle.loads(pickle.dumps(original))
     assert copy.reportLatestOffset() is None
     assert original.reportLatestOffset() is not None
@@ -140,30 +173,46 @@ def test_a_pickled_reader_has_no_session() -> None:
 
 def test_a_partition_does_not_show_its_token() -> None:
     """Partitions are printed in errors and logs."""
-    session = FakeReadingSession()
+    session = FakeReadingSession(security=ClientSecurity(token="a-secret-of-this-run"))
     (partition,) = reader(session).partitions(at(s0=after(1)).to_json(), at(s0=after(9)).to_json())
+    assert isinstance(partition, KinesisPartition)
+    assert partition.security.token == "a-secret-of-this-run"
     assert "flights/s0" in repr(partition)
-    assert "token" not in repr(partition).lower()
+    assert "a-secret-of-this-run" not in f"{partition} {partition!r}"
+
+
+def test_a_partition_says_all_that_its_task_has_to_know() -> None:
+    """Whom to ask, for which session and columns, and how long to wait for a service that went away."""
+    session = FakeReadingSession(session_id="q", address="10.0.0.2:4711")
+    offsets = at(s0=after(1)).to_json(), at(s0=after(9)).to_json()
+    for options, expected in (({}, (False, 0.0)), ({"include_encryption_type": True}, (True, 0.0))):
+        (partition,) = reader(session, **options).partitions(*offsets)
+        assert isinstance(partition, KinesisPartition)
+        assert (partition.address, partition.session_id) == ("10.0.0.2:4711", "q")
+        assert (partition.with_encryption_type, partition.patience_seconds) == expected
+    (partition,) = reader(session, reader_endpoint=("10.0.0.9:1",)).partitions(*offsets)
+    assert isinstance(partition, KinesisPartition)
+    assert partition.patience_seconds > 30
 
 
 def test_a_lost_lease_fails_the_query() -> None:
     """A query whose consumer another one holds stops, instead of reading with it."""
     session = FakeReadingSession(lost=LeaseLostError("flights", "me"))
     with pytest.raises(LeaseLostError, match="efoConsumerName"):
-        reader(session).latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+        reader(session).latestOffset(at(s0=after(1)).to_json(), EVERYTHING)
 
 
 def test_an_offset_of_other_streams_is_refused() -> None:
     """A checkpoint belongs to its streams."""
     offset = StreamPositions({"other": {"s0": after(1)}}).to_json()
     with pytest.raises(OffsetError, match="other"):
-        reader(FakeReadingSession()).latestOffset(offset, ReadAllAvailable())
+        reader(FakeReadingSession()).latestOffset(offset, EVERYTHING)
 
 
 def test_an_offset_of_another_source_is_refused() -> None:
     """A checkpoint of another format is not guessed at."""
     with pytest.raises(OffsetError):
-        reader(FakeReadingSession()).latestOffset({"batch": 3}, ReadAllAvailable())
+        reader(FakeReadingSession()).latestOffset({"batch": 3}, EVERYTHING)
 
 
 def test_commit_trims_and_stop_closes() -> None:
@@ -172,7 +221,7 @@ def test_commit_trims_and_stop_closes() -> None:
     source = reader(session)
     source.commit(at(s0=after(1)).to_json())
     assert session.reader.committed == []  # nothing was opened yet
-    source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    source.latestOffset(at(s0=after(1)).to_json(), EVERYTHING)
     source.commit(at(s0=after(1)).to_json())
     source.stop()
     source.stop()
@@ -186,7 +235,7 @@ def test_progress_reports_the_lag() -> None:
     source = reader(session)
     assert source.reportLatestOffset() is None
     session.reader.reaches, session.reader.millis_behind_latest = {"flights": {"s0": after(7)}}, 250
-    source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    source.latestOffset(at(s0=after(1)).to_json(), EVERYTHING)
     report = source.reportLatestOffset()
     assert report is not None
     assert (report["millisBehindLatest"], report["shards"]) == (250, 1)
@@ -199,37 +248,113 @@ def test_sparks_limit_joins_the_options() -> None:
     assert batch_limit(ReadAllAvailable(), 10, 500) == BatchLimit()
     assert default_limit(10, 500) == ReadMaxRows(10)
     assert default_limit(None, 500) == ReadMaxBytes(500)
-    assert default_limit(None, None) == ReadAllAvailable()
+    assert batch_limit(EVERYTHING, None, None) == BatchLimit()
+    assert ReadAllAvailable() != EVERYTHING  # which comes with Trigger.Once alone
 
 
-def test_available_now_ends_at_the_tip_that_it_caught_up_with() -> None:
-    """What arrives after the query has caught up is left for the next run."""
+def test_a_micro_batch_is_bounded_in_records_and_in_bytes() -> None:
+    """The shard reader is asked with both bounds, whichever of them Spark knows of."""
     session = FakeReadingSession()
-    source = reader(session)
+    source = reader(session, max_records_per_batch=10, max_bytes_per_batch=500)
+    source.latestOffset(at(s0=after(1)).to_json(), source.getDefaultReadLimit())
+    source = reader(session, max_bytes_per_batch=700)
+    source.latestOffset(at(s0=after(1)).to_json(), source.getDefaultReadLimit())
+    assert session.reader.limits == [(10, 500), (0, 700)]
+
+
+class Ending:
+    """A run that ends at `s0` after 9, with a record there; `s1` is a child of it without records."""
+
+    def __init__(self, _: KinesisOptions) -> None:
+        self.found = Target({"flights": {"s0": ShardPosition.shard_end(), "s1": ShardPosition.trim_horizon()}})
+        self.found.needed["flights", "s0"] = 9
+
+    def target(self, start: StreamPositions) -> Target:
+        return self.found
+
+
+def ending_reader(session: FakeReadingSession) -> KinesisStreamReader:
+    return KinesisStreamReader(OPTIONS, session_factory=session.open, available_now=Ending)
+
+
+def test_available_now_ends_at_what_was_there() -> None:
+    """A query that is behind takes batch after batch; what came after its beginning is left for the next run."""
+    session = FakeReadingSession()
+    source = ending_reader(session)
     source.prepareForTriggerAvailableNow()
     session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
-    first = source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
+    first = source.latestOffset(at(s0=after(1)).to_json(), EVERYTHING)
     assert first == at(s0=after(7)).to_json()
-    session.reader.reaches = {"flights": {"s0": after(9), "s1": after(2)}}
-    assert source.latestOffset(first, ReadAllAvailable()) == first
+    session.reader.reaches = {"flights": {"s0": ShardPosition.shard_end(), "s1": after(12), "s2": after(20)}}
+    last = source.latestOffset(first, EVERYTHING)
+    assert last == at(s0=ShardPosition.shard_end(), s1=ShardPosition.trim_horizon()).to_json()
+    assert source.latestOffset(last, EVERYTHING) == last
 
 
-def test_available_now_goes_on_while_it_is_behind() -> None:
-    """A query that is behind the tip takes batch after batch."""
+def test_once_takes_all_that_was_there_in_one_micro_batch() -> None:
+    """`Trigger.Once` waits for what its one micro-batch has to hold, through as many answers as it takes."""
     session = FakeReadingSession()
-    source = reader(session)
-    source.prepareForTriggerAvailableNow()
-    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
-    session.reader.millis_behind_latest = 5000
-    first = source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable())
-    session.reader.reaches, session.reader.millis_behind_latest = {"flights": {"s0": after(9)}}, 0
-    assert source.latestOffset(first, ReadAllAvailable()) == at(s0=after(9)).to_json()
+    source = ending_reader(session)
+    answers = [at(s0=after(number)) for number in (3, 5, 11)]
+
+    def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
+        return PositionsSnapshot(answers.pop(0), 2, 2, 0)
+
+    session.reader.positions = positions  # type: ignore[method-assign,assignment]  # answers one by one
+    assert source.latestOffset(at(s0=after(1)).to_json(), ReadAllAvailable()) == at(s0=after(11)).to_json()
+
+
+def test_once_reads_shards_to_their_end_that_end_on_the_way() -> None:
+    """A shard that its one micro-batch passes through is at its end there, also a child that comes and goes."""
+    session = FakeReadingSession()
+    end, begin = ShardPosition.shard_end(), ShardPosition.trim_horizon()
+
+    class Later:
+        def __init__(self, _: KinesisOptions) -> None:
+            self.found = Target({"flights": {"s0": end, "s1": end, "s2": after(11)}}, {("flights", "s2"): 11})
+
+        def target(self, start: StreamPositions) -> Target:
+            return self.found
+
+    source = KinesisStreamReader(OPTIONS, session_factory=session.open, available_now=Later)
+    answers = [at(s0=end, s1=begin), at(s1=end, s2=begin), at(s2=after(11))]
+    asked = []
+
+    def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
+        asked.append(start)
+        return PositionsSnapshot(answers.pop(0), 2, 2, 0)
+
+    session.reader.positions = positions  # type: ignore[method-assign,assignment]  # answers one by one
+    first = at(s0=after(1)).to_json()
+    last = source.latestOffset(first, ReadAllAvailable())
+    assert last == at(s0=end, s1=end, s2=after(11)).to_json()
+    assert asked == [at(s0=after(1)), at(s0=end, s1=begin), at(s1=end, s2=begin)]
+    planned = source.partitions(first, last)
+    ranges = {one for part in planned if isinstance(part, KinesisPartition) for one in part.ranges}
+    assert ranges == {
+        ShardRange("flights", "s0", after(1), end),
+        ShardRange("flights", "s1", begin, end),
+        ShardRange("flights", "s2", begin, after(11)),
+    }
 
 
 def test_positions_are_capped_shard_by_shard() -> None:
     """A target bounds each of its shards and leaves out those that came later."""
     target = at(s0=after(5), s1=ShardPosition.shard_end())
     assert capped(at(s0=after(9), s1=after(3), s2=after(1)), target) == at(s0=after(5), s1=after(3))
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans(), st.integers(min_value=1, max_value=9)), max_size=30))
+def test_an_offset_that_is_remembered_is_the_one_that_would_be_parsed(asked: list[tuple[bool, bool, int]]) -> None:
+    """Whatever was asked for or given before, in any order, also when it is asked for again and again."""
+    memory = OffsetMemory()
+    for is_own, is_initial, number in asked:
+        offset = Offset(at(s0=after(number)), is_initial=is_initial, since=at(s0=after(1)) if number % 2 else None)
+        document = json.loads(json.dumps(memory.to_json(offset) if is_own else offset.to_json()))
+        assert memory.parse(document) == parse_offset(document) == offset
+        assert memory.parse(json.loads(json.dumps(document))) is memory.parse(document)
+    with pytest.raises(OffsetError):
+        memory.parse({"version": 0})
 
 
 @given(

@@ -3,7 +3,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pyspark.sql import SparkSession
+
+from penstock.telemetry.testing import OtlpReceiver
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 ROOT_SPAN_ID = "00f067aa0ba902b7"
@@ -16,6 +19,7 @@ def read_spans(folder: Path) -> list[dict[str, Any]]:
 def test_one_trace_holds_a_query_in_all_of_its_processes(
     spark: SparkSession,
     span_folder: Path,
+    otlp: OtlpReceiver,
     make_stream: Callable[[int], Any],
     until: Callable[..., None],
     tmp_path: Path,
@@ -53,8 +57,7 @@ def test_one_trace_holds_a_query_in_all_of_its_processes(
 
     until(
         lambda: wanted <= {span["name"] for span in mine()},
-        f"spans are missing; there are {sorted({span['name'] for span in mine()})}",
-        seconds=20,
+        lambda: f"spans are missing; there are {sorted({span['name'] for span in mine()})}",
     )
     spans = mine()
     by_id = {span["context"]["span_id"]: span for span in spans}
@@ -73,3 +76,29 @@ def test_one_trace_holds_a_query_in_all_of_its_processes(
     assert found["spark_plugin.read_partition"] == ["spark_plugin.plan_batch"]
     assert found["efo_consumer.read_range"][-2:] == ["spark_plugin.read_partition", "spark_plugin.plan_batch"]
     assert found["async_sink.submit"][-1] == "spark_plugin.write_partition"
+    assert_it_is_one_trace_in_otlp(otlp, wanted)
+
+
+def assert_it_is_one_trace_in_otlp(otlp: OtlpReceiver, wanted: set[str]) -> None:
+    """The source and the workers, which Spark kills, have delivered theirs to the collector; metrics as well."""
+
+    def received() -> dict[bytes, tuple[int, Span]]:
+        return {
+            span.span_id: (resource["process.pid"], span)
+            for resource, span in list(otlp.spans)
+            if span.trace_id.hex() == TRACE_ID
+        }
+
+    otlp.wait_for(lambda: wanted <= {span.name for _, span in received().values()}, "spans are not delivered")
+    spans = received()
+    assert len({pid for pid, _ in spans.values()}) >= 2
+    (submit, *_) = (span for _, span in spans.values() if span.name == "async_sink.submit")
+    parents = [submit]
+    while parents[-1].parent_span_id in spans:
+        parents.append(spans[parents[-1].parent_span_id][1])
+    assert [span.name for span in parents][-1] == "spark_plugin.write_partition"
+    assert parents[-1].parent_span_id.hex() == ROOT_SPAN_ID
+    otlp.wait_for(
+        lambda: {"recordsread", "numrecordsout"} <= {metric.name for _, _, metric in otlp.metrics},
+        "metrics of source and workers are not delivered",
+    )

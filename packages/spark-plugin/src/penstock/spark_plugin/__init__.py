@@ -3,53 +3,85 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark_plugin._firehose import FirehoseDataSource
 from penstock.spark_plugin._java import ensure_java
-from penstock.spark_plugin._option_docs import options_table
-from penstock.spark_plugin._options import KinesisOptions
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION
 from penstock.spark_plugin._settings import configure, missing_settings, recommended_settings
 from penstock.spark_plugin._source import KinesisDataSource
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
 
 if TYPE_CHECKING:
-    from penstock.spark_plugin._automatic import plan, run_staged
-    from penstock.spark_plugin._data_stream import DataStream, KeyedStream, WindowedStream
-    from penstock.spark_plugin._partition_window import PartitionWindowedStream
-    from penstock.spark_plugin._pipeline import Pipeline
-    from penstock.spark_plugin._pipeline_run import PipelineRun
+    from penstock.spark_plugin._options._docs import options_table
+    from penstock.spark_plugin._reading._listener import (
+        KinesisProgress,
+        KinesisProgressListener,
+        kinesis_progress,
+        log_progress,
+    )
+    from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
+    from penstock.spark_plugin._reading._metrics import ReaderNumbers
+    from penstock.spark_plugin._stages._automatic import plan, run_staged
+    from penstock.spark_plugin._stages._data_stream import DataStream, KeyedStream, WindowedStream
+    from penstock.spark_plugin._stages._partition_window import PartitionWindowedStream
+    from penstock.spark_plugin._stages._pipeline import Pipeline
+    from penstock.spark_plugin._stages._pipeline_run import PipelineRun
+    from penstock.spark_plugin._writing._record_ids import split_record_id
+    from penstock.spark_plugin._writing._value_avro import avro_schema
+    from penstock.spark_plugin._writing._write_summary import WriteSummary
 
 __all__ = [
     "READ_SCHEMA",
     "READ_SCHEMA_WITH_ENCRYPTION",
     "TRACEPARENT_PROPERTY",
     "DataStream",
+    "FirehoseDataSource",
     "KeyedStream",
     "KinesisDataSource",
     "KinesisOptions",
+    "KinesisProgress",
+    "KinesisProgressListener",
     "PartitionWindowedStream",
     "Pipeline",
     "PipelineRun",
+    "ProgressMetrics",
+    "ReaderNumbers",
     "WindowedStream",
+    "WriteSummary",
+    "avro_schema",
     "configure",
     "current_traceparent",
     "ensure_java",
+    "kinesis_progress",
+    "log_progress",
     "missing_settings",
     "options_table",
     "plan",
     "recommended_settings",
     "run_staged",
+    "split_record_id",
 ]
 
-# Spark imports this package in every process that plans or runs a task: pipelines are only for the driver.
+# Spark imports this package in every process that plans or runs a task: these are only for the driver.
 _OF_THE_DRIVER = {
-    "DataStream": "_data_stream",
-    "KeyedStream": "_data_stream",
-    "PartitionWindowedStream": "_partition_window",
-    "Pipeline": "_pipeline",
-    "PipelineRun": "_pipeline_run",
-    "WindowedStream": "_data_stream",
-    "plan": "_automatic",
-    "run_staged": "_automatic",
+    "avro_schema": "_writing._value_avro",
+    "WriteSummary": "_writing._write_summary",
+    "DataStream": "_stages._data_stream",
+    "KeyedStream": "_stages._data_stream",
+    "KinesisProgress": "_reading._listener",
+    "KinesisProgressListener": "_reading._listener",
+    "PartitionWindowedStream": "_stages._partition_window",
+    "Pipeline": "_stages._pipeline",
+    "PipelineRun": "_stages._pipeline_run",
+    "ProgressMetrics": "_reading._listener_metrics",
+    "ReaderNumbers": "_reading._metrics",
+    "WindowedStream": "_stages._data_stream",
+    "kinesis_progress": "_reading._listener",
+    "log_progress": "_reading._listener",
+    "options_table": "_options._docs",
+    "plan": "_stages._automatic",
+    "run_staged": "_stages._automatic",
+    "split_record_id": "_writing._record_ids",
 }
 
 

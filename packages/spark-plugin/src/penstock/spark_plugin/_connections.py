@@ -4,7 +4,7 @@ from pathlib import Path
 
 from penstock.aws import AwsOptions
 from penstock.rpc import ClientSecurity
-from penstock.spark_plugin._options import KinesisOptions
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
 
 def aws_options(options: KinesisOptions) -> AwsOptions:
@@ -14,6 +14,14 @@ def aws_options(options: KinesisOptions) -> AwsOptions:
 
 def service_security(options: KinesisOptions) -> ClientSecurity:
     """How the services are reached."""
+
+    def file(name: str | None) -> Path | None:
+        return Path(name) if name else None
+
     return ClientSecurity(
-        ca_file=Path(options.service_ca_file) if options.service_ca_file else None, token=options.service_token
+        ca_file=file(options.service_ca_file),
+        certificate_file=file(options.service_certificate_file),
+        private_key_file=file(options.service_private_key_file),
+        token=options.service_token,
+        token_file=file(options.service_token_file),
     )

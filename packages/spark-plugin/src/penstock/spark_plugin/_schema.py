@@ -3,10 +3,27 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    DataType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
-from penstock.spark_plugin._options import KinesisOptions
-from penstock.spark_plugin.errors import SchemaError
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading._columns import columns_of
+from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, SchemaError
+
+RECORD_ID = "recordId"
+"""The column that `recordIds` adds to the value."""
+_STEERING = ("partitionKey", "explicitHashKey", "streamName", "deliveryStreamName")
+_STRING = (StringType,)
 
 READ_SCHEMA = StructType(
     [
@@ -33,7 +50,11 @@ READ_SCHEMA_WITH_ENCRYPTION = StructType(
 
 def read_schema(options: KinesisOptions) -> StructType:
     """The schema of a DataFrame that is read with these options."""
-    return READ_SCHEMA_WITH_ENCRYPTION if options.include_encryption_type else READ_SCHEMA
+    schema = READ_SCHEMA_WITH_ENCRYPTION if options.include_encryption_type else READ_SCHEMA
+    names = columns_of(options.columns)
+    if names is None:
+        return schema
+    return StructType([StructField(name, schema[ours].dataType) for name, ours in names])
 
 
 def check_read_schema(schema: StructType, options: KinesisOptions) -> None:
@@ -59,48 +80,116 @@ def check_read_schema(schema: StructType, options: KinesisOptions) -> None:
 class SinkColumns:
     """Where a writer finds the parts of a record; column indexes."""
 
-    data: int
+    data: int | None
+    """None: the data is made of `value`."""
     partition_key: int | None
-    """None: a random key for each record."""
+    """None: the key is random, or fixed, or there is none in the destination."""
     explicit_hash_key: int | None
+    stream_name: int | None = None
+    """None: all rows go to the stream of the options."""
+    value: tuple[int, ...] = ()
+    """Columns that `valueFormat` makes the data of, in their order."""
 
 
-def sink_columns(schema: StructType, options: KinesisOptions) -> SinkColumns:
+def default_value_columns(schema: StructType) -> list[str]:
+    """Columns that `valueFormat` writes unless `valueColumns` says otherwise: those that do not steer the record."""
+    return [name for name in schema.names if name not in _STEERING]
+
+
+def sink_columns(schema: StructType, options: KinesisOptions, *, firehose: bool = False) -> SinkColumns:
     """Find the columns of a DataFrame that is written.
 
     Raises:
-        SchemaError: Naming the column that is missing or has another type.
+        SchemaError: Naming the column that is missing, is there twice, has another type, or is not written.
+        MissingOptionError: There is neither a stream's name in the options nor a column with one.
     """
     names = schema.names
-    data = _column(schema, "data", (BinaryType(), StringType()))
-    if data is None:
-        raise SchemaError("data", f"a writer needs it (binary or string); the DataFrame has {_spell(names)}")
-    key = None
-    if not options.random_partition_key:
-        wanted = options.partition_key_column
-        key = _column(schema, wanted, (StringType(),))
-        if key is None:
-            raise SchemaError(
-                wanted,
-                f"a writer needs it (string); the DataFrame has {_spell(names)}. Name another one with the option "
-                "'partitionKeyColumn', or set 'randomPartitionKey'",
-            )
-    hash_key = _column(schema, "explicitHashKey", (StringType(),))
-    known = {"data", options.partition_key_column, "explicitHashKey"}
     for name in names:
-        if name not in known or (name == options.partition_key_column and key is None):
-            raise SchemaError(name, "is not written; select data, a partition key and, if you need it, explicitHashKey")
-    return SinkColumns(data, key, hash_key)
+        if names.count(name) > 1:
+            raise SchemaError(name, "is there more than once; give each column a name of its own")
+    if options.record_ids and options.value_format is not None and RECORD_ID in names:
+        raise SchemaError(RECORD_ID, "is what the option 'recordIds' adds; rename the column, or leave the option out")
+    value = _value_columns(schema, options)
+    data = None if options.value_format is not None else _data_column(schema)
+    key = hash_key = None
+    if not firehose:
+        key = _key_column(schema, options)
+        hash_key = _column(schema, "explicitHashKey", _STRING)
+    stream = _stream_column(schema, options, firehose=firehose)
+    found = {names[index] for index in (data, key, hash_key, stream, *value) if index is not None}
+    for name in names:
+        if name not in found:
+            # With valueColumns a user says what is in the value: other columns are left out on purpose.
+            if options.value_columns and name not in _STEERING:
+                continue
+            wanted = "data" if firehose else "data, a partition key and, if you need them, explicitHashKey, streamName"
+            raise SchemaError(name, f"is not written; select {wanted}, or set 'valueFormat' to write all columns")
+    return SinkColumns(data, key, hash_key, stream, value)
 
 
-def _column(schema: StructType, name: str, types: Sequence[BinaryType | StringType]) -> int | None:
+def _data_column(schema: StructType) -> int:
+    data = _column(schema, "data", (BinaryType, StringType))
+    if data is None:
+        raise SchemaError(
+            "data",
+            f"a writer needs it (binary or string); the DataFrame has {_spell(schema.names)}. Make it, or set the "
+            "option 'valueFormat' to json, avro or csv to write all columns",
+        )
+    return data
+
+
+def _key_column(schema: StructType, options: KinesisOptions) -> int | None:
+    if options.random_partition_key or options.fixed_partition_key is not None:
+        return None
+    wanted = options.partition_key_column
+    key = _column(schema, wanted, (StringType, ByteType, ShortType, IntegerType, LongType))
+    if key is None:
+        raise SchemaError(
+            wanted,
+            f"a writer needs it (string or integer); the DataFrame has {_spell(schema.names)}. Name another one with "
+            "the option 'partitionKeyColumn', or set 'randomPartitionKey'",
+        )
+    return key
+
+
+def _stream_column(schema: StructType, options: KinesisOptions, *, firehose: bool) -> int | None:
+    option = "deliveryStreamName" if firehose else "streamName"
+    present = [
+        name for name in (("deliveryStreamName", "streamName") if firehose else ("streamName",)) if name in schema.names
+    ]
+    if len(present) > 1:
+        raise SchemaError(present[1], f"says the same as the column {present[0]!r}; drop one of them")
+    if present:
+        return _column(schema, present[0], _STRING)
+    if len(options.stream_name) != 1:
+        if options.stream_name:
+            raise ContradictoryOptionsError((option, option), "a writer writes one stream; give rows a column with it")
+        raise MissingOptionError(option, f"there is no column {option!r} that says where rows go")
+    return None
+
+
+def _value_columns(schema: StructType, options: KinesisOptions) -> tuple[int, ...]:
+    if options.value_format is None:
+        return ()
+    names = list(options.value_columns) or default_value_columns(schema)
+    for name in names:
+        if name not in schema.names:
+            raise SchemaError(
+                name, f"'valueColumns' names it, and the DataFrame has {_spell(schema.names)}; correct the option"
+            )
+    if not names:
+        raise SchemaError("data", "there is no column for the value; add one, or name some with 'valueColumns'")
+    return tuple(schema.names.index(name) for name in names)
+
+
+def _column(schema: StructType, name: str, types: Sequence[type[DataType]]) -> int | None:
     if name not in schema.names:
         return None
     index = schema.names.index(name)
     found = schema.fields[index].dataType
-    if not isinstance(found, tuple(type(one) for one in types)):
-        wanted = " or ".join(one.simpleString() for one in types)
-        raise SchemaError(name, f"is {found.simpleString()}; it must be {wanted}")
+    if not isinstance(found, tuple(types)):
+        wanted = " or ".join(one.typeName() for one in types)
+        raise SchemaError(name, f"is {found.simpleString()}; it must be {wanted}: cast it")
     return index
 
 

@@ -1,8 +1,10 @@
-"""Settings of the Spark session that make micro-batches short."""
+"""Settings of the Spark session that make micro-batches short, and keep what is confidential out of plans."""
 
 import logging
 import os
 from typing import TYPE_CHECKING
+
+from penstock.spark_plugin._interpreters import check_builder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,26 +21,45 @@ _RECOMMENDED = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
+_REDACTED = {
+    # Spark itself redacts what is called a secret, password, token or access key, and URLs. The condition by which a
+    # role trusts its caller is none of these by its name.
+    "spark.sql.redaction.options.regex": "(?i)url|external[._-]?id",
+    # Spark Connect shows each request as text, in its UI, in job descriptions and in event logs: options of sources and
+    # SQL statements with their values, but for what matches this.
+    "spark.sql.redaction.string.regex": (
+        r"(?i)(?:secret|token|password|access[._-]?key|external[._-]?id)[\w.-]*"
+        r"""[\\"'`]*\s*(?:=|value:)?\s*\\*["'].*?["']"""
+        # What is refused as an endpoint is shown all the same: user and password of a URL.
+        r"""|://[^/\s"'@]+@"""
+    ),
+}
 
 
 def recommended_settings() -> dict[str, str]:
     """Settings for a session that runs Kinesis queries, by name.
 
-    Both are settings of the whole session, and so are the user's to make. The checkpoint's file manager is meant for
-    checkpoints on a local or POSIX file system; leave it out for an object store.
+    They are settings of the whole session, and so are the user's to make. The checkpoint's file manager is meant for
+    checkpoints on a local or POSIX file system; leave it out for an object store. The last two keep `roleExternalId`
+    out of plans, and all secrets out of what Spark Connect shows and logs.
     """
-    return dict(_RECOMMENDED)
+    return {**_RECOMMENDED, **_REDACTED}
 
 
 def configure(builder: "SparkSession.Builder") -> "SparkSession.Builder":
-    """The builder with `recommended_settings`. Settings made on it afterwards win."""
-    for name, value in _RECOMMENDED.items():
+    """The builder with `recommended_settings`. Settings made on it afterwards win.
+
+    Raises:
+        PythonUnusableError: Spark would start data sources in a Python that does not run, or has not this package.
+    """
+    check_builder(getattr(builder, "_options", {}))
+    for name, value in recommended_settings().items():
         builder = builder.config(name, value)
     return builder
 
 
 def missing_settings(session: "SparkSession") -> list[str]:
-    """Names of the recommended settings that a session does not have; warns once about each."""
+    """Names of the settings that a session does not have and that make micro-batches short; warns once about each."""
     missing = [name for name, value in _RECOMMENDED.items() if session.conf.get(name, None) != value]
     for name in missing:
         warn_once(name)

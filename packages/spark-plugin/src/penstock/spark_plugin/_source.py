@@ -13,9 +13,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from penstock.spark_plugin._options import KinesisOptions
+from penstock.spark_plugin._firehose import refuse_overwrite
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options._option_use import Use, check_use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
-from penstock.spark_plugin.errors import SparkPluginError
+from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError
 
 
 class KinesisDataSource(DataSource):
@@ -26,7 +28,10 @@ class KinesisDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
-        parsed = KinesisOptions.parse(options)
+        # Whether it is read or written is not known yet, and rows that are written may name their streams.
+        parsed = KinesisOptions.parse(options, stream_required=False)
+        if parsed.delivery_stream_name is not None:
+            raise IrrelevantOptionError("deliveryStreamName", "streamName", "format 'kinesis'")
         self._eager = parsed.record_publisher == "efo" and parsed.efo_registration == "eager"
         if self._eager and parsed.job_id is None:
             # The query finds the lease that is made with the DataFrame by the job's id.
@@ -40,41 +45,49 @@ class KinesisDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns that are read. Spark asks as the DataFrame is made: the moment of `efoRegistration=eager`."""
+        self._require_stream()
+        # Not called for a write: with this the frame is refused as it is made, not as it is used.
+        check_use(self.options, Use.ANY_READ)
         if self._eager:
-            from penstock.spark_plugin._session import register_eagerly
+            from penstock.spark_plugin._reading._session import register_eagerly
 
             register_eagerly(self._parsed)
         return read_schema(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A bounded read: what the stream holds from `initialPosition` to now."""
+        self._require_stream()
+        check_use(self.options, Use.READ)
         check_read_schema(schema, self._parsed)
-        from penstock.spark_plugin._batch_reader import KinesisBatchReader
+        from penstock.spark_plugin._reading._batch_reader import batch_reader
 
-        return KinesisBatchReader(self._parsed)
+        return batch_reader(self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A read that follows the stream."""
+        self._require_stream()
+        check_use(self.options, Use.READ_STREAM)
         check_read_schema(schema, self._parsed)
-        from penstock.spark_plugin._stream_reader import KinesisStreamReader
+        from penstock.spark_plugin._reading._plain_stream_reader import stream_reader
 
-        return KinesisStreamReader(self._parsed)
+        return stream_reader(self._parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of a DataFrame."""
-        _refuse_overwrite(overwrite)
-        from penstock.spark_plugin._writer import KinesisBatchWriter
+        check_use(self.options, Use.WRITE)
+        refuse_overwrite(overwrite)
+        from penstock.spark_plugin._writing._writer import KinesisBatchWriter
 
         return KinesisBatchWriter(self._parsed, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A writer of micro-batches."""
-        _refuse_overwrite(overwrite)
-        from penstock.spark_plugin._writer import KinesisStreamWriter
+        check_use(self.options, Use.WRITE)
+        refuse_overwrite(overwrite)
+        from penstock.spark_plugin._writing._writer import KinesisStreamWriter
 
         return KinesisStreamWriter(self._parsed, schema)
 
-
-def _refuse_overwrite(overwrite: bool) -> None:
-    if overwrite:
-        raise SparkPluginError("a stream cannot be overwritten: write with mode('append')")
+    def _require_stream(self) -> None:
+        if not self._parsed.stream_name and self._parsed.stream_name_pattern is None:
+            raise MissingOptionError("streamName", "it says which stream is read")

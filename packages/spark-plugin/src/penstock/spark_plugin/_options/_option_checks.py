@@ -1,0 +1,184 @@
+"""What options must not say together."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from penstock.spark_plugin._options._field_names import field_name
+from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    DangerousOptionError,
+    InvalidOptionError,
+    MissingOptionError,
+)
+
+if TYPE_CHECKING:
+    from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+
+_REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
+"""What AWS's access keys look like; those for emulators are words such as `test`."""
+
+
+def check_credentials(options: "KinesisOptions") -> None:
+    """Credentials are whole, and come from one place.
+
+    Raises:
+        OptionError: Naming what is missing, or too much.
+    """
+    if (options.aws_access_key_id is None) != (options.aws_secret_access_key is None):
+        missing = "awsSecretAccessKey" if options.aws_secret_access_key is None else "awsAccessKeyId"
+        raise MissingOptionError(missing, "an access key has two halves")
+    if options.aws_session_token is not None and options.aws_access_key_id is None:
+        raise MissingOptionError("awsAccessKeyId", "awsSessionToken belongs to a key")
+    if options.aws_profile is not None and options.aws_access_key_id is not None:
+        raise ContradictoryOptionsError(("awsProfile", "awsAccessKeyId"), "credentials come from one place")
+    for name in ("roleSessionName", "roleExternalId", "webIdentityTokenFile", "stsEndpointUrl"):
+        if getattr(options, field_name(name)) is not None and options.role_arn is None:
+            raise MissingOptionError("roleArn", f"{name} belongs to a role")
+    _check_provider(options)
+
+
+def _check_provider(options: "KinesisOptions") -> None:
+    provider = options.aws_credentials_provider
+    needed = {"basic": "awsAccessKeyId", "profile": "awsProfile", "assume_role": "roleArn"}.get(provider)
+    if needed is not None and getattr(options, field_name(needed)) is None:
+        raise MissingOptionError(needed, f"awsCredentialsProvider is {provider}")
+    if provider == "env_var":
+        for name in ("awsAccessKeyId", "awsProfile", "roleArn"):
+            if getattr(options, field_name(name)) is not None:
+                raise ContradictoryOptionsError(("awsCredentialsProvider", name), "env_var takes the environment's")
+
+
+def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> None:
+    """Where the environment is to have the credentials, it has them: the default chain would look for others.
+
+    Raises:
+        InvalidOptionError: It has not.
+    """
+    provider = options.aws_credentials_provider
+    variable = {"env_var": "AWS_ACCESS_KEY_ID", "web_identity_token": "AWS_WEB_IDENTITY_TOKEN_FILE"}.get(provider)
+    if variable is not None and options.web_identity_token_file is None and not environ.get(variable):
+        rule = f"another one, or {variable} be set in the driver's environment"
+        raise InvalidOptionError("awsCredentialsProvider", provider, rule)
+
+
+def check_services(options: "KinesisOptions") -> None:
+    """What a query proves itself with to services is whole.
+
+    Raises:
+        OptionError: Naming what is missing, or too much.
+    """
+    if options.service_token is not None and options.service_token_file is not None:
+        raise ContradictoryOptionsError(("serviceToken", "serviceTokenFile"), "there is one token")
+    if (options.service_certificate_file is None) != (options.service_private_key_file is None):
+        key_is_missing = options.service_private_key_file is None
+        missing = "servicePrivateKeyFile" if key_is_missing else "serviceCertificateFile"
+        raise MissingOptionError(missing, "a certificate and its key are given together")
+
+
+def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> None:
+    """Real credentials are not used where records and tokens could be read on the way.
+
+    What the default chain will find is not known here: all but keys that look like an emulator's are taken for real.
+
+    Raises:
+        DangerousOptionError: An endpoint without TLS on another host, with credentials that look real.
+    """
+    if options.allow_insecure_endpoint:
+        return
+    key = options.aws_access_key_id or environ.get("AWS_ACCESS_KEY_ID", "")
+    if key and not _REAL_KEY.fullmatch(key) and not options.aws_profile:
+        return
+    given = options.endpoint_url or environ.get("AWS_ENDPOINT_URL_KINESIS") or environ.get("AWS_ENDPOINT_URL")
+    for name, endpoint in (("endpointUrl", given), ("stsEndpointUrl", options.sts_endpoint_url)):
+        url = urlsplit(endpoint or "")
+        if url.scheme == "http" and not _is_loopback(url.hostname or ""):
+            raise DangerousOptionError(
+                name,
+                f"records and session tokens would go to {url.hostname} without encryption, with credentials that may "
+                "be real",
+                "use https://, or set 'allowInsecureEndpoint' to true if the way there is safe",
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.startswith("127.") or host == "localhost" or host.endswith(".localhost")
+
+
+def check_efo(options: "KinesisOptions") -> None:
+    """Enhanced fan-out has a consumer of its own.
+
+    Raises:
+        OptionError: Naming what is missing, or too much.
+    """
+    arns = dict(options.efo_consumer_arn)
+    if options.record_publisher != "efo":
+        return
+    if options.efo_registration == "none":
+        for stream in options.stream_name:
+            if stream not in arns:
+                raise MissingOptionError(f"efoConsumerArn.{stream}", "efoRegistration is none")
+            # Kinesis is asked for a consumer and a shard: the records would be another stream's, and nobody would tell.
+            _, is_arn, rest = arns[stream].partition(":stream/")
+            if is_arn and rest.partition("/")[0] != stream:
+                raise InvalidOptionError(
+                    f"efoConsumerArn.{stream}", arns[stream], f"the ARN of a consumer of stream {stream}"
+                )
+    elif arns:
+        raise ContradictoryOptionsError(
+            ("efoConsumerArn", "efoRegistration"), "ARNs are given with efoRegistration=none alone"
+        )
+    elif options.efo_consumer_name is None:
+        raise MissingOptionError(
+            "efoConsumerName",
+            "recordPublisher is efo; give a name that no other query has on these streams, and that stays the same "
+            "over restarts (a source is not told the query's id)",
+        )
+
+
+def check_sizes(options: "KinesisOptions") -> None:
+    """What holds something is at least as large as that.
+
+    Raises:
+        ContradictoryOptionsError: It is smaller.
+    """
+    for smaller, larger in (
+        ("bufferBytesPerShard", "bufferBytes"),
+        ("maxRecordSizeInBytes", "maxBatchSizeInBytes"),
+        ("maxBatchSize", "maxBufferedRequests"),
+    ):
+        if getattr(options, field_name(smaller)) > getattr(options, field_name(larger)):
+            raise ContradictoryOptionsError((smaller, larger), f"{larger} must hold at least one {smaller}")
+
+
+def check_positions(options: "KinesisOptions") -> None:
+    """Positions are whole, and are about the streams that are read.
+
+    Raises:
+        OptionError: Naming the position.
+    """
+    position, ending = options.initial_position, options.ending_position
+    if position is not None and position.type is InitialPositionType.AT_TIMESTAMP and position.timestamp is None:
+        raise MissingOptionError("initialTimestamp", "initialPosition is AT_TIMESTAMP without a time")
+    if ending is not None and ending.type is InitialPositionType.AT_TIMESTAMP and ending.timestamp is None:
+        raise InvalidOptionError("endingPosition", "AT_TIMESTAMP", "with its time")
+    for name, one in (("initialPosition", position), ("endingPosition", ending)):
+        _check_streams(name, one, options.stream_name)
+
+
+def check_columns(options: "KinesisOptions") -> None:
+    """Columns of another connector are those that it has.
+
+    Raises:
+        ContradictoryOptionsError: One is asked for that it does not have.
+    """
+    if options.columns != "penstock" and options.include_encryption_type:
+        raise ContradictoryOptionsError(("columns", "includeEncryptionType"), f"{options.columns} has no such column")
+
+
+def _check_streams(name: str, position: InitialPosition | None, streams: tuple[str, ...]) -> None:
+    named = set(position.streams or ()) if position is not None else set()
+    if named and named != set(streams) and not (named == {""} and len(streams) == 1):
+        raise InvalidOptionError(name, sorted(named), "sequence numbers of the streams in streamName, all of them")

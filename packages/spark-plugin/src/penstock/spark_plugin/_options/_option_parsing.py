@@ -1,0 +1,108 @@
+"""Texts of options to the fields of `KinesisOptions`."""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from penstock.spark_plugin._options._field_names import field_name
+from penstock.spark_plugin._options._migration import GivenOption, translate
+from penstock.spark_plugin._options._option_names import find_option, spelled, unknown_option
+from penstock.spark_plugin._options._option_spec import OptionSpec
+from penstock.spark_plugin._options._option_table import SPARK_OWN
+from penstock.spark_plugin._options._option_values import (
+    InitialPosition,
+    InitialPositionType,
+    parse_time_as,
+    parse_value,
+)
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
+
+_AWS_HOST = re.compile(r"(?:^|\.)kinesis(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?amazonaws\.com(?:\.cn)?$")
+
+
+def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
+    """The values by field, the names that were written by field, and the consumers' ARNs by stream.
+
+    Raises:
+        OptionError: An option is not known, or its value is none, or is given twice and differently.
+    """
+    given = {key.lower(): text for key, text in options.items()}
+    pattern: str | None = None
+    specs: list[tuple[GivenOption, OptionSpec, str]] = []
+    for key, text in options.items():
+        if key.lower() in SPARK_OWN:
+            continue
+        translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, given)
+        if translated is None:
+            raise unknown_option(key)
+        for one in translated:
+            found = find_option(one.name)
+            if found is None:
+                raise unknown_option(one.name)
+            specs.append((one, *found))
+            if found[0].name == "initialTimestampFormat":
+                pattern = one.text
+    values: dict[str, Any] = {}
+    written: dict[str, str] = {}
+    arns: dict[str, str] = {}
+    for one, spec, suffix in specs:
+        if spec.prefix:
+            arns[suffix] = parse_value(spec, one.text)
+            continue
+        name = field_name(spec.name)
+        is_time = spec.name == "initialTimestamp"
+        value = parse_time_as(spec, one.text, pattern) if is_time else parse_value(spec, one.text)
+        if name in values and values[name] != value:
+            raise ContradictoryOptionsError(
+                (written[name], spelled(one.written)), f"both are {spec.name!r}, with different values"
+            )
+        values[name], written[name] = value, spelled(one.written)
+    return values, written, arns
+
+
+def restore_case(arns: Mapping[str, str], streams: tuple[str, ...]) -> dict[str, str]:
+    """Spark hands option keys over in lower case, but stream names have upper case too."""
+    restored: dict[str, str] = {}
+    for suffix, arn in arns.items():
+        matches = [name for name in streams if name == suffix] or [
+            name for name in streams if name.lower() == suffix.lower()
+        ]
+        if len(matches) != 1:
+            raise InvalidOptionError(f"efoConsumerArn.{suffix}", arn, "for one of the streams in streamName")
+        restored[matches[0]] = arn
+    return restored
+
+
+def region_of_endpoint(endpoint_url: str | None) -> str | None:
+    """The region of one of AWS's own endpoints."""
+    match = _AWS_HOST.search(urlsplit(endpoint_url or "").hostname or "")
+    return match[1] if match is not None else None
+
+
+def merge_initial_timestamp(values: dict[str, Any], written: Mapping[str, str]) -> None:
+    """Put `initialTimestamp` into the position."""
+    time = values.get("initial_timestamp")
+    if time is None:
+        return
+    position = values.get("initial_position", InitialPosition(InitialPositionType.AT_TIMESTAMP))
+    if position.type is not InitialPositionType.AT_TIMESTAMP or position.timestamp not in (None, time):
+        raise ContradictoryOptionsError(
+            (written.get("initial_position", "initialPosition"), written["initial_timestamp"]),
+            "the time belongs to AT_TIMESTAMP, and is given once",
+        )
+    values["initial_position"] = InitialPosition(InitialPositionType.AT_TIMESTAMP, time)
+
+
+def merge_positions(values: dict[str, Any], written: Mapping[str, str]) -> None:
+    """Put `continueFrom` and `boundedUntil` into the positions that they stand for."""
+    for name, into in (("continue_from", "initial_position"), ("bounded_until", "ending_position")):
+        if name in values:
+            position = values[name]
+            if values.setdefault(into, position) != position:
+                # A position that nobody has written was made of a time.
+                other = written.get(into) or written["initial_timestamp"]
+                raise ContradictoryOptionsError((written[name], other), "they say the same thing")
+    ending = values.get("ending_position")
+    if ending is not None and "ending_timestamp" in values:
+        raise ContradictoryOptionsError(("endingPosition", written["ending_timestamp"]), "a read ends once")

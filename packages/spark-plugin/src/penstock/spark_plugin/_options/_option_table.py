@@ -1,0 +1,152 @@
+"""The table of all options: the one place that knows their names, types, defaults and aliases."""
+
+from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
+from penstock.spark_plugin._options._options_reading import READING, SERVICES
+from penstock.spark_plugin._options._options_writing import RETRIES, WRITING
+
+_STREAM = (
+    OptionSpec(
+        name="streamName",
+        group="stream",
+        type=OptionType.STRINGS,
+        doc="The stream; several for reading. Required, unless `streamArn` is given.",
+        flink="stream",
+        databricks="streamName",
+        aws="kinesis.streamName",
+    ),
+    OptionSpec(
+        name="deliveryStreamName",
+        group="stream",
+        doc="The delivery stream of format `firehose`; `streamName` is understood there too.",
+    ),
+    OptionSpec(
+        name="streamArn",
+        group="stream",
+        type=OptionType.STRINGS,
+        doc="ARN of the stream, instead of its name; several, of one region, for reading. Needed for streams of other "
+        "accounts. Its region is used when `region` is not given.",
+        flink="stream.arn",
+        databricks="streamARN",
+    ),
+    OptionSpec(
+        name="streamNamePattern",
+        group="stream",
+        doc="Regular expression (of Python) for the whole names of the streams to read, instead of `streamName`. "
+        "ListStreams is asked as a run begins; streams that it did not know before begin at `addedStreamPosition`.",
+    ),
+    OptionSpec(
+        name="region",
+        group="stream",
+        doc="AWS region. Default: that in `endpointUrl`, if it is AWS's own, or else the environment's.",
+        flink="aws.region",
+        databricks="region",
+    ),
+    OptionSpec(
+        name="endpointUrl",
+        group="stream",
+        doc="URL of the Kinesis API. Default: `AWS_ENDPOINT_URL_KINESIS`, or else the region's.",
+        flink="aws.endpoint",
+        databricks="endpoint",
+        aws="kinesis.endpointUrl",
+    ),
+    OptionSpec(
+        name="caBundle",
+        group="stream",
+        doc="PEM file of the authorities that the endpoint's certificate is checked by.",
+    ),
+    OptionSpec(
+        name="allowInsecureEndpoint",
+        group="stream",
+        type=OptionType.BOOLEAN,
+        default="false",
+        doc="Lets real credentials be used on an `http://` endpoint of another host, where records and tokens can be "
+        "read on the way.",
+    ),
+)
+
+_CREDENTIALS = (
+    OptionSpec(
+        name="awsCredentialsProvider",
+        group="credentials",
+        type=OptionType.CHOICE,
+        default="auto",
+        choices=("auto", "basic", "env_var", "profile", "assume_role", "web_identity_token"),
+        doc="What credentials come from; auto is: from those that are given. The others are an error when theirs are "
+        "missing.",
+        flink="aws.credentials.provider",
+    ),
+    OptionSpec(
+        name="awsAccessKeyId",
+        group="credentials",
+        doc="Access key. Default: the environment's credential chain.",
+        flink="aws.credentials.provider.basic.accesskeyid",
+        databricks="awsAccessKey",
+        aws="kinesis.awsAccessKeyId",
+    ),
+    OptionSpec(
+        name="awsSecretAccessKey",
+        group="credentials",
+        secret=True,
+        doc="Secret key that belongs to `awsAccessKeyId`.",
+        flink="aws.credentials.provider.basic.secretkey",
+        databricks="awsSecretKey",
+        aws="kinesis.awsSecretKey",
+    ),
+    OptionSpec(
+        name="awsSessionToken",
+        group="credentials",
+        secret=True,
+        doc="Token of temporary keys.",
+        aws="kinesis.sessionToken",
+    ),
+    OptionSpec(
+        name="awsProfile",
+        group="credentials",
+        doc="Profile of the AWS configuration files.",
+        flink="aws.credentials.provider.profile.name",
+    ),
+    OptionSpec(
+        name="roleArn",
+        group="credentials",
+        doc="Role to assume.",
+        flink="aws.credentials.provider.role.arn",
+        databricks="roleArn",
+        aws="kinesis.stsRoleArn",
+    ),
+    OptionSpec(
+        name="roleSessionName",
+        group="credentials",
+        doc="Name of the assumed role's session.",
+        flink="aws.credentials.provider.role.sessionName",
+        databricks="roleSessionName",
+        aws="kinesis.stsSessionName",
+    ),
+    OptionSpec(
+        name="roleExternalId",
+        group="credentials",
+        secret=True,
+        doc="External id that the role asks for.",
+        flink="aws.credentials.provider.role.externalId",
+        databricks="roleExternalId",
+    ),
+    OptionSpec(
+        name="stsEndpointUrl",
+        group="credentials",
+        doc="URL of the STS API.",
+        flink="aws.credentials.provider.role.stsEndpoint",
+        databricks="stsEndpoint",
+        aws="kinesis.stsEndpointUrl",
+    ),
+    OptionSpec(
+        name="webIdentityTokenFile",
+        group="credentials",
+        doc="File with a web identity token, to assume `roleArn` with.",
+        flink="aws.credentials.provider.webIdentityToken.file",
+    ),
+)
+
+OPTIONS: tuple[OptionSpec, ...] = (*_STREAM, *_CREDENTIALS, *READING, *SERVICES, *WRITING, *RETRIES)
+"""All options, in the order of the documentation."""
+
+SPARK_OWN = frozenset({"checkpointlocation", "queryname", "outputmode", "mergeschema"})
+"""Keys that Spark itself hands to a data source, in lower case: not ours, and no error."""

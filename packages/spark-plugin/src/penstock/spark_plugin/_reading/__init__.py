@@ -1,0 +1,1 @@
+"""Reading: offsets, partitions, the session that keeps the subscriptions, and its numbers."""

@@ -1,0 +1,245 @@
+"""Trigger.AvailableNow: where each shard ended when the query began, as facts about its records."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.aws import AwsSession
+from penstock.efo_consumer import (
+    KinesisBackend,
+    ShardEvent,
+    ShardPosition,
+    StreamPositions,
+    arrival_seconds,
+)
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading._initial_positions import service_millis
+from penstock.spark_plugin._reading._progress import capped
+from penstock.spark_plugin._reading._reading_configs import publisher_config
+from penstock.spark_plugin._reading._stream_names import StreamKeys
+
+_WINDOWS_MILLIS = (1_000, 30_000, 600_000)
+"""How far back the last record of a shard is looked for, before the shard is read from where the query stands."""
+_AT_ONCE = 16
+_BEYOND = 1 << 256
+"""More than any sequence number."""
+
+
+class ListedShard(Protocol):
+    """A shard as ListShards shows it."""
+
+    @property
+    def shard_id(self) -> str:
+        """Chosen by Kinesis."""
+        ...
+
+    @property
+    def parent_shard_ids(self) -> tuple[str, ...]:
+        """None, one after a split, two after a merge."""
+        ...
+
+    @property
+    def ending_sequence_number(self) -> str | None:
+        """None while the shard is open."""
+        ...
+
+
+ListShards = Callable[[str], Awaitable[Sequence[ListedShard]]]
+"""Of a stream, all shards that it lists."""
+ReadOnce = Callable[[str, str, ShardPosition], AsyncGenerator[ShardEvent, None]]
+"""Of a stream and a shard, what it holds after a position, up to its tip or end."""
+
+
+@dataclass
+class Target:
+    """Where a query ends: nothing beyond `bounds` is read, and all of `needed` is."""
+
+    bounds: Mapping[str, Mapping[str, ShardPosition]]
+    """By stream and shard. A shard that is not there came later, or after such a one."""
+    needed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By stream and shard, the last record's sequence number; shards without any are not there."""
+
+    def cap(self, positions: StreamPositions) -> StreamPositions:
+        """The positions, nowhere beyond the target."""
+        return capped(positions, StreamPositions(self.bounds))
+
+    def renamed(self, keys: StreamKeys) -> "Target":
+        """The same of streams by their names instead of the reader's."""
+        return Target(
+            keys.named(StreamPositions(self.bounds)).streams,
+            {(keys.name(stream), shard): last for (stream, shard), last in self.needed.items()},
+        )
+
+    def is_reached(self, positions: StreamPositions) -> bool:
+        """Whether these positions, and those that were asked about before, hold all that is needed.
+
+        A shard leaves the positions after its end was shown, so what was reached once is remembered.
+        """
+        for (stream, shard), last in list(self.needed.items()):
+            position = positions.get(stream, shard)
+            if position is not None and position.rank >= (1, last):
+                del self.needed[stream, shard]
+        return not self.needed
+
+
+async def find_target(
+    start: StreamPositions, before_millis: int, list_shards: ListShards, read_once: ReadOnce
+) -> Target:
+    """The last record of each shard that arrived before a time; closed shards are read to their end.
+
+    Costs a shard one or two polls where it was written to lately, and a few more where it was not.
+
+    Args:
+        start: Where the query stands.
+        before_millis: The time at which it began, by the service's clock, in milliseconds since 1970.
+        list_shards: Lists a stream's shards.
+        read_once: Polls a shard.
+    """
+    target = Target({})
+    bounds: dict[str, Mapping[str, ShardPosition]] = {}
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def find(stream: str, positions: Mapping[str, ShardPosition]) -> None:
+        tips = _Tips(stream, before_millis, read_once, slots)
+        bounds[stream] = await tips.find(positions, await list_shards(stream))
+        target.needed.update({(stream, shard): last for shard, last in tips.last.items()})
+
+    await asyncio.gather(*(find(stream, positions) for stream, positions in start.streams.items()))
+    target.bounds = bounds
+    return target
+
+
+class _Tips:
+    """The tips of one stream's shards."""
+
+    def __init__(self, stream: str, before_millis: int, read_once: ReadOnce, slots: asyncio.Semaphore) -> None:
+        self._stream = stream
+        self._before_millis = before_millis
+        self._read_once = read_once
+        self._slots = slots
+        self.last: dict[str, int] = {}
+
+    async def find(
+        self, positions: Mapping[str, ShardPosition], listed: Sequence[ListedShard]
+    ) -> Mapping[str, ShardPosition]:
+        """The bound of each shard, generation by generation: what follows an open shard is not read."""
+        shards = {one.shard_id: one for one in listed}
+        # A shard that has expired is for the reader to judge; its children are read after it.
+        bounds = {shard: ShardPosition.shard_end() for shard in positions if shard not in shards}
+        # Only its end will do, which the reader shows, or a loss in its stead.
+        self.last = {shard: _BEYOND for shard in bounds if not positions[shard].is_shard_end}
+        pending = {shard: position for shard, position in positions.items() if shard in shards}
+        pending = pending or _entrants(shards, bounds)
+        while pending:
+            found = await asyncio.gather(*(self._bound(shards[shard], position) for shard, position in pending.items()))
+            bounds.update(zip(pending, found, strict=True))
+            pending = _entrants(shards, bounds)
+        return bounds
+
+    async def _bound(self, shard: ListedShard, position: ShardPosition) -> ShardPosition:
+        if position.is_shard_end or (position.timestamp_millis or 0) >= self._before_millis:
+            return position
+        async with self._slots:
+            last, at_end = await self._look(shard, position)
+        if last is not None and (1, last) > position.rank:
+            self.last[shard.shard_id] = last
+            return ShardPosition.shard_end() if at_end else ShardPosition.after(str(last))
+        return ShardPosition.shard_end() if at_end else position
+
+    async def _look(self, shard: ListedShard, position: ShardPosition) -> tuple[int | None, bool]:
+        """The last record before the time, and whether the shard ends with it."""
+        base = self._before_millis
+        if shard.ending_sequence_number is not None:
+            # Only a hint: where it is wrong, the shard is read from the position on.
+            closed = arrival_seconds(shard.ending_sequence_number)
+            base = base if closed is None else min(base, (closed + 1) * 1000)
+        stands = _millis(position)
+        for window in _WINDOWS_MILLIS:
+            begin = base - window
+            if begin <= stands:
+                break
+            last, at_end = await self._scan(shard.shard_id, ShardPosition.at_timestamp(begin))
+            if last is not None:
+                return last, at_end
+        try:
+            return await self._scan(shard.shard_id, position)
+        except RecordPublisherFatalError as error:
+            if error.code != "InvalidArgumentException" or position.sequence_number is None:
+                raise
+            # The stream no longer holds it. Whether that is a loss, the reader says.
+            return await self._scan(shard.shard_id, ShardPosition.trim_horizon())
+
+    async def _scan(self, shard_id: str, begin: ShardPosition) -> tuple[int | None, bool]:
+        last: int | None = None
+        async with aclosing(self._read_once(self._stream, shard_id, begin)) as events:
+            async for event in events:
+                count = _rows_before(event.records, self._before_millis * 1000)
+                if count:
+                    last = int(event.records.column("sequenceNumber")[count - 1].as_py())
+                if count < event.records.num_rows:
+                    return last, False
+                if event.child_shards:
+                    return last, True
+        return last, False
+
+
+def _millis(position: ShardPosition) -> int:
+    """The time of a position, as far as it has one: before it nothing needs to be looked for."""
+    if position.sequence_number is not None:
+        return (arrival_seconds(position.sequence_number) or 0) * 1000
+    return position.timestamp_millis or 0
+
+
+def _rows_before(records: pa.RecordBatch, micros: int) -> int:
+    column = records.column("approximateArrivalTimestamp")
+    late = pc.index(pc.greater_equal(column, pa.scalar(micros, column.type)), True).as_py()
+    return int(late) if late >= 0 else records.num_rows
+
+
+class AvailableNow:
+    """The end of a run that reads what was there when it began."""
+
+    def __init__(self, options: KinesisOptions) -> None:
+        """Make it at the beginning of the run: its moment is this one, by the service's clock."""
+        self._options = options
+        self._before_millis = service_millis(options)
+        self._target: Target | None = None
+
+    def target(self, start: StreamPositions) -> Target:
+        """Where the run ends that stands at `start`; found at the first call."""
+        if self._target is None:
+            self._target = asyncio.run(self._find(start))
+        return self._target
+
+    async def _find(self, start: StreamPositions) -> Target:
+        options = self._options
+        keys = StreamKeys(options)
+        backend = KinesisBackend(AwsSession(aws_options(options)), publisher_config(options))
+        try:
+            found = await find_target(keys.keyed(start), self._before_millis, backend.list_shards, backend.read_once)
+        finally:
+            await backend.aclose()
+        return found.renamed(keys)
+
+
+def _entrants(shards: Mapping[str, ListedShard], bounds: Mapping[str, ShardPosition]) -> dict[str, ShardPosition]:
+    """The shards that are read next, from their oldest record: those whose parents are all read to their end."""
+    ended = {shard for shard, bound in bounds.items() if bound.is_shard_end}
+    found = [
+        one.shard_id
+        for one in shards.values()
+        if one.shard_id not in bounds
+        and ended.intersection(one.parent_shard_ids)
+        and all(parent in ended or parent not in shards for parent in one.parent_shard_ids)
+    ]
+    if not found and not ended & shards.keys() and bounds.keys() == ended:
+        # All that the query stood at has expired, and so have their children: what is left begins anew.
+        found = [one.shard_id for one in shards.values() if not shards.keys() & set(one.parent_shard_ids)]
+    return dict.fromkeys(found, ShardPosition.trim_horizon())

@@ -1,0 +1,128 @@
+"""Where a new query begins."""
+
+import asyncio
+from collections.abc import Mapping
+
+from penstock.aws import AwsSession, JsonClient
+from penstock.efo_consumer import (
+    Shard,
+    ShardPosition,
+    StartingPosition,
+    StartingPositionType,
+    StreamIdentity,
+    StreamPositions,
+    list_shards,
+    resolve_initial_positions,
+)
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType, first_millis
+from penstock.spark_plugin._reading._seam import seam_millis, wait_for_seam
+from penstock.spark_plugin._reading._stream_names import StreamKeys
+
+LATEST = StartingPosition(StartingPositionType.LATEST)
+
+
+def initial_positions(options: KinesisOptions) -> StreamPositions:
+    """The positions of a new streaming query. Asks Kinesis for its shards, and for LATEST its time.
+
+    Raises:
+        penstock.efo_consumer.InitialPositionError: A stream's shards cannot be listed.
+        OffsetError: The file of a seam is none.
+    """
+    session = AwsSession(aws_options(options))
+    position = options.initial_position
+    if position is not None and position.streams is not None:
+        return StreamPositions(
+            {
+                name: after_sequence_numbers(session, options.arn_of(name) or name, shards)
+                for name, shards in named(position, options).items()
+            }
+        )
+    return _resolved(session, options, _starting_position(session, options))
+
+
+def _resolved(session: AwsSession, options: KinesisOptions, start: StartingPosition) -> StreamPositions:
+    streams = [options.arn_of(name) or name for name in options.stream_name]
+    return StreamKeys(options).named(resolve_initial_positions(session, streams, start))
+
+
+def service_millis(options: KinesisOptions) -> int:
+    """A time by the service's clock, in milliseconds since 1970, that is over, and that all records so far precede.
+
+    The service tells whole seconds. Where the local clock agrees, it is this millisecond; else the second's end.
+    """
+    millis = latest_millis(AwsSession(aws_options(options)), options)
+    return millis + (1000 if millis % 1000 == 0 else 1)
+
+
+def latest_millis(session: AwsSession, options: KinesisOptions) -> int:
+    """The time of LATEST by the service's clock, in milliseconds since 1970."""
+    positions = _resolved(session, options, LATEST)
+    return max(one.timestamp_millis or 0 for shards in positions.streams.values() for one in shards.values())
+
+
+def seam_of(session: AwsSession, options: KinesisOptions, position: InitialPosition) -> int:
+    """The time of a seam, in milliseconds; made now, by the service's clock, if there is none.
+
+    It is waited for, as it may be to come: until it is over, shards may begin that have records before it.
+    """
+    if position.seam is None:
+        raise ValueError(f"{position} is no seam")
+    millis = seam_millis(position.seam, lambda: _resolved(session, options, LATEST))
+    wait_for_seam(position.seam)
+    return millis
+
+
+def named(position: InitialPosition, options: KinesisOptions) -> Mapping[str, Mapping[str, ShardPosition]]:
+    """Positions in shards by the stream's name, also where the user left out the only one's."""
+    return {name or options.stream_name[0]: shards for name, shards in (position.streams or {}).items()}
+
+
+def after_sequence_numbers(
+    session: AwsSession, stream: str, shards: Mapping[str, ShardPosition]
+) -> Mapping[str, ShardPosition]:
+    """The named shards, and those that none of them descends from or leads to, from their beginning.
+
+    `stream` is a name or an ARN.
+    """
+    parents = {one.shard_id: set(one.parent_shard_ids) for one in asyncio.run(_listed(session, stream))}
+    past = _closure(shards, parents)
+    # Others follow their parents; but what lies behind a named shard is not read, and nobody follows it.
+    others = {
+        one
+        for one, of in parents.items()
+        if one not in past and not of & shards.keys() and not (of & parents.keys()) - past
+    }
+    return {**dict.fromkeys(sorted(others), ShardPosition.trim_horizon()), **shards}
+
+
+async def _listed(session: AwsSession, stream: str) -> list[Shard]:
+    async with JsonClient(session) as client:
+        return await list_shards(client, StreamIdentity.of(stream))
+
+
+def ancestors(shards: Mapping[str, ShardPosition], parents: Mapping[str, set[str]]) -> set[str]:
+    """The shards that were read to their end before any of these began."""
+    return _closure(shards, parents) - shards.keys()
+
+
+def _closure(first: Mapping[str, ShardPosition], steps: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    pending = list(first)
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending += steps.get(one, ())
+    return found
+
+
+def _starting_position(session: AwsSession, options: KinesisOptions) -> StartingPosition:
+    position = options.initial_position
+    if position is None:
+        return LATEST
+    if position.type is InitialPositionType.SEAM:
+        return StartingPosition(StartingPositionType.AT_TIMESTAMP, seam_of(session, options, position))
+    millis = first_millis(position.timestamp) if position.timestamp is not None else None
+    return StartingPosition(StartingPositionType(position.type.value), millis)

@@ -1,0 +1,177 @@
+"""A query's numbers: of all of its shards together, for `lastProgress` and for OpenTelemetry."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from typing import Any, Final, Self
+
+from opentelemetry import metrics
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from penstock.efo_consumer import ShardStats, StreamPositions
+from penstock.spark_plugin._options._kinesis_options import field_name
+
+_log = logging.getLogger(__name__)
+UNKNOWN = -1
+"""A lag that Kinesis has not told yet."""
+INSTRUMENTATION: Final = "penstock.spark_plugin"
+
+GAUGES: Final = {
+    "minMillisBehindLatest": ("ms", "How far the shard that is nearest to its tip is behind it, by Kinesis"),
+    "avgMillisBehindLatest": ("ms", "How far shards are behind their tips on average, by Kinesis"),
+    "maxMillisBehindLatest": ("ms", "How far the shard that is farthest from its tip is behind it, by Kinesis"),
+    "shards": ("{shard}", "Shards that the query follows"),
+    "bufferedRecords": ("{record}", "Records in the reader's buffers"),
+    "bufferedBytes": ("By", "Data and partition keys in the reader's buffers"),
+}
+COUNTERS: Final = {
+    "records": ("{record}", "Records that the reader received"),
+    "bytes": ("By", "Data and partition keys that the reader received"),
+    "subscriptions": ("{subscription}", "Times that the reader began to follow a shard"),
+    "replays": ("{range}", "Ranges that were read again from Kinesis"),
+    "losses": ("{position}", "Positions whose records were gone, and that were skipped"),
+    "starved": ("{subscription}", "Subscriptions that Kinesis cut because the reader had no room for their events"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReaderNumbers:
+    """What a query's reader has done since it was opened, and where it stands. Lags of -1 are not known yet."""
+
+    min_millis_behind_latest: int
+    avg_millis_behind_latest: float
+    max_millis_behind_latest: int
+    shards: int
+    """That are followed; not those that were read to their end."""
+    records: int
+    bytes: int
+    """Data and partition keys."""
+    subscriptions: int
+    """Times that the reader began to follow a shard."""
+    replays: int
+    """Ranges that were read again from Kinesis."""
+    losses: int
+    """Positions whose records were gone, and that were skipped (`failOnDataLoss=false`)."""
+    starved: int
+    """Subscriptions that Kinesis cut because the reader had no room for their events; they were renewed."""
+    buffered_records: int
+    buffered_bytes: int
+
+    @classmethod
+    def of(cls, stats: Sequence[ShardStats], reached: StreamPositions | None = None) -> Self:
+        """Sum up shards; those that `reached` has at their end count for what they gave, and lag behind nothing."""
+        positions = reached.streams if reached is not None else {}
+
+        def is_open(one: ShardStats) -> bool:
+            position = positions.get(one.stream_name, {}).get(one.shard_id)
+            return position is None or not position.is_shard_end
+
+        followed = [one for one in stats if is_open(one)]
+        lags = [one.millis_behind_latest for one in followed if one.millis_behind_latest >= 0]
+        return cls(
+            min_millis_behind_latest=min(lags, default=UNKNOWN),
+            avg_millis_behind_latest=round(sum(lags) / len(lags), 1) if lags else UNKNOWN,
+            max_millis_behind_latest=max(lags, default=UNKNOWN),
+            shards=len(followed),
+            records=sum(one.records for one in stats),
+            bytes=sum(one.bytes for one in stats),
+            subscriptions=sum(one.subscriptions for one in stats),
+            replays=sum(one.replays for one in stats),
+            losses=sum(one.losses for one in stats),
+            starved=sum(one.starved for one in stats),
+            buffered_records=sum(one.buffered_records for one in stats),
+            buffered_bytes=sum(one.buffered_bytes for one in stats),
+        )
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Out of `lastProgress`.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is the report of another source.
+        """
+        average = float(document["avgMillisBehindLatest"])
+        gauges = {field_name(name): int(document[name]) for name in GAUGES if name != "avgMillisBehindLatest"}
+        # A server of Spark Connect may have an older version, which does not count everything.
+        counters = {field_name(name): int(document.get(name, 0)) for name in COUNTERS}
+        return cls(avg_millis_behind_latest=average, **gauges, **counters)
+
+    def values(self) -> dict[str, float]:
+        """By the names that progress and metrics have."""
+        return {name: getattr(self, field_name(name)) for name in (*GAUGES, *COUNTERS)}
+
+    def to_json(self) -> dict[str, float]:
+        """For `lastProgress`; with `millisBehindLatest`, which is the largest."""
+        return {"millisBehindLatest": self.max_millis_behind_latest, **self.values()}
+
+
+assert {field_name(name) for name in (*GAUGES, *COUNTERS)} == {one.name for one in fields(ReaderNumbers)}
+
+Read = Callable[[], ReaderNumbers]
+
+
+class QueryMetrics:
+    """Instruments over the queries of this process, one time series per query, whatever its shards."""
+
+    def __init__(self, meter: Meter | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        meter = meter or metrics.get_meter(INSTRUMENTATION)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._queries: dict[int, tuple[dict[str, str], Read]] = {}
+        self._read: tuple[float, list[tuple[dict[str, str], dict[str, float]]]] | None = None
+        for name, (unit, text) in GAUGES.items():
+            meter.create_observable_gauge(name, [self._observer(name)], unit=unit, description=text)
+        for name, (unit, text) in COUNTERS.items():
+            meter.create_observable_counter(name, [self._observer(name)], unit=unit, description=text)
+
+    def watch(self, attributes: Mapping[str, str], read: Read) -> Callable[[], None]:
+        """Observe a query until the returned function is called. `read` may raise: then nothing is observed."""
+        key = id(read)
+        with self._lock:
+            self._queries[key] = (dict(attributes), read)
+            self._read = None
+
+        def end() -> None:
+            with self._lock:
+                self._queries.pop(key, None)
+                self._read = None
+
+        return end
+
+    def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(_options: CallbackOptions) -> Iterable[Observation]:
+            for attributes, values in self._values():
+                if values[name] != UNKNOWN:
+                    yield Observation(values[name], attributes)
+
+        return observe
+
+    def _values(self) -> list[tuple[dict[str, str], dict[str, float]]]:
+        """Of one moment for all instruments: the reader, which may be a service, is asked once per collection."""
+        now = self._clock()
+        with self._lock:
+            if self._read is not None and now - self._read[0] < _SAME_COLLECTION_SECONDS:
+                return self._read[1]
+            queries = list(self._queries.values())
+        found = []
+        for attributes, read in queries:
+            try:
+                found.append((attributes, read().values()))
+            except Exception:
+                # A reader that is away, or ends at this moment: its query tells why.
+                _log.debug("the reader of %s gives no numbers", attributes, exc_info=True)
+        with self._lock:
+            self._read = (now, found)
+        return found
+
+
+_SAME_COLLECTION_SECONDS = 0.5
+
+
+@cache
+def query_metrics() -> QueryMetrics:
+    """Those of this process; the provider is the application's, set before or after."""
+    return QueryMetrics()

@@ -1,0 +1,81 @@
+"""Whether a task's machine can reach the reader, found out before it is asked for records."""
+
+import os
+import socket
+import threading
+import time
+from pathlib import Path
+
+from penstock.efo_consumer import ReaderUnavailableError
+from penstock.rpc import is_answered
+from penstock.spark_plugin.errors import ReaderUnreachableError
+
+CONNECT_SECONDS = 5.0
+"""Longer than any network in one piece needs; gRPC by itself would try for twenty."""
+_REFUSED = ("UNAUTHENTICATED", "PERMISSION_DENIED")
+
+_reached: dict[tuple[int, str], None] = {}
+_lock = threading.Lock()
+_MOST_KNOWN = 64
+
+
+def nearest(address: str, socket_path: Path | None) -> str:
+    """The reader's Unix socket, if this machine and user have it: gRPC takes a third less there; else its address.
+
+    Raises:
+        ReaderUnreachableError: there is no socket, and no connection to the address.
+    """
+    if socket_path is not None:
+        local = f"unix:{socket_path}"
+        if _is_known(local) or is_answered(socket_path):
+            _remember(local)
+            return local
+    check_reachable(address)
+    return address
+
+
+def check_reachable(address: str, *, timeout_seconds: float = CONNECT_SECONDS) -> None:
+    """Connect to `host:port` once in this process, and leave.
+
+    gRPC tells that it failed to connect, but late, and not always why.
+
+    Raises:
+        ReaderUnreachableError: no connection within the time.
+    """
+    if _is_known(address):
+        return
+    host, _, port = address.rpartition(":")
+    began = time.monotonic()
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout_seconds).close()
+    except OSError as error:
+        reason = f"no answer within {timeout_seconds:g} s" if isinstance(error, TimeoutError) else str(error)
+        raise ReaderUnreachableError(address, reason, time.monotonic() - began) from error
+    _remember(address)
+
+
+def _is_known(address: str) -> bool:
+    with _lock:
+        return (os.getpid(), address) in _reached
+
+
+def _remember(address: str) -> None:
+    with _lock:
+        while len(_reached) >= _MOST_KNOWN:
+            # Workers outlive queries, each of which has an address of its own.
+            del _reached[next(iter(_reached))]
+        _reached[os.getpid(), address] = None
+
+
+def forget(address: str) -> None:
+    """Connect anew before the next task: the reader went away."""
+    with _lock:
+        _reached.pop((os.getpid(), address), None)
+
+
+def unreachable(error: ReaderUnavailableError, address: str, *, is_service: bool = False) -> Exception:
+    """The error of a reader that went away, with what can be done; a refusal (a wrong token) is left as it is."""
+    if error.reason.startswith(_REFUSED):
+        return error
+    forget(address)
+    return ReaderUnreachableError(address, error.reason, is_service=is_service)

@@ -1,0 +1,273 @@
+"""The reading session of a query: stream consumers leased, a shard reader opened, both kept while the query lives."""
+
+import contextlib
+import logging
+import threading
+import uuid
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+from penstock.aws import AwsOptions
+from penstock.efo_consumer import (
+    BlockingSession,
+    BlockingShardReader,
+    ReaderHost,
+    RecordPublisherType,
+    StreamConsumer,
+    StreamPositions,
+    connect_reader,
+)
+from penstock.registration import (
+    AcquireRequest,
+    BlockingConsumerRegistry,
+    ConflictPolicy,
+    Lease,
+    RegistrationStrategy,
+    open_registry,
+)
+from penstock.registration.errors import LeaseLostError as LostLease
+from penstock.rpc import ClientSecurity, ServerStartError
+from penstock.spark_plugin._connections import aws_options, service_security
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading._addresses import reader_address
+from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin.errors import LeaseLostError, ReaderAddressError
+
+_log = logging.getLogger(__name__)
+_HELD_TIMEOUT = timedelta(minutes=5)
+"""How long a query waits for a predecessor's lease: longer than a lease lives, so that only a live holder fails it."""
+
+_LATE_SECONDS = 5.0
+"""A consumer is ours within seconds, unless another query holds it."""
+
+
+class ReadingSession(Protocol):
+    """What the stream reader needs of its session. `penstock.spark_plugin.testing` has a fake."""
+
+    @property
+    def session_id(self) -> str:
+        """Of the reader's session."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """`host:port` where tasks find the reader."""
+        ...
+
+    @property
+    def socket_path(self) -> Path | None:
+        """Unix socket of the same reader, where there is one for tasks of this machine."""
+        ...
+
+    @property
+    def security(self) -> ClientSecurity:
+        """How tasks prove themselves there."""
+        ...
+
+    @property
+    def reader(self) -> BlockingShardReader:
+        """The reader; its session is open."""
+        ...
+
+    def check(self) -> None:
+        """Raise LeaseLostError if a stream consumer was lost."""
+        ...
+
+    def close(self) -> None:
+        """End the reader, then give the leases back."""
+        ...
+
+
+class ConsumerLeases:
+    """Leases on a query's stream consumers, kept by heartbeats until they are released."""
+
+    def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str) -> None:
+        self._registry = _open_registry(options, aws)
+        self._lock = threading.Lock()
+        self._lost: LostLease | None = None
+        self.leases: list[Lease] = []
+        try:
+            for stream in options.stream_name:
+                request = _request(options, stream, job_id)
+                with _told_when_late(self._registry, request):
+                    lease = self._registry.acquire(request)
+                self.leases.append(lease)
+                self._registry.keep(lease, self._on_lost)
+        except BaseException:
+            self.release()
+            raise
+
+    def check(self) -> None:
+        """Raise LeaseLostError if one of the leases is no longer held."""
+        with self._lock:
+            lost = self._lost
+        if lost is not None:
+            raise LeaseLostError(lost.stream_name, lost.consumer_name, lost.reason) from lost
+
+    def release(self) -> None:
+        """Give every lease back; the registry deregisters what it registered."""
+        for lease in self.leases:
+            try:
+                self._registry.release(lease)
+            except Exception:
+                # The lease ends by itself, and the registry then cleans up.
+                _log.warning(
+                    "consumer %s of %s was not released", lease.consumer_name, lease.stream_name, exc_info=True
+                )
+        self.leases = []
+        self._registry.close()
+
+    def _on_lost(self, error: LostLease) -> None:
+        with self._lock:
+            self._lost = self._lost or error
+
+
+@contextlib.contextmanager
+def _told_when_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> Iterator[None]:
+    """Log why nothing seems to happen: a predecessor's lease may have to end first."""
+    late = threading.Timer(_LATE_SECONDS, _tell_late, (registry, request))
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
+
+
+def _tell_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> None:
+    stream, name, wait = request.stream_name, request.consumer_name, f"{_HELD_TIMEOUT.total_seconds():g} s"
+    try:
+        consumers = registry.list_consumers(stream)
+    except Exception:
+        # Only words depend on it; what fails is told by the call that waits.
+        consumers = []
+    lease = next((one.lease for one in consumers if one.consumer_name == name), None)
+    if lease is None or lease.job_id == request.job_id:
+        _log.warning("still waiting for consumer %r of %s: Kinesis is creating it", name, stream)
+        return
+    _log.warning(
+        "still waiting for consumer %r of %s: it is held by job %r, and waited for up to %s. If that job has stopped, "
+        "its lease ends within 30 s of it. If it runs, stop it, or give this query an efoConsumerName of its own",
+        name,
+        stream,
+        lease.job_id,
+        wait,
+    )
+
+
+def register_eagerly(options: KinesisOptions) -> None:
+    """Register the stream consumers ahead of the query, which will find its own lease on them (FLIP-128, `eager`).
+
+    The lease is not kept: if no query starts, it ends, and the registry cleans up.
+    """
+    with _open_registry(options, aws_options(options)) as registry:
+        for stream in options.stream_name:
+            registry.acquire(_request(options, stream, options.job_id or ""))
+
+
+class KinesisSession:
+    """A session on a reader of the query's own, or on the shard-reader services that the options name."""
+
+    def __init__(self, options: KinesisOptions, positions: StreamPositions) -> None:
+        aws = aws_options(options)
+        job_id = options.job_id or f"query-{uuid.uuid4().hex}"
+        # A job may read several streams, each by a source of its own: they must not take each other's session.
+        self.session_id = "/".join((job_id, ",".join(options.stream_name), options.efo_consumer_name or ""))
+        self._leases: ConsumerLeases | None = None
+        self._host: ReaderHost | None = None
+        with contextlib.ExitStack() as undo:
+            if options.record_publisher == "efo":
+                self._leases = ConsumerLeases(options, aws, job_id)
+                undo.callback(self._leases.release)
+            if options.reader_endpoint:
+                if not options.fail_on_data_loss:
+                    _log.warning(
+                        "failOnDataLoss=false is not told to the shard readers at %s: they decide about records that "
+                        "have expired, by their --fail-on-data-loss",
+                        ", ".join(options.reader_endpoint),
+                    )
+                self.security = service_security(options)
+                self.reader: BlockingSession = connect_reader(options.reader_endpoint, self.security)
+                undo.callback(self.reader.close)
+            else:
+                self._host = _start_host(options, aws)
+                undo.callback(self._host.close)
+                self.security = self._host.security
+                self.reader = self._host.reader
+            self.reader.open(
+                self.session_id,
+                positions,
+                RecordPublisherType(options.record_publisher),
+                _consumers(options, self._leases.leases if self._leases else ()),
+            )
+            # Of several services all addresses: tasks ask the one that follows a shard.
+            self.address = self._host.address if self._host else self.reader.endpoint or ""
+            self.socket_path = self._host.socket_path if self._host else None
+            undo.pop_all()
+
+    def check(self) -> None:
+        """Raise LeaseLostError if a stream consumer was lost."""
+        if self._leases is not None:
+            self._leases.check()
+
+    def close(self) -> None:
+        """End the reader, then give the leases back: a consumer is deregistered when nobody reads by it any more."""
+        with contextlib.ExitStack() as stack:
+            if self._leases is not None:
+                stack.callback(self._leases.release)
+            if self._host is not None:
+                stack.callback(self._host.close)
+            stack.callback(self.reader.close)
+
+
+def _start_host(options: KinesisOptions, aws: AwsOptions) -> ReaderHost:
+    address = reader_address(options)
+    host = ReaderHost(
+        config=reader_config(options),
+        aws=aws,
+        host=address.bind_host,
+        port=address.port,
+        advertised_host=address.host,
+    )
+    try:
+        return host.start()
+    except ServerStartError as error:
+        raise ReaderAddressError(f"{address.bind_host}:{address.port}", address.reason, error.reason) from error
+
+
+def open_session(options: KinesisOptions, positions: StreamPositions) -> ReadingSession:
+    """Lease the stream consumers, if there are any, and open a reader at the positions."""
+    return KinesisSession(options, positions)
+
+
+def _open_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumerRegistry:
+    return open_registry(
+        endpoint=options.registry_endpoint,
+        security=service_security(options),
+        aws=aws,
+        store_path=Path(options.registry_store) if options.registry_store else None,
+        config=registrar_config(options),
+    )
+
+
+def _request(options: KinesisOptions, stream: str, job_id: str) -> AcquireRequest:
+    return AcquireRequest(
+        stream_name=stream,
+        stream_arn=options.arn_of(stream),
+        consumer_name=options.efo_consumer_name or "",
+        job_id=job_id,
+        strategy=RegistrationStrategy(options.efo_registration),
+        consumer_arn=options.efo_consumer_arn.get(stream),
+        # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
+        conflict_policy=ConflictPolicy.WAIT,
+        timeout=_HELD_TIMEOUT,
+    )
+
+
+def _consumers(options: KinesisOptions, leases: Sequence[Lease]) -> list[StreamConsumer]:
+    return [
+        StreamConsumer(options.arn_of(one.stream_name) or one.stream_name, one.consumer_arn, one.fencing_token)
+        for one in leases
+    ]

@@ -1,0 +1,80 @@
+"""Names that become files of a store, and how they are kept from leading out of it.
+
+A store may be shared: what others left in it is read, but not believed. A name is one component of a path, whatever its
+text; a link that leads out of the store is not followed.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import IO
+from urllib.parse import unquote, urlsplit
+
+from penstock.spark_plugin.errors import StoreUnusableError
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
+_FINGERPRINT = re.compile(r"[A-Za-z0-9_-]{1,128}")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+"""One letter is a drive's."""
+_LONGEST = 150
+# Where there is no such flag, there are next to no links either.
+_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+
+
+def safe_name(name: str) -> str:
+    """The name as one component of a path: never hidden, never `..`, and short enough with what is added to it."""
+    text = _UNSAFE.sub("_", name) or "_"
+    if text.startswith("."):
+        # The store's own folders begin with a dot, as do the parents of a folder.
+        text = "_" + text[1:]
+    if len(text) > _LONGEST:
+        text = f"{text[:_LONGEST]}-{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
+    return text
+
+
+def is_fingerprint(text: object) -> bool:
+    """Whether it can be a fingerprint, and so the name of a folder."""
+    return isinstance(text, str) and _FINGERPRINT.fullmatch(text) is not None
+
+
+def within(root: Path, path: Path) -> Path:
+    """The path, if it is below the root also when all links are followed.
+
+    Raises:
+        StoreUnusableError: It leads out of the root.
+    """
+    real = path.resolve()
+    if not real.is_relative_to(root.resolve()):
+        raise StoreUnusableError(str(path), f"a link leads out of {root}, to {real}")
+    return path
+
+
+def store_folder(path: str | Path) -> Path:
+    """The folder that a store's path means.
+
+    Raises:
+        StoreUnusableError: It is on no file system that is mounted here.
+    """
+    if not _URL.match(str(path)):
+        return Path(path)
+    parts = urlsplit(str(path))
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise StoreUnusableError(str(path), "it is on no file system that is mounted here")
+    return Path(unquote(parts.path))
+
+
+def as_url(path: Path) -> str:
+    """A path as Spark is told it: a bare one would be on its default file system, which may be HDFS."""
+    return f"file://{path}"
+
+
+def open_own(path: Path) -> IO[str]:
+    """Open a file to write, in place of what has its name; what a link with that name points to stays as it is."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_FOLLOW, 0o666), "w")
+
+
+def open_lock(path: Path) -> IO[str]:
+    """Open a file to read and write, made if need be; an error if it is a link."""
+    return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | _NO_FOLLOW, 0o666), "r+")

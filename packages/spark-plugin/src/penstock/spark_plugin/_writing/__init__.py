@@ -1,0 +1,1 @@
+"""Writing: rows to records, their sinks, dead letters and summaries."""

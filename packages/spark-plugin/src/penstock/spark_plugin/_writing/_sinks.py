@@ -1,0 +1,107 @@
+"""The sink that a write task uses: its own, or the gateway that all tasks share."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from penstock.async_sink import All, AsyncSinkConfig, KinesisStreamsSink, TokenBucketRateLimitingStrategy
+from penstock.spark_plugin._connections import aws_options, service_security
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+
+if TYPE_CHECKING:
+    from penstock.async_sink import FirehoseSink, RateLimitingStrategy, RemoteSink, TerminalRecordHandler
+
+_DEFAULTS = KinesisOptions(stream_name=("",))
+_LIMITS = (
+    "max_batch_size",
+    "max_in_flight_requests",
+    "max_buffered_requests",
+    "max_batch_size_in_bytes",
+    "max_record_size_in_bytes",
+)
+
+Terminal = Callable[[], "TerminalRecordHandler"]
+Strategy = Callable[[AsyncSinkConfig], "RateLimitingStrategy"]
+
+
+def make_sink(
+    options: KinesisOptions, stream: str | None = None, *, firehose: bool = False, terminal: Terminal | None = None
+) -> "KinesisStreamsSink | FirehoseSink[Any] | RemoteSink":
+    """The sink for a stream; for that of the options by default.
+
+    Raises:
+        penstock.async_sink.errors.SinkOptionError: A limit is above the service's.
+    """
+    stream = options.stream_name[0] if stream is None else stream
+    arn = options.arn_of(stream)
+    config = sink_config(options, firehose=firehose)
+    if options.sink_endpoint is not None:
+        from penstock.async_sink import RemoteSink
+
+        return RemoteSink(
+            options.sink_endpoint,
+            service_security(options),
+            kind="firehose" if firehose else "kinesis",
+            destination=arn or stream,
+            # Spark is not told of a record that stands on a durable gateway's disk, and that Kinesis may yet refuse.
+            wait_until_written=True,
+            config=config,
+            terminal=terminal,
+        )
+    if firehose:
+        from penstock.async_sink import FirehoseSink, firehose_strategy
+
+        limited = _limited(options, firehose_strategy) or firehose_strategy
+        return FirehoseSink(aws_options(options), stream, config=config, strategy=limited, terminal=terminal)
+    from penstock.async_sink import AggregationConfig, aggregation_strategy, kinesis_strategy
+
+    usual: Strategy = aggregation_strategy if options.aggregation else kinesis_strategy
+    return KinesisStreamsSink(
+        aws_options(options),
+        stream_name=None if arn else stream,
+        stream_arn=arn,
+        config=config,
+        strategy=_limited(options, usual),
+        aggregation=AggregationConfig() if options.aggregation else None,
+        terminal=terminal,
+        wire_format=cast("Literal['cbor', 'json'] | None", options.wire_format),
+    )
+
+
+def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSinkConfig:
+    """Limits of a writer: those that were given, and where none was, those that suit the destination.
+
+    Raises:
+        penstock.async_sink.errors.SinkOptionError: They contradict each other.
+    """
+    # A limit that was left out is not distinguished from one that was given as the default is.
+    limits = {name: getattr(options, name) for name in _LIMITS if getattr(options, name) != getattr(_DEFAULTS, name)}
+    common: dict[str, Any] = {
+        **limits,
+        "max_time_in_buffer": timedelta(milliseconds=options.max_time_in_buffer),
+        "fail_on_error": options.fail_on_error,
+        "max_attempts": options.max_attempts,
+        "time_to_live": None if options.time_to_live is None else timedelta(seconds=options.time_to_live),
+    }
+    if firehose:
+        from penstock.async_sink import firehose_config
+
+        return firehose_config(**common)
+    if options.aggregation:
+        from penstock.async_sink import kinesis_aggregation_config
+
+        return kinesis_aggregation_config(**common)
+    return AsyncSinkConfig(**common)
+
+
+def _limited(options: KinesisOptions, usual: Strategy) -> Strategy | None:
+    if options.max_records_per_second is None and options.max_bytes_per_second is None:
+        return None
+
+    def both(config: AsyncSinkConfig) -> "RateLimitingStrategy":
+        rates = TokenBucketRateLimitingStrategy(
+            records_per_second=options.max_records_per_second, bytes_per_second=options.max_bytes_per_second
+        )
+        return All(rates, usual(config))
+
+    return both

@@ -1,0 +1,135 @@
+"""Rows as Avro, by fastavro, and the schema that readers need."""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from io import BytesIO
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    CharType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from penstock.spark_plugin.errors import ExtraMissingError, SchemaError
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_MARKER = b"\xc3\x01"
+_PLAIN: dict[type[DataType], Any] = {
+    BooleanType: "boolean",
+    ByteType: "int",
+    ShortType: "int",
+    IntegerType: "int",
+    LongType: "long",
+    FloatType: "float",
+    DoubleType: "double",
+    StringType: "string",
+    CharType: "string",
+    VarcharType: "string",
+    BinaryType: "bytes",
+    DateType: {"type": "int", "logicalType": "date"},
+    TimestampType: {"type": "long", "logicalType": "timestamp-micros"},
+    TimestampNTZType: {"type": "long", "logicalType": "local-timestamp-micros"},
+}
+
+
+def avro_schema(schema: StructType, columns: Sequence[str] = ()) -> str:
+    """The Avro schema, as JSON, of the records that `valueFormat=avro` makes of rows of this Spark schema.
+
+    `columns` are those of `valueColumns`; by default all but the partition key's, the hash key's and the stream's, as
+    the writer has them. Readers need it: `from_avro(data, avro_schema(df.schema))`.
+
+    Raises:
+        SchemaError: A column has a type, or a name, that Avro does not have.
+    """
+    from penstock.spark_plugin._schema import default_value_columns
+
+    return avro_schema_of([schema[name] for name in columns or default_value_columns(schema)])
+
+
+def avro_schema_of(fields: Sequence[StructField]) -> str:
+    """The schema of a record of these fields; each is a union with null where it may be null."""
+    return json.dumps(_record("topLevelRecord", "", fields, set()))
+
+
+def _record(name: str, path: str, fields: Sequence[StructField], taken: set[str]) -> dict[str, Any]:
+    # Names of records are unique within a schema; Spark's structs have none, and `a.b` is written as `a_b` is.
+    name = next(one for number in count(1) if (one := name if number == 1 else f"{name}_{number}") not in taken)
+    taken.add(name)
+    made = []
+    for field in fields:
+        full = f"{path}.{field.name}" if path else field.name
+        if not _NAME.fullmatch(field.name):
+            raise SchemaError(full, "is no name in Avro, which has letters, digits and _ alone; rename it with 'alias'")
+        kind = _type(field.dataType, full, taken)
+        made.append({"name": field.name, "type": [kind, "null"] if field.nullable else kind})
+    return {"type": "record", "name": name, "fields": made}
+
+
+def _type(kind: DataType, path: str, taken: set[str]) -> Any:
+    if isinstance(kind, StructType):
+        return _record("record_" + re.sub(r"\W", "_", path), path, kind.fields, taken)
+    if isinstance(kind, ArrayType):
+        items = _type(kind.elementType, f"{path}.element", taken)
+        return {"type": "array", "items": [items, "null"] if kind.containsNull else items}
+    if isinstance(kind, MapType):
+        if not isinstance(kind.keyType, StringType):
+            raise SchemaError(path, f"has keys of {kind.keyType.simpleString()}; keys of Avro's maps are strings")
+        values = _type(kind.valueType, f"{path}.value", taken)
+        return {"type": "map", "values": [values, "null"] if kind.valueContainsNull else values}
+    if isinstance(kind, DecimalType):
+        return {"type": "bytes", "logicalType": "decimal", "precision": kind.precision, "scale": kind.scale}
+    found = _PLAIN.get(type(kind))
+    if found is None:
+        raise SchemaError(path, f"is {kind.simpleString()}, which valueFormat=avro does not write; cast it to string")
+    return found
+
+
+def avro_encoder(schema_json: str, encoding: str) -> Callable[[Any], Any]:
+    """Makes a column of binaries of a record batch; `encoding` is `binary` or `single-object`.
+
+    Raises:
+        ExtraMissingError: fastavro is not installed.
+    """
+    try:
+        import fastavro
+        from fastavro.schema import fingerprint, to_parsing_canonical_form
+    except ImportError as error:
+        raise ExtraMissingError("avro", "valueFormat=avro", "fastavro") from error
+
+    schema = fastavro.parse_schema(json.loads(schema_json))
+    header = b""
+    if encoding == "single-object":
+        header = _MARKER + bytes.fromhex(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+    def encode(batch: Any) -> Any:
+        values, buffer = [], BytesIO()
+        for row in batch.to_pylist(maps_as_pydicts="strict"):
+            buffer.seek(0)
+            buffer.truncate()
+            buffer.write(header)
+            fastavro.schemaless_writer(buffer, schema, row)
+            values.append(buffer.getvalue())
+        return pa.array(values, pa.binary())
+
+    return encode

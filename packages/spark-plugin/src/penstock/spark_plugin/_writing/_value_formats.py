@@ -1,0 +1,91 @@
+"""The data of records, made of columns."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DateType,
+    MapType,
+    NullType,
+    NumericType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._schema import RECORD_ID
+from penstock.spark_plugin.errors import SchemaError
+
+ValueEncoder = Callable[[Any], Any]
+"""Makes a column of strings or binaries, one per row, of a record batch with the value's columns."""
+
+_PLAIN = (
+    BinaryType,
+    BooleanType,
+    DateType,
+    NullType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+
+def check_value_fields(fields: Sequence[StructField], options: KinesisOptions) -> str | None:
+    """Check that the format can write the fields; the Avro schema, if that is the format.
+
+    Raises:
+        SchemaError: Naming the first column that it cannot.
+        ExtraMissingError: The format's library is not installed here.
+    """
+    if options.value_format == "avro":
+        from penstock.spark_plugin._writing._value_avro import avro_encoder, avro_schema_of
+
+        schema = avro_schema_of(_with_id(fields, options))
+        avro_encoder(schema, options.avro_encoding)
+        return schema
+    for field in fields:
+        _check(field.dataType, field.name, nested=options.value_format == "json")
+    return None
+
+
+def value_encoder(options: KinesisOptions, schema: str | None) -> ValueEncoder:
+    """The encoder of the option `valueFormat`; `schema` is what `check_value_fields` gave."""
+    if options.value_format == "avro":
+        from penstock.spark_plugin._writing._value_avro import avro_encoder
+
+        return avro_encoder(schema or "", options.avro_encoding)
+    if options.value_format == "csv":
+        from penstock.spark_plugin._writing._value_csv import csv_rows
+
+        return lambda batch: csv_rows(batch, options.csv_delimiter)
+    from penstock.spark_plugin._writing._value_json import json_rows
+
+    return json_rows
+
+
+def _with_id(fields: Sequence[StructField], options: KinesisOptions) -> list[StructField]:
+    return [*([StructField(RECORD_ID, StringType(), False)] if options.record_ids else []), *fields]
+
+
+def _check(kind: DataType, path: str, *, nested: bool) -> None:
+    if isinstance(kind, _PLAIN):
+        return
+    if nested and isinstance(kind, StructType):
+        for field in kind.fields:
+            _check(field.dataType, f"{path}.{field.name}", nested=True)
+    elif nested and isinstance(kind, ArrayType):
+        _check(kind.elementType, f"{path}.element", nested=True)
+    elif nested and isinstance(kind, MapType):
+        _check(kind.keyType, f"{path}.key", nested=False)
+        _check(kind.valueType, f"{path}.value", nested=True)
+    else:
+        cure = "cast it to string" if nested else "use valueFormat=json, or cast it to string (to_json)"
+        raise SchemaError(path, f"is {kind.simpleString()}, which this valueFormat does not write: {cure}")

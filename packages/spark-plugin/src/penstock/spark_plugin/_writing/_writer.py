@@ -1,0 +1,225 @@
+"""The sinks of `kinesis` and `firehose`: each write task returns when all of its records are accepted."""
+
+import logging
+import os
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+
+import pyarrow as pa
+from opentelemetry import context as context_api
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from penstock.rpc import LoopThread
+from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._schema import sink_columns
+from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
+from penstock.spark_plugin._telling import told
+from penstock.spark_plugin._writing._bad_rows import bad_rows
+from penstock.spark_plugin._writing._dead_letters import (
+    DeadLetterFile,
+    DeadLetterFileHandler,
+    dead_letter_folder,
+    letter,
+)
+from penstock.spark_plugin._writing._record_ids import WriteAttempt, this_attempt
+from penstock.spark_plugin._writing._records import RecordMaker, Records, by_stream
+from penstock.spark_plugin._writing._sink_task import SinkTask
+from penstock.spark_plugin._writing._sinks import make_sink, sink_config
+from penstock.spark_plugin._writing._value_formats import check_value_fields
+from penstock.spark_plugin._writing._value_text import compute, decoded
+from penstock.spark_plugin._writing._write_summary import WriteSummary, total
+from penstock.spark_plugin.errors import InvalidOptionError, RowError
+
+__all__ = ["KinesisBatchWriter", "KinesisStreamWriter", "WriteSummary", "total"]
+
+_log = logging.getLogger(__name__)
+_WORKER_LOGGING = "PYSPARK_SPARK_SESSION_UUID"
+"""Set by Spark with `spark.sql.pyspark.worker.logging.enabled`."""
+
+
+class _Writer:
+    _is_stream = False
+
+    def __init__(self, options: KinesisOptions, schema: StructType, *, firehose: bool = False) -> None:
+        self._options = options
+        self._firehose = firehose
+        self._columns = sink_columns(schema, options, firehose=firehose)
+        self._schema = None
+        if options.value_format is not None:
+            fields = [schema.fields[index] for index in self._columns.value]
+            self._schema = check_value_fields(fields, options)
+            if self._schema is not None:
+                _log.info("the Avro schema of %s is %s", self._destination, self._schema)
+        self._folder = None if options.dead_letter_path is None else dead_letter_folder(options.dead_letter_path)
+        # Refused here, by the option's name, and not in the tasks.
+        try:
+            self._max_record_bytes = sink_config(options, firehose=firehose).max_record_size_in_bytes
+            if options.stream_name:
+                make_sink(options, firehose=firehose)
+        except ValueError as error:
+            raise InvalidOptionError(*_option_of(error)) from error
+        self._job = options.job_id or f"write-{uuid.uuid4().hex}"
+
+    @property
+    def _destination(self) -> str:
+        return self._options.stream_name[0] if self._options.stream_name else "the streams of its rows"
+
+    @told
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteSummary:
+        """Write a task's rows, and return when every one of them is acknowledged or a dead letter on disk.
+
+        Raises:
+            RowError: A row cannot be written as it is, and there is no `deadLetterPath`.
+            WriteStalledError: The destination took nothing for `stallTimeout`.
+            DeadLetterError: Dead letters cannot be kept.
+            penstock.async_sink.errors.SinkError: A record was refused for good; the message names it.
+        """
+        freeze_garbage()
+        options = self._options
+        parent = parent_context(task_property(TRACEPARENT_PROPERTY), options.traceparent)
+        with tracer().start_as_current_span(
+            "spark_plugin.write_partition",
+            context=parent if parent is not None else context_api.get_current(),
+            attributes={"penstock.streams": list(options.stream_name)},
+        ) as span:
+            attempt = this_attempt(self._job, is_stream=self._is_stream, is_named=options.job_id is not None)
+            letters = None if self._folder is None else DeadLetterFile(self._folder, attempt)
+            try:
+                summary = self._write(iterator, attempt, letters)
+            except BaseException:
+                if letters is not None:
+                    letters.discard()
+                raise
+            span.set_attribute("penstock.records", summary.records)
+            return summary
+
+    def _write(
+        self, iterator: Iterator[pa.RecordBatch], attempt: WriteAttempt, letters: DeadLetterFile | None
+    ) -> WriteSummary:
+        options, began = self._options, monotonic()
+        maker = RecordMaker(
+            self._columns,
+            options,
+            firehose=self._firehose,
+            schema=self._schema,
+            id_prefix=attempt.record_prefix if options.record_ids else "",
+        )
+        default = options.stream_name[0] if options.stream_name else None
+        with LoopThread("async-sink") as loop:
+            task = SinkTask(self._sinks(letters), stall_seconds=options.stall_timeout)
+            try:
+                for batch in iterator:
+                    for stream, records in by_stream(self._without_bad(maker.of(batch), default, letters), default):
+                        if stream is not None and records.batch.num_rows:
+                            loop.call(task.write(stream, records.batch))
+                loop.call(task.finish())
+            except BaseException:
+                loop.call(task.abandon())
+                raise
+        if letters is not None:
+            letters.commit()
+        written = task.written
+        return WriteSummary(
+            written.records,
+            written.bytes,
+            written.requests,
+            written.retries,
+            written.throttled,
+            dead_letters=letters.count if letters is not None else 0,
+            seconds=monotonic() - began,
+        )
+
+    def _sinks(self, letters: DeadLetterFile | None) -> "Callable[[str], object]":
+        def make(stream: str) -> object:
+            terminal = None if letters is None else lambda: DeadLetterFileHandler(letters, stream)
+            return make_sink(self._options, stream, firehose=self._firehose, terminal=terminal)
+
+        return make
+
+    def _without_bad(self, records: Records, default: str | None, letters: DeadLetterFile | None) -> Records:
+        """The records that a destination can take; the others are dead letters, or fail the task."""
+        bad = bad_rows(
+            records.batch,
+            records.streams,
+            firehose=self._firehose,
+            max_record_bytes=self._max_record_bytes,
+            needs_stream=default is None,
+        )
+        if not bad:
+            return records
+        if letters is None:
+            raise RowError(records.first_row + bad[0].index, bad[0].reason)
+        streams, rows = records.streams, pa.array([one.index for one in bad], pa.int64())
+        columns = {name: records.batch.column(name).take(rows) for name in records.batch.schema.names}
+        data = columns.pop("data").to_pylist()
+        fields = {name: decoded(column) for name, column in columns.items()}
+        named = [None] * len(bad) if streams is None else decoded(streams.take(rows))
+        kept = []
+        for place, one in enumerate(bad):
+            values = {name: column[place] for name, column in fields.items()}
+            kept.append(
+                letter(
+                    data[place],
+                    values.get("partitionKey"),
+                    values.get("explicitHashKey"),
+                    named[place] or default,
+                    reason="bad row",
+                    error_message=one.reason,
+                    row=records.first_row + one.index,
+                )
+            )
+        letters.add(kept)
+        wrong = {one.index for one in bad}
+        good = pa.array([index not in wrong for index in range(records.batch.num_rows)])
+        left = None if streams is None else compute.filter(streams, good)
+        return Records(records.batch.filter(good), left, records.first_row)
+
+    def _log_commit(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+        if _WORKER_LOGGING in os.environ:
+            # Spark collects what is logged in this process of its own, in which nobody else can set a level.
+            _log.setLevel(logging.INFO)
+        _log.info("wrote %s to %s: %s", what, self._destination, total(messages))
+
+    def _log_abort(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+        done = [one for one in messages if isinstance(one, WriteSummary)]
+        _log.warning(
+            "%s failed: %d task(s) that ended before have written %s to %s, and others may have written records too; "
+            "all of these are written again when it is run again",
+            what, len(done), total(done), self._destination,
+        )  # fmt: skip
+
+
+class KinesisBatchWriter(_Writer, DataSourceArrowWriter):
+    """Writes a DataFrame, to streams or (with `firehose`) delivery streams."""
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Note what was written: it is in the stream since each task ended."""
+        self._log_commit(messages, "a DataFrame")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Note what may have been written."""
+        self._log_abort(messages, "the write of a DataFrame")
+
+
+class KinesisStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes each micro-batch; at least once, since Spark may run a micro-batch again."""
+
+    _is_stream = True
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Note what was written: it is in the stream since each task ended."""
+        self._log_commit(messages, f"micro-batch {batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Note what may have been written."""
+        self._log_abort(messages, f"micro-batch {batchId}")
+
+
+def _option_of(error: ValueError) -> tuple[str, str, str]:
+    """The option that an error of the sink is about, as the data source spells it."""
+    head, *rest = str(getattr(error, "option", "")).split("_")
+    name = head + "".join(part.capitalize() for part in rest)
+    return name or "maxBatchSize", "out of range", getattr(error, "reason", str(error))

@@ -1,0 +1,50 @@
+"""The lock on a store: who is told that another driver has it, and when it is free."""
+
+import errno
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.spark_plugin._stages import _file_lock
+from penstock.spark_plugin._stages._file_lock import FileLock
+from penstock.spark_plugin._stages._stage_store import StageStore
+from penstock.spark_plugin.errors import StoreUnusableError
+
+
+def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as another driver, which nobody would find; and no stage is computed without the lock."""
+
+    def refuse(file: Any, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(_file_lock, "fcntl", SimpleNamespace(flock=refuse, LOCK_EX=2, LOCK_NB=4, LOCK_UN=8))
+    store = StageStore(tmp_path)
+    with pytest.raises(StoreUnusableError, match="No locks available"):
+        store.__enter__()
+    with pytest.raises(StoreUnusableError, match="No locks available"), store.computing("daily", "a" * 24):
+        pytest.fail("nobody keeps others away")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+def test_a_lock_that_is_given_back_is_free_though_a_forked_child_lives(tmp_path: Path) -> None:
+    """Such as a worker of `multiprocessing`, which has the lock's file open as well."""
+    lock, again = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
+    assert lock.acquire()
+    end, begin = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(begin)
+        os.read(end, 1)
+        os._exit(0)
+    try:
+        assert not again.acquire()
+        lock.release()
+        assert again.acquire()
+    finally:
+        again.release()
+        os.close(begin)
+        os.close(end)
+        os.waitpid(child, 0)

@@ -1,0 +1,123 @@
+"""What a plan's text does not say of its rows, and a fingerprint has to: a stage would be used again for other rows."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.spark_plugin._stages._code_fingerprint import function_fingerprint
+from penstock.spark_plugin._stages._fingerprint import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages._kinesis_fingerprint import kinesis_fingerprint
+
+
+def rows(spark: SparkSession, file: Path, **options: str) -> DataFrame:
+    return spark.read.schema("k int, v int").options(**options).csv(str(file))
+
+
+def test_options_of_files_count(spark: SparkSession, tmp_path: Path) -> None:
+    """The same file is read in another way."""
+    file = tmp_path / "a.csv"
+    file.write_text("1;2\n")
+    assert source_fingerprint(rows(spark, file, sep=";")) == source_fingerprint(rows(spark, file, sep=";"))
+    assert source_fingerprint(rows(spark, file, sep=";")) != source_fingerprint(rows(spark, file, sep=","))
+
+
+def test_rows_of_the_drivers_own_count(spark: SparkSession) -> None:
+    """Those of a table of Arrow, and of VALUES; they look the same in a plan."""
+
+    def values(first: int) -> DataFrame:
+        return spark.sql(f"SELECT * FROM VALUES ({first}, 'a'), (2, 'b') AS t (k, name)")
+
+    def table(first: int) -> DataFrame:
+        return spark.createDataFrame(pa.table({"k": [first, 2], "name": ["a", None]}))
+
+    for make in (values, table):
+        assert source_fingerprint(make(1)) == source_fingerprint(make(1))
+        assert source_fingerprint(make(1)) != source_fingerprint(make(3))
+
+
+def test_files_of_subqueries_count(spark: SparkSession, tmp_path: Path) -> None:
+    """And the functions in them."""
+    rates, limits = tmp_path / "rates.csv", tmp_path / "limits.csv"
+    rates.write_text("1,2\n")
+    limits.write_text("1,1\n")
+
+    def above(step: int) -> DataFrame:
+        rows(spark, rates).createOrReplaceTempView("rates_of_a_test")
+        add = F.udf(lambda value: value + step, "int")
+        rows(spark, limits).select(add("k").alias("k")).createOrReplaceTempView("limits_of_a_test")
+        return spark.sql("SELECT * FROM rates_of_a_test WHERE k >= (SELECT max(k) FROM limits_of_a_test)")
+
+    before = source_fingerprint(above(1))
+    assert source_fingerprint(above(1)) == before
+    assert plan_fingerprint(above(2)) != plan_fingerprint(above(1))
+    limits.write_text("10,10\n")
+    assert source_fingerprint(above(1)) != before
+
+
+def test_files_of_what_is_cached_count(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark does not tell of them, as it will not read them; the next driver will."""
+    rates, others = tmp_path / "rates.csv", tmp_path / "others.csv"
+    rates.write_text("1,2\n")
+    others.write_text("1,3\n")
+
+    def fingerprint() -> str:
+        cached = rows(spark, rates).cache()
+        try:
+            return source_fingerprint(cached.join(rows(spark, others).withColumnRenamed("v", "w"), "k"))
+        finally:
+            cached.unpersist()
+
+    before = fingerprint()
+    assert fingerprint() == before
+    rates.write_text("10,20\n")
+    assert fingerprint() != before
+
+
+@pytest.mark.parametrize("make", [F.udf, F.pandas_udf])
+def test_a_udf_is_the_same_before_and_after_its_use(spark: SparkSession, make: Any) -> None:
+    """Spark keeps what it has made of it in the JVM; stages that name it would run again in the same process."""
+
+    def stage(step: int, kind: str = "long") -> Callable[[DataFrame], DataFrame]:
+        def add(value: pd.Series) -> pd.Series:
+            return value + step
+
+        add_step = make(add, kind)
+        return lambda frame: frame.select(add_step("id").alias("more"))
+
+    unused, used = stage(1), stage(1)
+    used(spark.range(2)).schema  # noqa: B018
+    assert function_fingerprint(used) == function_fingerprint(used) == function_fingerprint(unused)
+    assert function_fingerprint(stage(2)) != function_fingerprint(unused)
+    assert function_fingerprint(stage(1, "int")) != function_fingerprint(unused)
+
+
+@pytest.mark.parametrize("hold", [lambda value: value, lambda value: SimpleNamespace(held=value)])
+def test_what_is_broadcast_counts_by_its_value(spark: SparkSession, hold: Any) -> None:
+    """Spark pickles its number, which is the same in each driver whatever was broadcast there."""
+
+    def stage(rates: dict[str, int]) -> Callable[[DataFrame], DataFrame]:
+        held = hold(spark.sparkContext.broadcast(rates))
+        return lambda frame: frame.select(F.udf(lambda key: held, "int")("id"))
+
+    assert function_fingerprint(stage({"FRA": 1})) == function_fingerprint(stage({"FRA": 1}))
+    assert function_fingerprint(stage({"FRA": 1})) != function_fingerprint(stage({"FRA": 2}))
+
+
+def test_options_that_choose_rows_of_a_stream_count(make_stream: Callable[[int], Any]) -> None:
+    """Which shards are read, and whether aggregates are taken apart."""
+    source = make_stream(2)
+
+    def of(**options: str) -> str | None:
+        return kinesis_fingerprint(source.options(endingTimestamp="2024-11-01T00:00:00Z", **options))
+
+    found = [of(), of(shardIds="shardId-000000000000"), of(shardIds="shardId-000000000001"), of(deaggregate="false")]
+    assert None not in found
+    assert len(set(found)) == len(found)
+    assert of(shardIds="shardId-000000000001") == found[2]

@@ -1,0 +1,121 @@
+"""A Python that cannot do Spark's work is told of before anything is started in it."""
+
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.spark_plugin import Pipeline, _interpreters, configure
+from penstock.spark_plugin._interpreters import check_builder, check_environment, check_session
+from penstock.spark_plugin.errors import PythonUnusableError
+
+
+def program(folder: Path, script: str, name: str = "python3") -> str:
+    """A program that takes the place of a Python."""
+    file = folder / name
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(0o755)
+    return str(file)
+
+
+def of_version(folder: Path, version: str) -> str:
+    """A Python of another version that has the package, and counts how often it is started."""
+    return program(folder, f"echo started >> {folder}/starts\necho noise\necho '[[{version}], \"\"]'")
+
+
+def session(environ: dict[str, str], *, master: str = "local[2]", python: str = sys.executable) -> Any:
+    """What is looked at of a session, with a JVM of this environment."""
+    system = SimpleNamespace(getenv=environ.get)
+    jvm = SimpleNamespace(java=SimpleNamespace(lang=SimpleNamespace(System=system)))
+    return SimpleNamespace(_sc=SimpleNamespace(_jvm=jvm, master=master, pythonExec=python))
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        (None, "it is not there"),
+        ("sleep 600", "it does not answer in 0.2 s"),
+        ("echo 'jupyter: unrecognized arguments: -c' >&2; exit 2", "no Python that works: jupyter: unrecognized"),
+        (f'exec {sys.executable} -S "$@"', "cannot import penstock.spark_plugin .ModuleNotFoundError"),
+    ],
+    ids=["gone", "silent", "no Python", "without packages"],
+)
+def test_a_python_that_cannot_run_sources_is_told_with_its_variable(
+    tmp_path: Path, script: str | None, reason: str
+) -> None:
+    """The error says which variable named it, why it is of no use, and what to export: also without a variable."""
+    python = str(tmp_path / "python3") if script is None else program(tmp_path, script)
+    patience = 0.2 if script == "sleep 600" else 60.0
+    with pytest.raises(PythonUnusableError, match=rf"PYSPARK_PYTHON={python}: .*{reason}.*Export PYSPARK_PYTHON=/"):
+        check_environment({"PYSPARK_PYTHON": python, "PATH": os.defpath}, patience=patience)
+    # As Spark has it: the driver's first, `python3` of the PATH last.
+    with pytest.raises(PythonUnusableError, match=f"PYSPARK_DRIVER_PYTHON={python}: ") as caught:
+        check_environment({"PYSPARK_DRIVER_PYTHON": python, "PYSPARK_PYTHON": sys.executable}, patience=patience)
+    assert (caught.value.setting, caught.value.python) == ("PYSPARK_DRIVER_PYTHON", python)
+    with pytest.raises(PythonUnusableError, match=r"'python3' \(PYSPARK_PYTHON is not set\).*ensure_java"):
+        check_environment({"PATH": str(tmp_path)}, patience=patience)
+
+
+def test_the_interpreter_of_this_process_is_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is its other name in the same folder: a job with the right Python waits for nothing."""
+    monkeypatch.setattr(_interpreters, "_run", None)
+    check_environment({"PYSPARK_PYTHON": sys.executable})
+    beside = next(path for path in Path(sys.executable).parent.glob("python3*") if path.name != "python3-config")
+    check_environment({"PYSPARK_PYTHON": str(beside)})
+
+
+def test_an_interpreter_that_is_of_use_is_started_once(tmp_path: Path) -> None:
+    """Sources may run in another version than the driver, as long as it has the package."""
+    environ = {"PYSPARK_PYTHON": of_version(tmp_path, "3, 99")}
+    check_environment(environ)
+    check_environment(environ)
+    assert (tmp_path / "starts").read_text() == "started\n"
+
+
+def test_functions_need_the_version_of_the_driver_where_the_master_is_local(tmp_path: Path) -> None:
+    """On a cluster the path is one of the executors, of which the driver knows nothing."""
+    other, environ = of_version(tmp_path, "3, 9"), {"PYSPARK_DRIVER_PYTHON": sys.executable}
+    here = ".".join(map(str, sys.version_info[:2]))
+    words = rf"functions in tasks in .*python3.* Python 3\.9, and the driver's {here}\. Export PYSPARK_PYTHON"
+    with pytest.raises(PythonUnusableError, match=words):
+        check_session(session(environ, python=other))
+    with pytest.raises(PythonUnusableError, match=r"/gone/python.*not there"):
+        check_session(session(environ, python="/gone/python"))
+    check_session(session(environ, python=other, master="yarn"))
+    check_session(session(environ))
+
+
+def test_it_is_the_environment_of_the_jvm_that_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`spark.pyspark.python` sets this process's variable, and a source's Python is chosen by the JVM's."""
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+    monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
+    program(tmp_path, "exit 1")
+    with pytest.raises(PythonUnusableError, match=r"'python3' \(PYSPARK_PYTHON is not set"):
+        check_session(session({"PATH": str(tmp_path)}))
+    with pytest.raises(PythonUnusableError, match=r"'python3' \(PYSPARK_PYTHON is not set"):
+        Pipeline("job", store=tmp_path / "store").run(session({"PATH": str(tmp_path)}))
+    # One on Spark Connect has no JVM here.
+    check_session(SimpleNamespace())  # type: ignore[arg-type]  # as of a session of pyspark-client
+
+
+def test_a_session_is_refused_before_its_jvm_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`configure` looks, unless the Python is a server's or was chosen by what started this process."""
+    monkeypatch.setattr("pyspark.core.context.SparkContext._gateway", None)
+    monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/gone/python")
+    for name in ("SPARK_REMOTE", "SPARK_API_MODE", "PYSPARK_GATEWAY_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PythonUnusableError, match="/gone/python"):
+        configure(SparkSession.Builder())
+    configure(SparkSession.Builder().remote("sc://server"))
+    gone = {"PYSPARK_PYTHON": "/gone/python"}
+    check_builder({"spark.api.mode": "connect"}, gone)
+    check_builder({}, {**gone, "SPARK_REMOTE": "sc://server"})
+    check_builder({}, {**gone, "PYSPARK_GATEWAY_PORT": "25333"})
+    jvm = session(gone)._sc._jvm
+    monkeypatch.setattr("pyspark.core.context.SparkContext._gateway", SimpleNamespace(jvm=jvm))
+    with pytest.raises(PythonUnusableError, match="/gone/python"):
+        check_builder({}, {"PYSPARK_PYTHON": sys.executable})

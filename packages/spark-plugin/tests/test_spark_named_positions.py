@@ -1,0 +1,85 @@
+"""Reads that begin behind sequence numbers: what is not named, and what is not there any more."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from reading_driver import Runs
+
+from penstock.efo_consumer import DataLossError
+from penstock.emulator.testing import ManualClock, running_emulator
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin.testing import endpoint_options
+
+Keys = list[tuple[str, str]]
+FIRST = "shardId-000000000000"
+
+
+def bounded(options: dict[str, str]) -> Keys:
+    reader = KinesisBatchReader(KinesisOptions.parse(options))
+    return sorted(
+        key
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for key in zip(batch.column("shardId").to_pylist(), batch.column("sequenceNumber").to_pylist(), strict=True)
+    )
+
+
+def test_a_shard_beside_the_named_one_is_read_from_its_beginning(make_stream: Callable[[int], Any]) -> None:
+    """Of two children one is named: the other is read, with its children; their parent is over. So in both reads."""
+    source = make_stream(1)
+    source.split(FIRST)
+    source.put(20)
+    source.split("shardId-000000000002")
+    source.put(20)
+    named = next(key for key in source.put_keys if key[0] == "shardId-000000000001")
+    begin = source.options(initialPosition=json.dumps(dict([named])))
+    wanted = sorted(key for key in source.put_keys if key[0] != named[0] or int(key[1]) > int(named[1]))
+    runs = Runs()
+    runs.available_now(begin)
+    assert sorted(runs.keys) == wanted == bounded(begin)
+
+
+def test_a_shard_beside_a_named_descendant_is_read_though_an_ancestor_is_named_too(
+    make_stream: Callable[[int], Any],
+) -> None:
+    """Of two that were merged one is named, and the result held nothing: it is over, and its other child begins."""
+    source = make_stream(2)
+    first = source.client.put_record(StreamName=source.name, Data=b"x", PartitionKey="k", ExplicitHashKey="0")
+    source.client.merge_shards(StreamName=source.name, ShardToMerge=FIRST, AdjacentShardToMerge="shardId-000000000001")
+    source.split("shardId-000000000002")
+    source.put(20)
+    named = next(key for key in source.put_keys if key[0] == "shardId-000000000003")
+    begin = source.options(initialPosition=json.dumps({FIRST: first["SequenceNumber"], named[0]: named[1]}))
+    runs = Runs()
+    runs.available_now(begin)
+    wanted = sorted(key for key in source.put_keys if key[0] != named[0] or int(key[1]) > int(named[1]))
+    assert sorted(runs.keys) == wanted == bounded(begin)
+
+
+def test_a_position_that_has_expired_fails_a_bounded_read_or_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """As it does in a stream: the error names shard, range and option; without it what is left is read."""
+    clock = ManualClock(float(int(time.time() - 48 * 3600)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="flights", ShardCount=1)
+
+        def put() -> str:
+            answer = client.put_record(StreamName="flights", Data=b"x", PartitionKey="k")
+            return str(answer["SequenceNumber"])
+
+        gone = put()
+        clock.advance(30 * 3600)
+        left = [(FIRST, put()), (FIRST, put())]
+        options = endpoint_options(emulator.endpoint_url, "flights", startingPosition=json.dumps({FIRST: gone}))
+        with pytest.raises(DataLossError, match="failOnDataLoss") as caught:
+            bounded(options)
+        assert (caught.value.stream, caught.value.shard_id) == ("flights", FIRST)
+        assert gone in caught.value.after
+        with caplog.at_level(logging.WARNING):
+            assert bounded(options | {"failOnDataLoss": "false"}) == left
+        assert f"flights/{FIRST}: the range" in caplog.text

@@ -1,0 +1,193 @@
+import json
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from penstock.efo_consumer import DataLossError
+from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin._schema import read_schema
+from penstock.spark_plugin.errors import ContradictoryOptionsError
+from penstock.spark_plugin.testing import endpoint_options
+
+HOUR = 3600.0
+Keys = list[tuple[str, str]]
+
+
+def partitions(options: dict[str, str]) -> list[Keys]:
+    """Shard and sequence number of the rows of each partition."""
+    reader = KinesisBatchReader(KinesisOptions.parse(options))
+    found = []
+    for partition in reader.partitions():
+        rows: Keys = []
+        for batch in reader.read(partition):
+            columns = (batch.column(name).to_pylist() for name in ("shardId", "sequenceNumber"))
+            rows += list(zip(*columns, strict=True))
+        found.append(rows)
+    return found
+
+
+def keys(options: dict[str, str]) -> Keys:
+    return sorted(row for rows in partitions(options) for row in rows)
+
+
+class Day:
+    """A stream over a day of a moved clock."""
+
+    def __init__(self, emulator: RunningEmulator, clock: ManualClock) -> None:
+        self.clock = clock
+        self.client = emulator.client()
+        self.client.create_stream(StreamName="flights", ShardCount=2)
+        self.endpoint_url = emulator.endpoint_url
+        self.put_keys: dict[tuple[str, str], float] = {}
+        """When each record was put."""
+
+    def put(self, count: int) -> None:
+        """Put records, a second apart."""
+        for number in range(count):
+            key = f"{len(self.put_keys)} {number}"
+            answer = self.client.put_record(StreamName="flights", Data=b"x", PartitionKey=key)
+            self.put_keys[answer["ShardId"], answer["SequenceNumber"]] = self.clock.time()
+            self.clock.advance(1)
+
+    def options(self, **options: str) -> dict[str, str]:
+        return endpoint_options(self.endpoint_url, "flights", **options)
+
+    def between(self, begin: float, end: float) -> Keys:
+        """Keys of the records that were put from a time on and before another."""
+        return sorted(key for key, at in self.put_keys.items() if begin <= at < end)
+
+
+@pytest.fixture
+def day() -> Iterator[Day]:
+    clock = ManualClock(float(int(time.time() - 48 * HOUR)))
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        yield Day(emulator, clock)
+
+
+def test_times_bound_a_read_over_a_reshard(day: Day) -> None:
+    """From a time to a time, through a split and a merge between them; each part of the day comes once."""
+    cuts = [day.clock.time()]
+    day.put(10)
+    day.clock.advance(HOUR)
+    cuts.append(day.clock.time())
+    day.put(10)
+    day.client.split_shard(StreamName="flights", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
+    day.put(10)
+    day.client.merge_shards(
+        StreamName="flights", ShardToMerge="shardId-000000000002", AdjacentShardToMerge="shardId-000000000003"
+    )
+    day.put(10)
+    day.clock.advance(HOUR)
+    cuts.append(day.clock.time())
+    day.put(10)
+    day.clock.advance(1)
+    cuts.append(day.clock.time())
+    for begin, end in pairwise(cuts):
+        options = day.options(startingPosition=f"AT_TIMESTAMP {begin:.3f}", endingPosition=f"{end:.3f}")
+        assert keys(options) == day.between(begin, end)
+    assert keys(day.options()) == sorted(day.put_keys)
+    assert keys(day.options(startingPosition="TRIM_HORIZON", endingPosition="LATEST")) == sorted(day.put_keys)
+    assert keys(day.options(startingPosition=f"{cuts[2]:.3f}")) == day.between(cuts[2], cuts[3])
+
+
+def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
+    """A read that ends before it begins is an error with both options, in times and in sequence numbers."""
+    day.put(10)
+    begin = day.clock.time()
+    day.clock.advance(60)
+    for options in (
+        day.options(startingPosition=f"{begin:.3f}", endingPosition=f"{begin - 1:.3f}"),
+        day.options(startingPosition="LATEST", endingPosition=f"{begin:.3f}"),
+        day.options(startingPosition=f"{begin:.3f}", endingPosition="TRIM_HORIZON"),
+        day.options(startingPosition=f"{time.time() + HOUR:.3f}"),
+    ):
+        with pytest.raises(ContradictoryOptionsError, match="before it begins") as caught:
+            partitions(options)
+        assert caught.value.options == ("initialPosition", "endingPosition")
+    shard = next(iter(day.put_keys))[0]
+    first, *_, last = (number for one, number in day.put_keys if one == shard)
+    backwards = day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: first}))
+    with pytest.raises(ContradictoryOptionsError, match="before it begins"):
+        partitions(backwards)
+    assert keys(day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: last}))) == []
+    assert partitions(day.options(startingPosition="LATEST")) in ([], [[]])
+
+
+def test_shards_that_have_expired_are_a_loss(day: Day, caplog: pytest.LogCaptureFixture) -> None:
+    """Their records are gone: without them a read that begins among them fails, or says what it skips."""
+    day.put(10)
+    first = next(key for key in day.put_keys if key[0] == "shardId-000000000000")
+    day.client.split_shard(StreamName="flights", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
+    day.clock.advance(30 * HOUR)
+    day.put(10)
+    left = day.between(day.clock.time() - 20, day.clock.time())
+    assert keys(day.options()) == left
+    begin = json.dumps({first[0]: first[1]})
+    with pytest.raises(DataLossError, match=f"flights/{first[0]}.*failOnDataLoss"):
+        partitions(day.options(startingPosition=begin))
+    assert keys(day.options(startingPosition=begin, failOnDataLoss="false")) == left
+    assert "does not list the shard" in caplog.text
+
+
+def test_rows_have_the_columns_that_are_asked_for(day: Day) -> None:
+    """Those of the schema that Spark was told: with `encryptionType` on request, or as another connector has them."""
+    day.put(2)
+    day.client.start_stream_encryption(StreamName="flights", EncryptionType="KMS", KeyId="alias/aws/kinesis")
+    day.clock.advance(60)
+    day.put(1)
+    for given in ({}, {"includeEncryptionType": "true"}, {"columns": "databricks"}, {"columns": "aws"}):
+        options = KinesisOptions.parse(day.options(**given))
+        reader = KinesisBatchReader(options)
+        batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        assert {tuple(batch.schema.names) for batch in batches} == {tuple(read_schema(options).names)}
+        if "includeEncryptionType" in given:
+            assert {one for batch in batches for one in batch.column("encryptionType").to_pylist()} == {None, "KMS"}
+
+
+def test_an_empty_stream_has_no_rows(day: Day) -> None:
+    """There is nothing in it, which is no error."""
+    assert keys(day.options()) == []
+
+
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_shards_are_divided_among_more_partitions(day: Day, count: int) -> None:
+    """`minPartitions` gives as many, each a time of its shard: every row comes once, in its shard's order."""
+    day.clock.advance(24 * HOUR - 120)
+    for _ in range(12):
+        day.put(5)
+        day.clock.advance(2 * HOUR)
+    end = day.clock.time()
+    wanted = day.between(end - 24 * HOUR, end)
+    options = day.options(startingPosition=f"{end - 24 * HOUR:.3f}", endingPosition=f"{end:.3f}")
+    found = partitions(options | {"minPartitions": str(count)})
+    assert len(found) >= count
+    assert sorted(row for rows in found for row in rows) == wanted
+    if count > 3:
+        assert sum(bool(rows) for rows in found) >= count - 1
+    for rows in found:
+        for shard in {shard for shard, _ in rows}:
+            numbers = [int(number) for one, number in rows if one == shard]
+            assert numbers == sorted(numbers)
+    for shard in {shard for shard, _ in wanted}:
+        numbers = [int(number) for rows in found for one, number in rows if one == shard]
+        assert numbers == sorted(numbers), "from one partition to the next"
+
+
+def test_contradictory_numbers_of_partitions_are_refused() -> None:
+    """At least four and at most two cannot be."""
+    with pytest.raises(ContradictoryOptionsError, match="at least 4 partitions and at most 2"):
+        KinesisOptions.parse({"streamName": "s", "minPartitions": "4", "maxPartitions": "2"})
+
+
+def test_many_shards_are_read_in_few_partitions(make_stream: Callable[[int], Any]) -> None:
+    """A stream of 40 shards in four partitions."""
+    source = make_stream(40)
+    source.put(400)
+    found = partitions(source.options(maxPartitions="4"))
+    assert len(found) == 4
+    assert sorted(row for rows in found for row in rows) == sorted(source.put_keys)

@@ -1,0 +1,249 @@
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringEndsWith,
+)
+from pyspark.sql.types import StructType
+
+from penstock.aws import JsonClient
+from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
+from penstock.spark_plugin import KinesisDataSource, KinesisOptions
+from penstock.spark_plugin._reading._batch_reader import FilteringBatchReader
+from penstock.spark_plugin._reading._push_down import PushDown
+from penstock.spark_plugin.errors import InvalidOptionError, MisplacedOptionError
+from penstock.spark_plugin.testing import endpoint_options
+
+HOURS = 10
+ARRIVAL = ("approximateArrivalTimestamp",)
+Rows = list[dict[str, Any]]
+
+
+@dataclass
+class History:
+    """Two streams that were written to for hours, one of them with a reshard in the middle."""
+
+    emulator: RunningEmulator
+    options: dict[str, str]
+    rows: Rows
+
+
+def read(options: dict[str, str], filters: list[Filter]) -> tuple[Rows, list[Filter]]:
+    """The rows of a bounded read, and the filters that are left for Spark."""
+    reader = FilteringBatchReader(KinesisOptions.parse(options))
+    left = list(reader.pushFilters(filters))
+    rows = [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
+    return rows, left
+
+
+@pytest.fixture(scope="module")
+def history() -> Iterator[History]:
+    """Hours of a moved clock."""
+    clock = ManualClock(time.time() - HOURS * 3600 - 60)
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        client = emulator.client()
+        for name in ("flights", "returns"):
+            client.create_stream(StreamName=name, ShardCount=2)
+        for hour in range(HOURS):
+            for name in ("flights", "returns"):
+                records = [{"Data": b"x", "PartitionKey": f"{hour} {number}"} for number in range(10)]
+                client.put_records(StreamName=name, Records=records)
+            if hour == HOURS // 2:
+                client.split_shard(
+                    StreamName="flights", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126)
+                )
+            clock.advance(3600)
+        options = endpoint_options(emulator.endpoint_url, "flights,returns")
+        rows, _ = read(options, [])
+        assert len(rows) == HOURS * 20
+        yield History(emulator, options, rows)
+
+
+def passes(one: Filter, row: dict[str, Any]) -> bool:
+    """What Spark makes of a filter on a column without nulls."""
+    if isinstance(one, Not):
+        return not passes(one.child, row)
+    value = row[one.attribute[0]]  # type: ignore[attr-defined]  # all of them have it
+    if isinstance(one, IsNull | IsNotNull):
+        return isinstance(one, IsNotNull)
+    other = one.value  # type: ignore[attr-defined]  # all of them have it
+    return {
+        EqualTo: lambda: value == other,
+        In: lambda: value in other,
+        GreaterThan: lambda: value > other,
+        GreaterThanOrEqual: lambda: value >= other,
+        LessThan: lambda: value < other,
+        LessThanOrEqual: lambda: value <= other,
+        StringEndsWith: lambda: value.endswith(other),
+    }[type(one)]()
+
+
+def key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["streamName"], row["shardId"], row["sequenceNumber"]
+
+
+def calls(monkeypatch: pytest.MonkeyPatch, options: dict[str, str], filters: list[Filter]) -> Counter[str]:
+    """How often each operation is called for a read."""
+    counted: Counter[str] = Counter()
+    original = JsonClient.call_raw
+
+    async def count(self: JsonClient, operation: str, body: bytes) -> bytes:
+        counted[operation] += 1
+        return await original(self, operation, body)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JsonClient, "call_raw", count)
+        read(options, filters)
+    return counted
+
+
+SHARDS = [f"shardId-00000000000{number}" for number in range(5)]
+
+
+def filters(rows: Rows) -> st.SearchStrategy[Filter]:
+    """Filters on all columns that may be pushed, at the very times of records and between them."""
+    arrivals = [row["approximateArrivalTimestamp"] for row in rows]
+    times = st.sampled_from(sorted(set(arrivals))).flatmap(
+        lambda at: st.sampled_from([-1, 0, 1, 1000]).map(lambda micros: at + timedelta(microseconds=micros))
+    )
+    comparisons = st.sampled_from([EqualTo, GreaterThan, GreaterThanOrEqual, LessThan, LessThanOrEqual])
+    by_time: st.SearchStrategy[Filter] = st.builds(lambda kind, at: kind(ARRIVAL, at), comparisons, times)
+    shard = st.sampled_from(SHARDS)
+    by_shard: st.SearchStrategy[Filter] = st.one_of(
+        st.builds(lambda one: EqualTo(("shardId",), one), shard),
+        st.builds(lambda some: In(("shardId",), tuple(some)), st.lists(shard, max_size=3)),
+        st.builds(lambda one: GreaterThan(("shardId",), one), shard),
+        st.builds(lambda one: Not(EqualTo(("shardId",), one)), shard),
+        st.just(StringEndsWith(("shardId",), "1")),
+    )
+    by_stream: st.SearchStrategy[Filter] = st.sampled_from(
+        [EqualTo(("streamName",), "flights"), In(("streamName",), ("returns", "other")), IsNotNull(("streamName",))]
+    )
+    return st.one_of(by_time, by_shard, by_stream, st.just(IsNotNull(("partitionKey",))))
+
+
+@settings(
+    max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(data=st.data())
+def test_rows_are_the_same_with_and_without_push_down(history: History, data: st.DataObject) -> None:
+    """Whatever is pushed: what is read, through the filters that are left, is what all filters leave of everything."""
+    chosen = data.draw(st.lists(filters(history.rows), min_size=1, max_size=4))
+    rows, left = read(history.options, chosen)
+    assert sorted(key(row) for row in rows if all(passes(one, row) for one in left)) == sorted(
+        key(row) for row in history.rows if all(passes(one, row) for one in chosen)
+    )
+
+
+def test_fewer_calls_are_made(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shard is read alone, a time without what came before and after it, and nothing without any call."""
+    everything = calls(monkeypatch, history.options, [])
+    assert everything["ListShards"] == 2
+    assert everything["GetShardIterator"] == 6
+    one = calls(
+        monkeypatch,
+        history.options,
+        [EqualTo(("streamName",), "flights"), EqualTo(("shardId",), "shardId-000000000001")],
+    )
+    assert (one["ListShards"], one["GetShardIterator"]) == (1, 1)
+    assert one["GetRecords"] < everything["GetRecords"]
+    late = datetime.now(UTC) - timedelta(hours=2, minutes=30)
+    since = calls(monkeypatch, history.options, [GreaterThan(ARRIVAL, late)])
+    assert since["GetShardIterator"] == 5  # not of the shard that was closed hours before
+    assert calls(monkeypatch, history.options, [IsNull(ARRIVAL)]).total() == 0
+    nothing = [GreaterThan(ARRIVAL, late), LessThan(ARRIVAL, late - timedelta(hours=1))]
+    assert calls(monkeypatch, history.options, nothing)["GetRecords"] == 0
+
+
+def test_a_time_bounds_what_is_read(history: History) -> None:
+    """Of hours only the one that is asked for comes over the network, and a margin of seconds."""
+    middle = datetime.now(UTC) - timedelta(hours=HOURS / 2)
+    wanted: list[Filter] = [GreaterThanOrEqual(ARRIVAL, middle), LessThan(ARRIVAL, middle + timedelta(hours=1))]
+    rows, left = read(history.options, wanted)
+    assert left == wanted
+    assert len(rows) == 20
+
+
+def test_a_time_that_is_to_come_leaves_nothing(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kinesis refuses to read from it; no shard is asked for records."""
+    later: list[Filter] = [GreaterThan(ARRIVAL, datetime.now(UTC) + timedelta(hours=1))]
+    assert read(history.options, later) == ([], later)
+    assert calls(monkeypatch, history.options, later)["GetShardIterator"] == 0
+
+
+def test_a_read_of_its_own_end_stays_within_it(history: History) -> None:
+    """Filters narrow what the options say, and never widen it."""
+    middle = datetime.now(UTC) - timedelta(hours=HOURS / 2)
+    bounded = history.options | {"endingTimestamp": middle.isoformat()}
+    rows, _ = read(bounded, [GreaterThan(ARRIVAL, middle - timedelta(hours=1))])
+    assert len(rows) == 20
+    assert all(row["approximateArrivalTimestamp"] < middle for row in rows)
+
+
+def test_shards_are_chosen_by_option(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each stream that has them; the others are not asked for, and one that no stream has is refused."""
+    some = history.options | {"shardIds": "shardId-000000000001, shardId-000000000002"}
+    rows, _ = read(some, [])
+    wanted = [row for row in history.rows if row["shardId"] in ("shardId-000000000001", "shardId-000000000002")]
+    assert sorted(map(key, rows)) == sorted(map(key, wanted))
+    assert {row["streamName"] for row in rows} == {"flights", "returns"}
+    assert calls(monkeypatch, some, [])["GetShardIterator"] == 3
+    with pytest.raises(InvalidOptionError, match="shardId-7 is none"):
+        read(history.options | {"shardIds": "shardId-000000000001,shardId-7"}, [])
+    for option in ("shardIds", "filterPushDown"):
+        stream = {"streamName": "s", "region": "eu-west-1", option: "true"}
+        with pytest.raises(MisplacedOptionError, match="bounded reads"):
+            KinesisDataSource(stream).streamReader(StructType())
+
+
+def test_loads_with_a_filter_each_are_joined(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
+    """On request, with Spark's own setting; while that is off Spark refuses the read, and names it."""
+    source = make_stream(2)
+    source.put(20)
+    options = source.options(filterPushDown="true")
+
+    def shard(number: int) -> DataFrame:
+        frame = spark.read.format("kinesis").options(**options).load()
+        return frame.where(f"shardId = 'shardId-00000000000{number}'").select("shardId", "sequenceNumber")
+
+    with pytest.raises(AnalysisException, match=r"spark\.sql\.python\.filterPushdown\.enabled' is false"):
+        shard(0).count()
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        first, second = shard(0), shard(1)
+        assert sorted(map(tuple, first.union(second).collect())) == sorted(source.put_keys)
+        assert first.crossJoin(second).count() == first.count() * second.count() > 0
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_what_cannot_be_told_is_left_to_spark() -> None:
+    """Nulls, other columns, nested ones, and times without a zone."""
+    unknown: list[Filter] = [
+        EqualTo(("data",), b"x"),
+        EqualTo(("shardId",), None),
+        In(("shardId",), ("a", None)),
+        EqualTo(("shardId", "nested"), "a"),
+        Not(GreaterThan(ARRIVAL, datetime.now(UTC))),
+        LessThan(ARRIVAL, datetime(2026, 1, 1)),  # a time without a zone is what this is about
+    ]
+    assert PushDown.of(unknown) == (PushDown(), unknown)

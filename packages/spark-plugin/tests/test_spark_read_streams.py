@@ -1,0 +1,243 @@
+import json
+import re
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reading_driver import Runs, partitions_of
+
+from penstock.efo_consumer import InitialPositionError, StreamPositions
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin._reading._stream_names import matching
+from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError, OffsetError
+
+TRIM = {"initialPosition": "TRIM_HORIZON"}
+Make = Callable[[int], Any]
+
+
+def put_keys(*streams: Any) -> list[tuple[str, str, str]]:
+    return sorted((one.name, *key) for one in streams for key in one.put_keys)
+
+
+def rows(runs: Runs) -> list[tuple[str, str, str]]:
+    return sorted(row for batch in runs.batches for row in batch)
+
+
+def of(*streams: Any, **options: str) -> dict[str, str]:
+    """Options for several streams, by their names."""
+    return streams[0].options(**options) | {"streamName": ",".join(one.name for one in streams)}
+
+
+def arn_of(stream: Any) -> str:
+    summary = stream.client.describe_stream_summary(StreamName=stream.name)["StreamDescriptionSummary"]
+    return str(summary["StreamARN"])
+
+
+def test_streams_come_and_go_between_runs(make_stream: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """An added stream begins at `initialPosition`, their order is nothing, and one less is an error or given up."""
+    first, second, third = (make_stream(1) for _ in range(3))
+    for one in (first, second, third):
+        one.put(10)
+    runs = Runs()
+    runs.available_now(of(first, second, **TRIM))
+    first.put(5)
+    runs.available_now(of(third, second, first, **TRIM))
+    assert rows(runs) == put_keys(first, second, third)
+    assert rows_again(runs, of(third, second, first, **TRIM)) == sorted(runs.batches[-1])
+    with pytest.raises(OffsetError, match=f"Read {second.name} again.*failOnDataLoss"):
+        runs.available_now(of(first, third, **TRIM))
+    second.put(5)
+    third.put(5)
+    runs.available_now(of(first, third, **TRIM, failOnDataLoss="false"))
+    assert f"stream {second.name} is given up" in caplog.text
+    assert rows(runs) == [row for row in put_keys(first, second, third) if row[1:] not in list(second.put_keys)[10:]]
+
+
+def rows_again(runs: Runs, options: dict[str, str]) -> list[tuple[str, str, str]]:
+    """The last micro-batch with rows, planned by a process that comes after a crash in it."""
+    return sorted(runs.again(options))
+
+
+def test_an_added_stream_begins_where_its_option_says(make_stream: Make) -> None:
+    """`addedStreamPosition` is for those alone that the checkpoint does not know; it is told once, and logged."""
+    first, second = make_stream(1), make_stream(1)
+    first.put(10)
+    second.put(10)
+    runs = Runs()
+    runs.available_now(of(first, **TRIM))
+    both = of(first, second, **TRIM, addedStreamPosition="LATEST")
+    assert runs.available_now(both) == [0]  # an empty micro-batch writes down where it begins
+    second.put(10)
+    assert runs.available_now(both) == [10]
+    assert rows(runs) == sorted(put_keys(first) + [(second.name, *key) for key in list(second.put_keys)[10:]])
+
+
+def test_streams_are_found_by_a_pattern(make_stream: Make, kinesis: Any) -> None:
+    """All that match as a run begins; one that is made later begins at its oldest record in the next run."""
+    prefix = f"fleet-{uuid.uuid4().hex[:6]}"
+    client = kinesis.client()
+
+    def make(name: str) -> None:
+        client.create_stream(StreamName=name, ShardCount=1)
+
+    def put(name: str) -> None:
+        for number in range(4):
+            client.put_record(StreamName=name, Data=b"x", PartitionKey=str(number))
+
+    for name in (f"{prefix}-a", f"{prefix}-b", f"other-{prefix}-a"):
+        make(name)
+        put(name)
+    options = make_stream(1).options()
+    del options["streamName"]
+    options |= {"streamNamePattern": f"{prefix}-[abc]"}
+    runs = Runs()
+    runs.available_now(options | TRIM)
+    assert sorted(runs.streams) == [f"{prefix}-a"] * 4 + [f"{prefix}-b"] * 4
+    make(f"{prefix}-c")
+    put(f"{prefix}-c")
+    runs.available_now(options)
+    assert runs.streams.count(f"{prefix}-c") == 4
+    reader = KinesisBatchReader(KinesisOptions.parse(options))
+    assert {shard.stream_name for one in reader.partitions() for shard in one.shards} == set(runs.streams)  # type: ignore[attr-defined]  # a partition of this reader
+    client.delete_stream(StreamName=f"{prefix}-a")
+    with pytest.raises(OffsetError, match=f"{prefix}-a again"):
+        runs.available_now(options)
+    assert runs.available_now(options | {"failOnDataLoss": "false"}) == [0]
+    with pytest.raises(InitialPositionError, match="no stream's name matches"):
+        runs.available_now(options | {"streamNamePattern": prefix})
+
+
+def test_a_deleted_stream_is_dropped_where_losses_are_allowed(
+    make_stream: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in the options, and gone: an error that names it, or a warning."""
+    first, second = make_stream(1), make_stream(1)
+    first.put(5)
+    runs = Runs()
+    runs.available_now(of(first, second, **TRIM))
+    second.client.delete_stream(StreamName=second.name)
+    with pytest.raises(Exception, match=second.name):
+        runs.available_now(of(first, second, **TRIM))
+    first.put(5)
+    runs.available_now(of(first, second, **TRIM, failOnDataLoss="false"))
+    assert rows(runs) == put_keys(first)
+    assert f"stream {second.name} does not exist" in caplog.text
+
+
+@pytest.mark.parametrize("publisher", ["polling", "efo"])
+def test_streams_are_read_by_their_arns(make_stream: Make, tmp_path: Path, publisher: str) -> None:
+    """Rows and offsets have names: a query may change from names to ARNs and back, and reads the same."""
+    first, second = make_stream(2), make_stream(1)
+    first.put(10)
+    second.put(10)
+    common = first.options(
+        **TRIM, recordPublisher=publisher, efoConsumerName="mine", registryStore=str(tmp_path / "registry.db")
+    )
+    del common["streamName"], common["region"]
+    by_arn = common | {"streamArn": f"{arn_of(first)},{arn_of(second)}"}
+    runs = Runs()
+    runs.available_now(by_arn)
+    assert rows(runs) == put_keys(first, second)
+    assert set(StreamPositions.from_json(runs.log[-1]).streams) == {first.name, second.name}
+    first.put(5)
+    runs.available_now(of(first, second, **TRIM))
+    first.split("shardId-000000000000")
+    first.put(5)
+    runs.available_now(by_arn)
+    assert rows(runs) == put_keys(first, second)
+    reader = KinesisBatchReader(KinesisOptions.parse(by_arn | {"recordPublisher": "polling"}))
+    read = [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
+    assert sorted((row["streamName"], row["shardId"], row["sequenceNumber"]) for row in read) == rows(runs)
+
+
+def test_arns_say_the_region_and_the_account() -> None:
+    """One region a query; rows tell streams apart by name."""
+
+    def parse(*arns: str, **options: str) -> KinesisOptions:
+        return KinesisOptions.parse({"streamArn": ",".join(arns), **options})
+
+    def arn(name: str, *, region: str = "eu-west-1", account: str = "000000000001") -> str:
+        return f"arn:aws:kinesis:{region}:{account}:stream/{name}"
+
+    parsed = parse(arn("a"), arn("b", account="000000000002"))
+    assert (parsed.stream_name, parsed.region) == (("a", "b"), "eu-west-1")
+    assert parsed.arn_of("b") == arn("b", account="000000000002")
+    with pytest.raises(InvalidOptionError, match="different names"):
+        parse(arn("a"), arn("a", account="000000000002"))
+    with pytest.raises(ContradictoryOptionsError, match="one region"):
+        parse(arn("a"), arn("b", region="us-east-1"))
+    with pytest.raises(ContradictoryOptionsError, match="in eu-west-1, not in us-east-1"):
+        parse(arn("a"), region="us-east-1")
+    with pytest.raises(InvalidOptionError):
+        parse("arn:aws:kinesis:eu-west-1:000000000001:stream/a/consumer/b")
+
+
+def test_a_pattern_stands_alone() -> None:
+    """It is a regular expression, of whole names, and no other option names streams."""
+
+    def parse(**options: str) -> KinesisOptions:
+        return KinesisOptions.parse({"region": "eu-west-1", "streamNamePattern": "a.*", **options})
+
+    assert parse().stream_name == ()
+    with pytest.raises(ContradictoryOptionsError):
+        parse(streamName="a")
+    with pytest.raises(ContradictoryOptionsError):
+        parse(streamArn="arn:aws:kinesis:eu-west-1:000000000001:stream/a")
+    with pytest.raises(ContradictoryOptionsError, match="efoRegistration"):
+        parse(recordPublisher="efo", efoRegistration="none")
+    with pytest.raises(InvalidOptionError, match="regular expression"):
+        parse(streamNamePattern="(")
+    with pytest.raises(InvalidOptionError):
+        parse(addedStreamPosition='{"shardId-000000000000": "12"}')
+    with pytest.raises(MissingOptionError, match="spillBytes"):
+        parse(spillFolder="/tmp")
+    assert matching("a.", ["ab", "abc", "b", "aa"]) == ("aa", "ab")
+
+
+def test_a_micro_batch_is_divided_among_more_partitions(make_stream: Make) -> None:
+    """`minPartitions` divides what a shard's buffer holds: rows once, in order within and over partitions."""
+    source = make_stream(1)
+    source.put(100)
+    reader = KinesisStreamReader(KinesisOptions.parse(source.options(**TRIM, minPartitions="4")))
+    try:
+        start = reader.initialOffset()
+        reader.prepareForTriggerAvailableNow()
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        found = partitions_of(reader, start, end)
+    finally:
+        reader.stop()
+    assert len(found) == 4
+    assert [len(one) for one in found] == [25] * 4
+    numbers = [int(number) for one in found for _, _, number in one]
+    assert numbers == sorted(numbers)
+    assert len(set(numbers)) == 100
+
+
+def test_nothing_in_an_offset_depends_on_the_host(make_stream: Make) -> None:
+    """No path, no address, no endpoint: a checkpoint that is copied elsewhere goes on there."""
+    source = make_stream(2)
+    source.put(10)
+    runs = Runs()
+    runs.available_now(source.options(**TRIM, jobId="job-on-host-a", spillBytes="1m", spillFolder="/tmp"))
+    text = json.dumps(runs.log)
+    assert not re.search(r"127\.0\.0\.1|localhost|/tmp|job-on-host|http", text)
+    source.put(10)
+    runs.available_now(source.options(**TRIM, jobId="job-on-host-b"))
+    assert rows(runs) == put_keys(source)
+
+
+def test_offsets_of_earlier_versions_are_understood(make_stream: Make) -> None:
+    """Those without the times of idle shards and without a start; what is no offset says what to do."""
+    source = make_stream(1)
+    source.put(10)
+    (shard, number), *_ = list(source.put_keys)[4:]
+    position = {"type": "AFTER_SEQUENCE_NUMBER", "value": number}
+    runs = Runs(log=[{"version": 1, "streams": {source.name: {shard: position}}}])
+    assert runs.available_now(source.options()) == [5]
+    for garbage in ({}, {"version": 99, "streams": {}}, {"version": 1, "streams": 3}, {"batchId": 1}, [1]):
+        with pytest.raises(OffsetError, match="new checkpoint"):
+            Runs(log=[garbage]).available_now(source.options())  # type: ignore[list-item]  # none is one

@@ -1,0 +1,274 @@
+"""Runs whose results come and go, without Spark: what a stage would compute is written by hand."""
+
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from penstock.operator_attributes import (
+    BlockingStageScheduler,
+    Claim,
+    ClaimDecision,
+    LocalStageScheduler,
+    OperatorAttributes,
+    Stage,
+    StagedJob,
+    StagePlan,
+    StageState,
+)
+from penstock.operator_attributes.errors import RemoteSchedulerError
+from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._stages._classic_plans import _plan_text
+from penstock.spark_plugin._stages._pipeline_run import PipelineRun
+from penstock.spark_plugin._stages._run_loop import RunLoop, RunParts
+from penstock.spark_plugin._stages._run_pins import RunPins
+from penstock.spark_plugin._stages._stage_builder import StageBuilder
+from penstock.spark_plugin._stages._stage_claims import StageClaims
+from penstock.spark_plugin._stages._stage_lookup import StageLookup
+from penstock.spark_plugin._stages._stage_store import CommittedStage, StageStore
+
+SETTING = "spark.sql.debug.maxToStringFields"
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+SPARK: Any = SimpleNamespace(version="4", conf=SimpleNamespace(get=lambda name, default=None: default))
+"""As much of a session as a fingerprint wants to know."""
+
+
+def pipeline(store: Path, *, data: str = "1", code: str = "1") -> Pipeline:
+    """`first` of one source, which `left` and `right` read, and `other` of another; all of them block."""
+    made = Pipeline("job", store=store)
+    made.source(bounded=True, name="rates", fingerprint=data)(lambda spark: spark)
+    made.source(bounded=True, name="days", fingerprint=data)(lambda spark: spark)
+    for name, source in (("first", "rates"), ("left", "first"), ("right", "first"), ("other", "days")):
+        made.op(attributes=FULL_DAM, inputs=[source], name=name)(eval(f"lambda frame: ({name!r}, {code!r})"))
+    made.sink(inputs=["left", "right", "other"], name="out")(lambda *frames: frames)
+    return made
+
+
+def nothing(stage: Stage) -> None:
+    """What happens when a stage has committed, unless a test has something to do."""
+
+
+class Runner:
+    """Commits two rows of each output, by hand."""
+
+    def __init__(self, builder: StageBuilder, after: Callable[[Stage], None] = nothing) -> None:
+        self._builder = builder
+        self._after = after
+        self.ran: list[str] = []
+
+    def run_bounded(self, stage: Stage, *_: object) -> CommittedStage:
+        self.ran.append(stage.name)
+        folder = self._builder.folder(stage)
+        folder.wipe()
+        folder.path.mkdir(parents=True)
+        size = 0
+        for vertex in stage.outputs:
+            file = folder.output(vertex) / "part.parquet"
+            file.parent.mkdir()
+            pyarrow.parquet.write_table(pa.table({"k": [1, 2]}), file)
+            size += file.stat().st_size
+        fingerprint = self._builder.fingerprint(stage)
+        outputs = {vertex: folder.output(vertex).name for vertex in stage.outputs}
+        rows = 2 * len(outputs)
+        result = CommittedStage(stage.name, fingerprint, rows=rows, size_bytes=size, seconds=0.0, outputs=outputs)
+        folder.commit(result)
+        self._after(stage)
+        return result
+
+    def cancel(self, stage: Stage) -> None:
+        """Nothing runs on."""
+
+
+class Parts:
+    """A run's parts, as `run_pipeline` puts them together."""
+
+    def __init__(self, store: StageStore, made: Pipeline, *, slots: int | None = None) -> None:
+        self.plan: StagePlan = made.compile()
+        before = store.pins()
+        pins = before.stages if before is not None and not before.ended else {}
+        self.store = store
+        self.builder = StageBuilder(made.declared, self.plan, SPARK, store, pins)
+        self.job = StagedJob(self.plan, slots=slots)
+        self.run = PipelineRun(self.plan, self.job, store, clock=time.monotonic)
+
+    def loop(self, runner: Any) -> RunLoop:
+        return RunLoop(
+            RunParts(
+                pipeline="job",
+                run=self.run,
+                job=self.job,
+                store=self.store,
+                builder=self.builder,
+                runner=runner,
+                claims=StageClaims(runner, self.builder),
+                bars=None,
+                clock=time.monotonic,
+            )
+        )
+
+    def stage(self, name: str) -> Stage:
+        return next(stage for stage in self.plan.stages if stage.name == name)
+
+
+def test_a_result_that_two_stages_were_about_to_read_is_computed_again(tmp_path: Path) -> None:
+    """It is gone when both may be deployed: both wait for it, and the run goes on to its end."""
+    parts = Parts(StageStore(tmp_path), pipeline(tmp_path))
+
+    def lose(stage: Stage) -> None:
+        if stage.name == "first" and runner.ran.count("first") == 1:
+            shutil.rmtree(parts.builder.folder(stage).output("first"))
+
+    runner = Runner(parts.builder, lose)
+    parts.loop(runner).run()
+    assert sorted(runner.ran) == ["first", "first", "left", "other", "out", "right"]
+    assert set(parts.run.states.values()) == {StageState.FINISHED}
+
+
+def test_a_wider_stage_that_was_lost_has_its_slots_before_live_ones(tmp_path: Path) -> None:
+    """What was to be deployed beside its reader waits, too: by now there is another batch stage to leave room for."""
+    made = Pipeline("job", store=tmp_path)
+    made.source(bounded=True, name="rates", fingerprint="1", parallelism=2)(lambda spark: spark)
+    made.op(attributes=FULL_DAM, inputs=["rates"], name="wide", parallelism=2)(lambda frame: frame)
+    made.op(attributes=FULL_DAM, inputs=["wide"], name="narrow")(lambda frame: frame)
+    made.sink(inputs=["narrow"], name="table")(lambda frame: frame)
+    made.source(bounded=False, name="live")(lambda spark: spark)
+    made.sink(inputs=["live"], name="out")(lambda frame: frame)
+    parts = Parts(StageStore(tmp_path), made, slots=2)
+
+    class Live(Runner):
+        def deploy_live(self, stage: Stage) -> tuple[dict[str, Any], list[Any]]:
+            return {}, []
+
+    def lose(stage: Stage) -> None:
+        if stage.name == "wide" and runner.ran.count("wide") == 1:
+            shutil.rmtree(parts.builder.folder(stage).output("wide"))
+
+    runner = Live(parts.builder, lose)
+    parts.loop(runner).run()
+    assert runner.ran == ["wide", "wide", "narrow", "table"]
+    assert set(parts.run.states.values()) == {StageState.FINISHED}
+
+
+def test_a_run_that_is_killed_as_it_resumes_loses_nothing_of_its_snapshot(tmp_path: Path) -> None:
+    """Results that it had not come to yet are those that the next run goes on with, whatever the sources hold then."""
+    store = StageStore(tmp_path)
+    first = Parts(store, pipeline(tmp_path))
+    runner = Runner(first.builder)
+    for stage in first.plan.stages[:-1]:
+        runner.run_bounded(stage)
+    store.pin(RunPins(pipeline="job", store=str(tmp_path), stages=first.builder.used))
+    # Killed, and killed again when it had looked for one of them.
+    second = Parts(store, pipeline(tmp_path, data="2"))
+    lookup = StageLookup(
+        second.builder,
+        lambda: store.pin(RunPins(pipeline="job", store=str(tmp_path), stages=second.builder.used)),
+    )
+    assert lookup.committed(second.stage("first"))[0] is not None
+    store.clean_up()
+    third = Parts(store, pipeline(tmp_path, data="3"))
+    runner = Runner(third.builder)
+    third.loop(runner).run()
+    assert runner.ran == ["out"]
+    assert third.run.states == {
+        "first": StageState.REUSED,
+        "left": StageState.REUSED,
+        "right": StageState.REUSED,
+        "other": StageState.REUSED,
+        "out": StageState.FINISHED,
+    }
+    # It has ended: the next one looks, and what it does not use goes.
+    fourth = Parts(store, pipeline(tmp_path, data="4"))
+    fourth.loop(Runner(fourth.builder)).run()
+    assert len(list((tmp_path / "stages/other").iterdir())) == 1
+
+
+class Unsteady(LocalStageScheduler):
+    """Away when a result is to be committed, and back at once."""
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        raise RemoteSchedulerError("UNAVAILABLE", "it is started again")
+
+
+def test_a_claim_whose_commit_the_service_missed_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """The driver lives on for days with its live query; others have the stage's result within the lease."""
+    parts = Parts(StageStore(tmp_path), pipeline(tmp_path))
+    with BlockingStageScheduler(Unsteady) as service:
+        runner: Any = Runner(parts.builder)
+        claims = StageClaims(runner, parts.builder, service=service, results="shared", owner="one", lease_seconds=1.0)
+        stage = parts.stage("first")
+        assert not claims.run_bounded(stage).reused
+        name = f"{parts.builder.name(stage)}/{parts.builder.fingerprint(stage)}"
+        other = service.claim("shared", name, owner="two", wait_seconds=4.0)
+        assert other.decision is ClaimDecision.COMPUTE
+
+
+def test_an_interrupt_ends_the_wait_for_another_driver(tmp_path: Path) -> None:
+    """It may compute for hours what both need."""
+    mine, other = (StageStore(tmp_path / name, stages=tmp_path / "shared") for name in ("mine", "other"))
+    stopped, ended = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        with pytest.raises(RuntimeError, match="the run has ended"), mine.computing("daily", "a" * 24, stopped=stopped):
+            pass
+        ended.set()
+
+    with other.computing("daily", "a" * 24):
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        assert not ended.wait(0.3)
+        stopped.set()
+        assert ended.wait(20)
+    with mine.computing("daily", "a" * 24):
+        pass
+
+
+class Conf(dict[str, str]):
+    def set(self, name: str, value: str) -> None:
+        self[name] = value
+
+
+def test_plans_of_two_threads_are_told_whole() -> None:
+    """A setting of the session decides after which column a plan's text ends: one thread must not put it back for all.
+
+    With texts that are cut off, different plans look the same.
+    """
+    conf = Conf({SETTING: "25"})
+    first_is_in, second_is_in, first_is_out = threading.Event(), threading.Event(), threading.Event()
+    seen: list[str] = []
+
+    def text() -> str:
+        if not first_is_in.is_set():
+            first_is_in.set()
+            second_is_in.wait(0.3)
+        else:
+            second_is_in.set()
+            first_is_out.wait(20)
+        seen.append(conf[SETTING])
+        return "plan"
+
+    canonicalized = SimpleNamespace(canonicalized=lambda: SimpleNamespace(toString=text))
+    execution = SimpleNamespace(analyzed=lambda: canonicalized)
+    frame: Any = SimpleNamespace(
+        sparkSession=SimpleNamespace(conf=conf), _jdf=SimpleNamespace(queryExecution=lambda: execution)
+    )
+
+    def first() -> None:
+        _plan_text(frame)
+        first_is_out.set()
+
+    thread = threading.Thread(target=first)
+    thread.start()
+    assert first_is_in.wait(20)
+    _plan_text(frame)
+    thread.join(20)
+    assert seen == ["100000", "100000"]
+    assert conf[SETTING] == "25"

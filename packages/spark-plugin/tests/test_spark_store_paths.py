@@ -1,0 +1,154 @@
+"""Nothing that reaches a file's name leads out of the folder that it is for."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._stages._run_pins import Pin, RunPins
+from penstock.spark_plugin._stages._stage_store import CommittedStage, StageStore
+from penstock.spark_plugin._writing._dead_letters import DeadLetterFile
+from penstock.spark_plugin._writing._record_ids import WriteAttempt
+from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
+
+FINGERPRINT = "0123456789abcdef"
+NAMES = [
+    "..",
+    ".",
+    "",
+    "../../out",
+    "/etc/passwd",
+    "a/../../b",
+    "..\\..\\b",
+    "a\0b",
+    "~",
+    ".pins",
+    ".locks",
+    "CON",
+    "é" * 300,
+]
+
+
+def committed(stage: str) -> CommittedStage:
+    return CommittedStage(stage=stage, fingerprint=FINGERPRINT, rows=1, size_bytes=1, seconds=0.0, outputs={})
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder next to the store, with a file and a folder in it that must stay as they are."""
+    (tmp_path / "outside" / FINGERPRINT).mkdir(parents=True)
+    (tmp_path / "outside" / "precious").write_text("precious")
+    (tmp_path / "outside" / FINGERPRINT / "precious").write_text("precious")
+    return tmp_path / "outside"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> StageStore:
+    return StageStore(tmp_path / "store")
+
+
+def untouched(outside: Path) -> bool:
+    files = {path.relative_to(outside): path.read_text() for path in outside.rglob("*") if path.is_file()}
+    return files == dict.fromkeys((Path("precious"), Path(FINGERPRINT) / "precious"), "precious")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_is_one_visible_folder_in_the_store(store: StageStore, name: str) -> None:
+    """Of a stage, a vertex, a sink and a seam, whatever its text; it can be written, read and wiped."""
+    with store, store.computing(name, FINGERPRINT):
+        folder = store.stage(name, FINGERPRINT)
+        assert folder.path.parent.parent == store.stages
+        assert not folder.path.parent.name.startswith(".")
+        assert folder.output(name).parent == folder.path
+        assert store.checkpoint(name).parent.parent == store.path / "live"
+        assert Path(Pipeline("p", store=store.path).seam(name)).parent == store.path / "seams"
+        folder.path.mkdir(parents=True)
+        folder.commit(committed(name))
+        assert folder.committed() is not None
+        store.pin(RunPins(pipeline=name, store=str(store.path)))
+    assert store.clean_up() > 0
+    assert {path.name for path in store.path.parent.iterdir()} == {"store"}
+
+
+def test_a_checkpoint_that_was_never_begun_is_mended(store: StageStore) -> None:
+    """What a driver left that was killed as it wrote its first offsets goes; the offsets of a query that began stay."""
+    offsets = store.checkpoint("live") / "offsets"
+    store.mend_checkpoint("live")
+    assert not offsets.exists()
+    offsets.mkdir(parents=True)
+    for name in (".0.5b7e.tmp", "..0.5b7e.tmp.crc"):
+        (offsets / name).touch()
+    store.mend_checkpoint("live")
+    assert not list(offsets.iterdir())
+    for name in ("0", ".0.crc", ".1.5b7e.tmp"):
+        (offsets / name).touch()
+    store.mend_checkpoint("live")
+    assert len(list(offsets.iterdir())) == 3
+
+
+@pytest.mark.parametrize("fingerprint", ["..", "../..", "/etc", "a/b", "", "a b", "x" * 200])
+def test_a_fingerprint_that_others_left_is_not_believed(store: StageStore, outside: Path, fingerprint: str) -> None:
+    """A file of pins that names a folder elsewhere counts for nothing, and no stage has such a folder."""
+    pins = RunPins(pipeline="p", store="s", stages={"daily": Pin(fingerprint=fingerprint, code="c", inputs={})})
+    store.pin(pins)
+    assert store.pins() is None
+    with pytest.raises(StoreUnusableError, match="is no fingerprint"):
+        store.stage("daily", fingerprint)
+    assert untouched(outside)
+
+
+def test_links_that_lead_out_of_a_store_are_not_followed(store: StageStore, outside: Path) -> None:
+    """Those of results and checkpoints are refused; cleaning up leaves alone what they point to."""
+    store.stages.mkdir(parents=True)
+    (store.path / "live").mkdir()
+    (store.stages / "daily").symlink_to(outside)
+    (store.path / "live" / "delays").symlink_to(outside)
+    with pytest.raises(StoreUnusableError, match="leads out of"):
+        store.stage("daily", FINGERPRINT)
+    with pytest.raises(StoreUnusableError, match="leads out of"):
+        store.checkpoint("delays")
+    (store.stages / "hourly").mkdir()
+    (store.stages / "hourly" / FINGERPRINT).symlink_to(outside)
+    store.clean_up()
+    store.forget()
+    assert untouched(outside)
+
+
+def test_links_in_place_of_a_stores_own_files_are_not_written_through(store: StageStore, outside: Path) -> None:
+    """Its lock is refused; markers and pins replace the link, not what it points to."""
+    precious = outside / "precious"
+    folder = store.stage("daily", FINGERPRINT)
+    folder.path.mkdir(parents=True)
+    (folder.path / f"_COMMITTED.json.{os.getpid()}").symlink_to(precious)
+    folder.commit(committed("daily"))
+    assert json.loads((folder.path / "_COMMITTED.json").read_text())["stage"] == "daily"
+    store.pin(RunPins(pipeline="p", store="s"))
+    (pins,) = (store.stages / ".pins").iterdir()
+    pins.with_name(f"{pins.name}.{os.getpid()}").symlink_to(precious)
+    store.pin(RunPins(pipeline="q", store="s"))
+    assert store.pins() == RunPins(pipeline="q", store="s")
+    (store.path / "lock").symlink_to(precious)
+    with pytest.raises(StoreUnusableError):
+        store.__enter__()
+    assert untouched(outside)
+
+
+def test_two_names_never_share_a_folder(tmp_path: Path) -> None:
+    """Two sinks with one checkpoint would lose rows: the second one is refused, by name."""
+    pipeline = Pipeline("p", store=tmp_path)
+    pipeline.source(bounded=True, name="grüße")(lambda spark: spark)
+    with pytest.raises(PipelineDefinitionError, match="one folder"):
+        pipeline.source(bounded=True, name="größe")(lambda spark: spark)
+
+
+@pytest.mark.parametrize("job", ["..", "../../out", "/etc/passwd", ".", "a\\..\\b", "_nightly"])
+def test_dead_letters_stay_in_their_folder(tmp_path: Path, job: str) -> None:
+    """A query's name, which users choose, is part of the file's name: one that Spark does not take for hidden."""
+    file = DeadLetterFile(tmp_path / "dead", WriteAttempt(job=job, batch=1, partition=2, attempt=3))
+    file.add([{"data": "x"}])
+    file.commit()
+    (written,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert written.parent == tmp_path / "dead"
+    assert not written.name.startswith((".", "_"))

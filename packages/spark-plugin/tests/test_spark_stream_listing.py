@@ -1,0 +1,168 @@
+"""Which streams and shards there are as a run begins: Kinesis throttles, and streams of a checkpoint are gone."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from reading_driver import Runs
+
+from penstock.efo_consumer import InitialPositionError
+from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin._reading._query_streams import QueryStreams
+from penstock.spark_plugin._reading._stream_names import stream_names
+from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin.testing import endpoint_options
+
+Make = Callable[[int], Any]
+TRIM = {"initialPosition": "TRIM_HORIZON"}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    """With two streams."""
+    with running_emulator() as running:
+        for name in ("flights", "returns"):
+            running.client().create_stream(StreamName=name, ShardCount=1)
+        yield running
+
+
+def of(*streams: Any, **options: str) -> dict[str, str]:
+    """Options for several streams, by their names."""
+    return streams[0].options(**options) | {"streamName": ",".join(one.name for one in streams)}
+
+
+@pytest.mark.parametrize(
+    ("operation", "options"),
+    [
+        ("ListStreams", {"streamNamePattern": "flights|returns"}),
+        ("DescribeStreamSummary", {"streamName": "flights,returns", "failOnDataLoss": "false"}),
+        ("ListShards", {"streamName": "flights", "initialPosition": '{"shardId-000000000000": "12"}'}),
+    ],
+)
+def test_a_throttle_does_not_fail_a_query_as_it_begins(
+    emulator: RunningEmulator, operation: str, options: dict[str, str]
+) -> None:
+    """An account has 5 ListStreams a second, for 500 names, and 20 DescribeStreamSummary: they are asked again."""
+    given = endpoint_options(emulator.endpoint_url, "") | options
+    if "streamNamePattern" in options:
+        del given["streamName"]
+    emulator.faults.add("throttle", operation=operation, count=2)
+    try:
+        begin = QueryStreams(KinesisOptions.parse(given)).initial()
+    finally:
+        emulator.faults.clear()
+    assert begin.streams.keys() == set(options.get("streamName", "flights,returns").split(","))
+
+
+def test_what_is_not_allowed_says_what_to_allow(emulator: RunningEmulator) -> None:
+    """A pattern takes a right of its own."""
+    given = endpoint_options(emulator.endpoint_url, "")
+    del given["streamName"]
+    emulator.faults.add("error", operation="ListStreams", code="AccessDeniedException", message="not yours")
+    try:
+        reader = KinesisStreamReader(KinesisOptions.parse(given | {"streamNamePattern": "f.*"}))
+        with pytest.raises(InitialPositionError, match=r"not yours.*allow kinesis:ListStreams"):
+            reader.initialOffset()
+    finally:
+        emulator.faults.clear()
+
+
+def test_names_come_in_pages() -> None:
+    """Each is asked for behind the last name of the one before it; the last may be empty."""
+    pages: dict[str | None, tuple[Sequence[str], bool]] = {
+        None: (["a", "b"], True),
+        "b": (["c"], True),
+        "c": ([], True),
+    }
+
+    async def page(after: str | None) -> tuple[Sequence[str], bool]:
+        return pages[after]
+
+    assert asyncio.run(stream_names(page)) == ["a", "b", "c"]
+
+
+def test_a_micro_batch_that_was_begun_goes_on_without_a_deleted_stream(
+    make_stream: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a crash in it the others are read, where losses are allowed; a stream that is only left out is read too."""
+    first, second = make_stream(1), make_stream(1)
+    first.put(5)
+    second.put(5)
+    runs = Runs()
+    runs.available_now(of(first, second, **TRIM))
+    whole = sorted(runs.batches[-1])
+    assert len(whole) == 10
+    assert sorted(runs.again(of(first, **TRIM, failOnDataLoss="false"))) == whole
+    second.client.delete_stream(StreamName=second.name)
+    for options in (of(first, **TRIM, failOnDataLoss="false"), of(first, second, **TRIM, failOnDataLoss="false")):
+        assert sorted(runs.again(options)) == [row for row in whole if row[0] == first.name]
+    assert f"stream {second.name} does not exist: what was not read of it is given up" in caplog.text
+
+
+def test_a_deleted_stream_is_dropped_though_the_options_have_a_position_in_it(make_stream: Make) -> None:
+    """A query that began behind sequence numbers of both keeps its options."""
+    first, second = make_stream(1), make_stream(1)
+    begin = {one.name: {"shardId-000000000000": {"type": "TRIM_HORIZON"}} for one in (first, second)}
+    options = of(first, second, initialPosition=json.dumps({"version": 1, "streams": begin}))
+    first.put(5)
+    runs = Runs()
+    runs.available_now(options)
+    second.client.delete_stream(StreamName=second.name)
+    first.put(5)
+    runs.available_now(options | {"failOnDataLoss": "false"})
+    assert sorted(runs.keys) == sorted(first.put_keys)
+
+
+def test_a_right_that_is_not_there_stops_no_read(emulator: RunningEmulator) -> None:
+    """Without DescribeStreamSummary streams are taken for existing, and shards are divided by a day."""
+    client = emulator.client()
+    for name in ("flights", "returns"):
+        client.put_record(StreamName=name, Data=b"x", PartitionKey="k")
+    given = endpoint_options(emulator.endpoint_url, "flights,returns", failOnDataLoss="false", minPartitions="4")
+    emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException", message="not yours")
+    try:
+        reader = KinesisBatchReader(KinesisOptions.parse(given))
+        parts = reader.partitions()
+        rows = [row for one in parts for batch in reader.read(one) for row in batch.to_pylist()]
+    finally:
+        emulator.faults.clear()
+    assert len(parts) >= 4
+    assert {row["streamName"] for row in rows} == {"flights", "returns"}
+    assert len({(row["streamName"], row["sequenceNumber"]) for row in rows}) == len(rows)
+
+
+def test_a_stream_that_is_being_created_is_left_to_the_next_run(caplog: pytest.LogCaptureFixture) -> None:
+    """A pattern finds it, and it has no shards yet: that keeps no query from beginning, which says so."""
+    clock = ManualClock()
+    with running_emulator(clock=clock, stream_creation_delay=timedelta(minutes=1)) as running:
+        client = running.client()
+        client.create_stream(StreamName="fleet-a", ShardCount=1)
+        clock.advance(60)
+        client.create_stream(StreamName="fleet-b", ShardCount=1)
+        given = endpoint_options(running.endpoint_url, "", streamNamePattern="fleet-.")
+        del given["streamName"]
+        parsed = KinesisOptions.parse(given)
+        with caplog.at_level(logging.INFO):
+            assert QueryStreams(parsed).initial().streams.keys() == {"fleet-a"}
+        assert "stream fleet-b is CREATING, and left to the next run" in caplog.text
+        with pytest.raises(InitialPositionError, match="fleet-b is being created"):
+            QueryStreams(KinesisOptions.parse(given | {"streamNamePattern": ".*-b"})).initial()
+        clock.advance(60)
+        assert QueryStreams(parsed).initial().streams.keys() == {"fleet-a", "fleet-b"}
+
+
+def test_a_stream_that_is_being_deleted_is_given_up_already(caplog: pytest.LogCaptureFixture) -> None:
+    """Its shards can no longer be listed, though Kinesis still describes it."""
+    with running_emulator(clock=ManualClock(), stream_deletion_delay=timedelta(minutes=1)) as running:
+        for name in ("flights", "returns"):
+            running.client().create_stream(StreamName=name, ShardCount=1)
+        running.client().delete_stream(StreamName="returns")
+        given = endpoint_options(running.endpoint_url, "flights,returns", failOnDataLoss="false")
+        assert QueryStreams(KinesisOptions.parse(given)).initial().streams.keys() == {"flights"}
+        assert "stream returns does not exist" in caplog.text

@@ -1,0 +1,232 @@
+import errno
+import json
+import os
+from base64 import b64decode
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, StringType, StructField, StructType
+
+from penstock.spark_plugin import KinesisDataSource, KinesisOptions, split_record_id
+from penstock.spark_plugin._schema import SinkColumns, sink_columns
+from penstock.spark_plugin._writing._bad_rows import BadRow, bad_rows
+from penstock.spark_plugin._writing._dead_letters import DeadLetterFile, dead_letter_folder, letter
+from penstock.spark_plugin._writing._record_ids import WriteAttempt
+from penstock.spark_plugin._writing._records import RecordMaker, by_stream
+from penstock.spark_plugin._writing._sinks import sink_config
+from penstock.spark_plugin._writing._stall import Stall
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    DeadLetterError,
+    InvalidOptionError,
+    MissingOptionError,
+    OptionError,
+    SchemaError,
+)
+
+ATTEMPT = WriteAttempt("query", 7, 3, 0)
+
+
+def schema(**columns: type[DataType]) -> StructType:
+    return StructType([StructField(name, kind()) for name, kind in columns.items()])
+
+
+def options(**given: str) -> KinesisOptions:
+    return KinesisOptions.parse(given, environ={}, stream_required=False)
+
+
+def test_the_value_is_all_columns_but_those_that_steer_the_record() -> None:
+    """The key's own column may be in the value; `valueColumns` says otherwise, and then others may stay out."""
+    frame = schema(id=LongType, partitionKey=StringType, streamName=StringType, text=StringType)
+    assert sink_columns(frame, options(valueFormat="json")) == SinkColumns(None, 1, None, 2, (0, 3))
+    by_id = options(streamName="s", valueFormat="json", partitionKeyColumn="id")
+    assert sink_columns(schema(id=LongType, text=StringType), by_id) == SinkColumns(None, 0, None, None, (0, 1))
+    chosen = options(streamName="s", valueFormat="csv", valueColumns="text,partitionKey")
+    found = sink_columns(schema(id=LongType, partitionKey=StringType, text=StringType), chosen)
+    assert found == SinkColumns(None, 1, None, None, (2, 1))
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "error", "named"),
+    [
+        ({}, {"data": StringType, "partitionKey": StringType}, MissingOptionError, "streamName"),
+        ({"streamName": "s"}, {"data": StringType, "partitionKey": DoubleType}, SchemaError, "partitionKeyColumn|cast"),
+        (
+            {"streamName": "s", "valueFormat": "csv", "valueColumns": "a"},
+            {"partitionKey": StringType},
+            SchemaError,
+            "a",
+        ),
+        ({"streamName": "s", "valueFormat": "json"}, {"partitionKey": StringType}, SchemaError, "valueColumns"),
+        (
+            {"streamName": "s", "valueFormat": "json", "recordIds": "true"},
+            {"recordId": StringType, "partitionKey": StringType},
+            SchemaError,
+            "recordIds",
+        ),
+        (
+            {"streamName": "s"},
+            {"data": StringType, "partitionKey": StringType, "x": StringType},
+            SchemaError,
+            "valueFormat",
+        ),
+        ({"streamName": "s"}, {"data": IntegerType, "partitionKey": StringType}, SchemaError, "cast"),
+    ],
+)
+def test_mistakes_are_told_when_the_write_is_planned(
+    given: dict[str, str], columns: dict[str, type[DataType]], error: type[Exception], named: str
+) -> None:
+    """Each names the column or option, and what to do."""
+    source = KinesisDataSource({"region": "us-east-1", **given})
+    with pytest.raises(error, match=named):
+        source.writer(schema(**columns), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"fixedPartitionKey": "k", "randomPartitionKey": "true"},
+        {"fixedPartitionKey": "k", "partitionKeyColumn": "c"},
+        {"valueColumns": "a"},
+        {"avroEncoding": "single-object", "valueFormat": "json"},
+        {"csvDelimiter": ";"},
+        {"csvDelimiter": '"', "valueFormat": "csv"},
+        {"recordDelimiter": "\\n", "valueFormat": "avro"},
+        {"aggregation": "true", "sinkEndpoint": "127.0.0.1:1"},
+        {"wireFormat": "cbor", "sinkEndpoint": "127.0.0.1:1"},
+        {"wireFormat": "xml"},
+        {"maxRecordsPerSecond": "5", "sinkEndpoint": "127.0.0.1:1"},
+        {"maxAttempts": "0"},
+        {"deliveryStreamName": "d"},
+    ],
+)
+def test_options_that_cannot_both_hold_are_refused(given: dict[str, str]) -> None:
+    """Before anything is written, by an error that names them."""
+    with pytest.raises(OptionError):
+        KinesisDataSource({"streamName": "s", **given})
+
+
+def test_a_limit_above_the_services_is_named_as_the_option() -> None:
+    """The sink's own error is told in the words of the data source, on planning."""
+    source = KinesisDataSource({"streamName": "s", "region": "us-east-1", "maxBatchSize": "501"})
+    with pytest.raises(InvalidOptionError, match="maxBatchSize"):
+        source.writer(schema(data=StringType, partitionKey=StringType), overwrite=False)
+
+
+def test_limits_that_are_not_given_suit_the_destination() -> None:
+    """Firehose takes less in a request, aggregates take more records; what was given counts everywhere."""
+    plain = options(streamName="s", maxAttempts="3", timeToLive="10s", maxInFlightRequests="9")
+    assert sink_config(plain).max_batch_size_in_bytes == 5 << 20
+    assert sink_config(plain, firehose=True).max_batch_size_in_bytes == 4 << 20
+    assert sink_config(plain, firehose=True).max_in_flight_requests == 9
+    assert sink_config(options(streamName="s", aggregation="true")).max_batch_size == 10_000
+    assert sink_config(plain).max_attempts == 3
+    assert sink_config(plain).time_to_live is not None
+
+
+def test_records_get_ids_delimiters_and_fixed_keys() -> None:
+    """Ids count the partition's rows over its record batches; without a format they are a line before the data."""
+    given = options(streamName="s", recordIds="true", recordDelimiter="\\r\\n", fixedPartitionKey="k")
+    maker = RecordMaker(SinkColumns(0, None, None), given, id_prefix=ATTEMPT.record_prefix)
+    batches = [maker.of(pa.record_batch({"data": rows})).batch for rows in (["a", "b"], ["c"])]
+    assert [batch.column("data").to_pylist() for batch in batches] == [
+        [b"query-7-3-0\na\r\n", b"query-7-3-1\nb\r\n"],
+        [b"query-7-3-2\nc\r\n"],
+    ]
+    assert batches[0].column("partitionKey").to_pylist() == ["k", "k"]
+    assert split_record_id(b"query-7-3-2\nc") == ("query-7-3-2", b"c")
+    with pytest.raises(ValueError, match="record id"):
+        split_record_id(b"c")
+    in_value = options(streamName="s", recordIds="true", valueFormat="json")
+    maker = RecordMaker(SinkColumns(None, 0, None, None, (0,)), in_value, id_prefix=ATTEMPT.record_prefix)
+    value = maker.of(pa.record_batch({"id": [5]})).batch
+    assert value.to_pylist() == [{"data": b'{"recordId":"query-7-3-0","id":5}', "partitionKey": "5"}]
+
+
+def test_rows_go_to_their_streams_in_their_order() -> None:
+    """A null means the stream of the options; without one it has none."""
+    batch = pa.record_batch({"data": ["1", "2", "3"], "to": ["a", None, "a"]})
+    given = options(fixedPartitionKey="k")
+    records = RecordMaker(SinkColumns(0, None, None, 1), given).of(batch)
+    found = {stream: part.batch.column("data").to_pylist() for stream, part in by_stream(records, None)}
+    assert found == {"a": [b"1", b"3"], None: [b"2"]}
+    assert {stream for stream, _ in by_stream(records, "d")} == {"a", "d"}
+
+
+def test_bad_rows_are_found_with_their_reasons() -> None:
+    """Nulls, keys and hash keys out of range, and records that are too large, first thing first."""
+    batch = pa.record_batch(
+        {
+            "data": pa.array([b"ok", None, b"x", b"x", b"x", b"x" * 20, b"x"]),
+            "partitionKey": pa.array(["k", "k", None, "", "k" * 257, "k", "k"]),
+            "explicitHashKey": pa.array([None, None, None, "1", None, None, "-1"]),
+        }
+    )
+    found = bad_rows(batch, None, firehose=False, max_record_bytes=20, needs_stream=False)
+    assert [(one.index, one.reason.split()[1] if one.index != 5 else "large") for one in found] == [
+        (1, "data"), (2, "partition"), (3, "partition"), (4, "partition"), (5, "large"), (6, "explicitHashKey"),
+    ]  # fmt: skip
+    data = pa.record_batch({"data": [b"", b"x"]})
+    found = bad_rows(data, pa.array(["a", None]), firehose=True, max_record_bytes=9, needs_stream=True)
+    assert [one.index for one in found] == [0, 1]
+    assert isinstance(found[0], BadRow)
+
+
+def test_dead_letters_appear_whole_and_replace_those_of_the_run_before(tmp_path: Path) -> None:
+    """One file per query, micro-batch and partition; nothing before the task has ended, nothing of a failed task."""
+    first = DeadLetterFile(tmp_path / "dead", ATTEMPT)
+    first.add([letter(b"\xff", "k", None, "s", reason="refused", error_code="No", attempts=2)])
+    assert [path for path in (tmp_path / "dead").iterdir() if not path.name.startswith(".")] == []
+    first.commit()
+    again = DeadLetterFile(tmp_path / "dead", ATTEMPT)
+    again.add([letter(b"2", "k", None, "s", reason="bad row", row=0)] * 2)
+    failed = DeadLetterFile(tmp_path / "dead", WriteAttempt("query", 7, 3, 1))
+    failed.add([letter(b"3", "k", None, "s", reason="bad row", row=0)])
+    failed.discard()
+    again.commit()
+    (path,) = (tmp_path / "dead").iterdir()
+    assert path.name == "query-0000000007-00003.json"
+    read = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [b64decode(one["data"]) for one in read] == [b"2", b"2"]
+    assert (again.count, read[0]["reason"], read[0]["row"]) == (2, "bad row", 0)
+
+
+def test_a_full_disk_fails_the_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dead letter that is not durable is not reported as kept."""
+
+    def full(file: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    letters = DeadLetterFile(tmp_path, ATTEMPT)
+    letters.add([letter(b"1", "k", None, "s", reason="refused")])
+    with pytest.raises(DeadLetterError, match="No space left"):
+        letters.commit()
+    letters.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_dead_letters_need_a_file_system() -> None:
+    """An object store is refused when the write is planned."""
+    assert dead_letter_folder("file:///a%20b") == Path("/a b")
+    with pytest.raises(InvalidOptionError, match="deadLetterPath"):
+        dead_letter_folder("s3://bucket/dead")
+
+
+def test_a_stall_warns_and_then_ends() -> None:
+    """Only time in which records are held and nothing happens counts."""
+    stall = Stall(100)
+    assert not stall.look(0, held=0, signs_of_life=0).over
+    assert not stall.look(500, held=0, signs_of_life=0).over
+    assert not stall.look(510, held=5, signs_of_life=0).warn
+    assert stall.look(525, held=5, signs_of_life=0).warn
+    assert not stall.look(526, held=5, signs_of_life=0).warn
+    assert not stall.look(599, held=5, signs_of_life=1).over
+    assert stall.look(699, held=5, signs_of_life=1).over
+
+
+def test_several_streams_need_a_column() -> None:
+    """A list of streams is for reading; rows may say where they go instead."""
+    with pytest.raises(ContradictoryOptionsError, match="column"):
+        sink_columns(schema(data=StringType, partitionKey=StringType), options(streamName="a,b"))

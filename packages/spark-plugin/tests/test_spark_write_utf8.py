@@ -1,0 +1,74 @@
+"""Texts that are no UTF-8: Spark makes them by `CAST(data AS STRING)`, and hands them on as they are."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.spark_plugin import KinesisDataSource, WriteSummary
+from penstock.spark_plugin._writing._value_csv import csv_rows
+from penstock.spark_plugin._writing._value_json import json_rows
+from penstock.spark_plugin.errors import RowError
+from penstock.spark_plugin.testing import endpoint_options
+
+COLUMNS = ("data", "partitionKey", "explicitHashKey", "streamName")
+
+
+def texts(*values: bytes | None) -> Any:
+    """A column of strings with these bytes."""
+    column = pa.array(values, pa.binary())
+    return pa.Array.from_buffers(pa.string(), len(column), column.buffers(), column.null_count)
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator(enforce_limits=False) as emulator:
+        emulator.client().create_stream(StreamName="texts", ShardCount=1)
+        yield emulator
+
+
+def write(emulator: RunningEmulator, columns: dict[str, Any], **options: str) -> WriteSummary:
+    schema = StructType([StructField(name, StringType()) for name in columns])
+    given = endpoint_options(emulator.endpoint_url, "texts", stallTimeout="10s", **options)
+    summary = KinesisDataSource(given).writer(schema, overwrite=False).write(iter([pa.record_batch(columns)]))
+    assert isinstance(summary, WriteSummary)
+    return summary
+
+
+@pytest.mark.parametrize("column", COLUMNS[1:])
+def test_a_key_that_is_no_text_is_a_bad_row(emulator: RunningEmulator, tmp_path: Path, column: str) -> None:
+    """No service takes it; the row is named, or put aside, and the others are written."""
+    good = {"data": b"x", "partitionKey": b"k", "explicitHashKey": b"1", "streamName": b"texts"}
+    columns = {name: texts(good[name], good[name], good[name]) for name in COLUMNS}
+    columns[column] = texts(good[column], b"\xff\xfe", good[column])
+    with pytest.raises(RowError, match=r"row 1 .* is no UTF-8"):
+        write(emulator, columns)
+    summary = write(emulator, columns, deadLetterPath=str(tmp_path / "dead"))
+    assert (summary.records, summary.dead_letters) == (2, 1)
+    (file,) = (tmp_path / "dead").iterdir()
+    letter = json.loads(file.read_text())
+    assert letter["row"] == 1
+    assert letter[column] == "\ufffd\ufffd"
+
+
+def test_data_is_bytes_whatever_its_column_is_called(emulator: RunningEmulator) -> None:
+    """It need not be text."""
+    assert write(emulator, {"data": texts(b"\xff\xfe"), "partitionKey": texts(b"k")}).records == 1
+    (*_, last) = emulator.call(lambda: [one.data for one in emulator.kinesis.streams["texts"].shards[0].records])
+    assert last == b"\xff\xfe"
+
+
+def test_values_are_text_that_everybody_can_read() -> None:
+    """As `to_json` writes them: with a mark where bytes are none, beside control characters or not."""
+    batch = pa.record_batch({"a": texts(b"o\xffk", b'\x01"\xfe', None), "b": pa.array(["ü", "v", "w"])})
+    assert [json.loads(text.as_py()) for text in json_rows(batch)] == [
+        {"a": "o\ufffdk", "b": "ü"},
+        {"a": '\x01"\ufffd', "b": "v"},
+        {"b": "w"},
+    ]
+    assert csv_rows(batch, ",").to_pylist() == ["o\ufffdk,ü", '"\x01""\ufffd",v', ",w"]

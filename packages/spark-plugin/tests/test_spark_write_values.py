@@ -1,0 +1,264 @@
+import csv
+import io
+import json
+import math
+from base64 import b64encode
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import avro.io
+import avro.schema
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DateType,
+    DayTimeIntervalType,
+    DecimalType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from penstock.spark_plugin import KinesisOptions, avro_schema
+from penstock.spark_plugin._writing._value_avro import avro_encoder
+from penstock.spark_plugin._writing._value_csv import csv_rows
+from penstock.spark_plugin._writing._value_formats import check_value_fields
+from penstock.spark_plugin._writing._value_json import json_rows
+from penstock.spark_plugin._writing._value_text import plain_text
+from penstock.spark_plugin.errors import SchemaError
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
+TIMES = st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1), timezones=st.just(UTC))
+DECIMALS = st.decimals(-(10**14), 10**14, places=3)
+INSIDE = st.fixed_dictionaries({"a": st.none() | LONGS, "b": st.none() | TEXTS})
+ROWS = st.fixed_dictionaries(
+    {
+        "id": LONGS,
+        "text": st.none() | TEXTS,
+        "number": st.none() | st.floats(allow_nan=False, allow_infinity=False),
+        "amount": st.none() | DECIMALS,
+        "flag": st.none() | st.booleans(),
+        "raw": st.none() | st.binary(max_size=8),
+        "day": st.none() | st.dates(date(1900, 1, 1)),
+        "at": st.none() | TIMES,
+        "list": st.none() | st.lists(st.none() | TEXTS, max_size=3),
+        "map": st.none() | st.dictionaries(TEXTS, st.none() | LONGS, max_size=3),
+        "inside": st.none() | INSIDE,
+        "deep": st.none() | st.lists(INSIDE, max_size=2),
+    }
+)
+STRUCT = pa.struct([("a", pa.int64()), ("b", pa.string())])
+ARROW = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("text", pa.string()),
+        ("number", pa.float64()),
+        ("amount", pa.decimal128(18, 3)),
+        ("flag", pa.bool_()),
+        ("raw", pa.binary()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", tz="Europe/Berlin")),
+        ("list", pa.list_(pa.string())),
+        ("map", pa.map_(pa.string(), pa.int64())),
+        ("inside", STRUCT),
+        ("deep", pa.list_(STRUCT)),
+    ]
+)
+SPARK_STRUCT = StructType([StructField("a", LongType()), StructField("b", StringType())])
+SPARK = StructType(
+    [
+        StructField("id", LongType(), nullable=False),
+        StructField("text", StringType()),
+        StructField("number", DoubleType()),
+        StructField("amount", DecimalType(18, 3)),
+        StructField("flag", BooleanType()),
+        StructField("raw", BinaryType()),
+        StructField("day", DateType()),
+        StructField("at", TimestampType()),
+        StructField("list", ArrayType(StringType())),
+        StructField("map", MapType(StringType(), LongType())),
+        StructField("inside", SPARK_STRUCT),
+        StructField("deep", ArrayType(SPARK_STRUCT)),
+    ]
+)
+FLAT = ("id", "text", "number", "amount", "flag", "raw", "day", "at")
+
+
+def batch_of(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    columns = []
+    for field in ARROW:
+        values = [row[field.name] for row in rows]
+        if pa.types.is_map(field.type):
+            values = [None if value is None else list(value.items()) for value in values]
+        columns.append(pa.array(values, field.type))
+    return pa.record_batch(columns, schema=ARROW)
+
+
+def as_json(value: Any) -> Any:
+    """What a reader of JSON gets: null fields of objects are gone."""
+    if isinstance(value, dict):
+        return {name: as_json(one) for name, one in value.items() if one is not None}
+    if isinstance(value, list):
+        return [as_json(one) for one in value]
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, datetime):
+        spec = "milliseconds" if value.microsecond % 1000 == 0 else "microseconds"
+        return value.astimezone(UTC).isoformat(timespec=spec).replace("+00:00", "Z")
+    return value.isoformat() if isinstance(value, date) else value
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ROWS, min_size=1, max_size=5))
+def test_json_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
+    """Every type, nested and null, comes back; numbers keep all their digits, null fields are left out."""
+    written = json_rows(batch_of(rows)).to_pylist()
+    for row, text in zip(rows, written, strict=True):
+        # Entries of a map whose value is null stay: they are no fields.
+        expected = as_json({**row, "map": None}) | ({} if row["map"] is None else {"map": row["map"]})
+        read = json.loads(text, parse_float=Decimal)
+        if read.get("number") is not None:
+            assert float(read.pop("number")) == expected.pop("number")
+        assert read == expected
+
+
+def test_json_of_special_values_is_that_of_spark() -> None:
+    """What `to_json` makes of numbers that JSON does not have, whole doubles, decimals and control characters."""
+    batch = pa.record_batch(
+        {
+            "n": pa.array([math.nan, math.inf, -math.inf, 1.0, 1e30, None]),
+            "f": pa.array([0.1, None, None, None, None, None], pa.float32()),
+            "d": pa.array([Decimal("1.50"), None, None, None, None, None]),
+            "s": pa.array(['a"\\\n\x01', "", None, "ü/", None, None]),
+            "v": pa.nulls(6),
+        }
+    )
+    assert json_rows(batch).to_pylist() == [
+        '{"n":"NaN","f":0.1,"d":1.50,"s":"a\\"\\\\\\n\\u0001"}',
+        '{"n":"Infinity","s":""}',
+        '{"n":"-Infinity"}',
+        '{"n":1.0,"s":"ü/"}',
+        '{"n":1e+30}',
+        "{}",
+    ]
+
+
+def test_times_have_the_digits_that_say_something() -> None:
+    """Milliseconds, or microseconds; in UTC with a `Z`, and without a zone as they are; also before 1970."""
+    times = [datetime(1969, 12, 31, 23, 59, 59, 999_000), None, datetime(2024, 2, 3, 4, 5, 6, 1)]
+    naive = pa.array(times, pa.timestamp("us"))
+    there = naive.cast(pa.timestamp("us", tz="UTC")).cast(pa.timestamp("us", tz="Asia/Tokyo"))
+    assert plain_text(naive).to_pylist() == ["1969-12-31T23:59:59.999", None, "2024-02-03T04:05:06.000001"]
+    assert plain_text(there).to_pylist() == ["1969-12-31T23:59:59.999Z", None, "2024-02-03T04:05:06.000001Z"]
+    assert plain_text(there.slice(1)).to_pylist() == [None, "2024-02-03T04:05:06.000001Z"]
+    seconds = naive.slice(0, 2).cast(pa.timestamp("ms")).cast(pa.timestamp("ns"))
+    assert plain_text(seconds).to_pylist() == ["1969-12-31T23:59:59.999", None]
+
+
+def test_json_of_a_slice_is_that_of_its_rows() -> None:
+    """Offsets of nested columns are those of the slice."""
+    rows = [
+        {
+            **dict.fromkeys(ARROW.names),
+            "id": number,
+            "list": [str(number)] * number,
+            "map": {"k": number},
+            "deep": [{"a": number, "b": None}],
+            "inside": {"a": number, "b": "x"} if number % 2 else None,
+        }
+        for number in range(6)
+    ]
+    batch = batch_of(rows)
+    assert json_rows(batch.slice(2, 3)).to_pylist() == json_rows(batch).to_pylist()[2:5]
+    assert json_rows(batch.slice(2, 0)).to_pylist() == []
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ROWS, min_size=1, max_size=5), st.sampled_from([",", ";", "\t", "|", "-", "1"]))
+def test_csv_is_read_by_another_reader(rows: list[dict[str, Any]], delimiter: str) -> None:
+    """Each line gives its fields back, whatever is in them; a null and an empty text differ."""
+    lines = csv_rows(batch_of(rows).select(list(FLAT)), delimiter).to_pylist()
+    for row, line in zip(rows, lines, strict=True):
+        (read,) = csv.reader(io.StringIO(line, newline=""), delimiter=delimiter, strict=True)
+        values = dict(zip(FLAT, read, strict=True))
+        assert (values["id"], values["text"]) == (str(row["id"]), row["text"] or "")
+        assert values["number"] == "" if row["number"] is None else float(values["number"]) == row["number"]
+        assert values["amount"] == "" if row["amount"] is None else Decimal(values["amount"]) == row["amount"]
+        for name in ("raw", "day", "at"):
+            assert values[name] == (as_json(row[name]) or "")
+    texts = pa.record_batch({"text": pa.array([row["text"] for row in rows], pa.string())})
+    for row, line in zip(rows, csv_rows(texts, delimiter).to_pylist(), strict=True):
+        assert (line == "", line == '""') == (row["text"] is None, row["text"] == "")
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ROWS, min_size=1, max_size=4))
+def test_avro_is_read_by_another_reader(rows: list[dict[str, Any]]) -> None:
+    """Apache's own reader gives every row back, by the schema that readers can ask for."""
+    schema = avro_schema(SPARK)
+    reader = avro.io.DatumReader(avro.schema.parse(schema))
+    for row, data in zip(rows, avro_encoder(schema, "binary")(batch_of(rows)).to_pylist(), strict=True):
+        read: Any = reader.read(avro.io.BinaryDecoder(io.BytesIO(data)))
+        assert read == row
+
+
+def test_records_within_records_have_names_of_their_own() -> None:
+    """Whatever the columns are called: `a.b`, `a_b` and the elements of `a` would be one name."""
+    inner = StructType([StructField("x", LongType())])
+    fields = StructType(
+        [
+            StructField("a", StructType([StructField("b", inner), StructField("element", inner)])),
+            StructField("a_b", inner),
+            StructField("a_element", ArrayType(inner)),
+        ]
+    )
+    schema = avro_schema(fields)
+    kind = pa.struct([("x", pa.int64())])
+    row = {"a": {"b": {"x": 1}, "element": {"x": 2}}, "a_b": {"x": 3}, "a_element": [{"x": 4}]}
+    first = pa.struct([("b", kind), ("element", kind)])
+    whole = pa.struct([("a", first), ("a_b", kind), ("a_element", pa.list_(kind))])
+    batch = pa.RecordBatch.from_struct_array(pa.array([row], whole))
+    (data,) = avro_encoder(schema, "binary")(batch).to_pylist()
+    reader = avro.io.DatumReader(avro.schema.parse(schema))
+    assert reader.read(avro.io.BinaryDecoder(io.BytesIO(data))) == row  # type: ignore[no-untyped-call]  # has no types
+
+
+def test_single_object_avro_names_its_schema() -> None:
+    """The header is the marker and the fingerprint (CRC-64-AVRO) that a schema registry finds the schema by."""
+    fields = StructType([StructField("a", IntegerType())])
+    schema = avro_schema(fields)
+    batch = pa.record_batch({"a": pa.array([7], pa.int32())})
+    (data,) = avro_encoder(schema, "single-object")(batch).to_pylist()
+    fingerprint = avro.schema.parse(schema).fingerprint("CRC-64-AVRO")
+    assert data[:10] == b"\xc3\x01" + fingerprint
+    assert data[10:] == avro_encoder(schema, "binary")(batch).to_pylist()[0]
+
+
+@pytest.mark.parametrize(
+    ("value_format", "field", "named"),
+    [
+        ("csv", StructField("l", ArrayType(StringType())), "l"),
+        ("json", StructField("i", DayTimeIntervalType()), "i"),
+        ("json", StructField("l", ArrayType(StructType([StructField("i", DayTimeIntervalType())]))), "l.element.i"),
+        ("avro", StructField("a b", LongType()), "a b"),
+        ("avro", StructField("m", MapType(LongType(), LongType())), "m"),
+        ("avro", StructField("i", DayTimeIntervalType()), "i"),
+    ],
+)
+def test_what_a_format_cannot_write_is_named(value_format: str, field: StructField, named: str) -> None:
+    """Types and names are checked before any task runs, down to the field within a struct."""
+    with pytest.raises(SchemaError) as caught:
+        check_value_fields([field], KinesisOptions(stream_name=("s",), value_format=value_format))
+    assert caught.value.column == named
