@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StagePlan, compile
-from penstock.services.stage_scheduler.__main__ import main
+from penstock.services.stage_scheduler.__main__ import main, stages_command
 
 
 def job() -> JobGraph:
@@ -89,8 +89,8 @@ def test_a_file_that_holds_no_graph_is_wrong_usage(
     [
         (["--max-jobs", "0"], "max_jobs"),
         (["--host", "0.0.0.0"], "host"),
-        (["--certificate-file", "server.pem"], "private_key_file"),
-        (["--token-file", "/no/such/file"], "token_file"),
+        (["--certificate-file", "server.pem"], "--private-key-file"),
+        (["--token-file", "/no/such/file"], "--token-file"),
     ],
 )
 def test_unsafe_or_impossible_settings_are_refused_before_serving(
@@ -108,3 +108,20 @@ def test_an_exporter_that_is_not_installed_is_refused(
     monkeypatch.setenv("OTEL_TRACES_EXPORTER", "carrier-pigeon")
     assert main(["serve"]) == 2
     assert "carrier-pigeon" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [(None, "cannot be read (No such file or directory): name a file"), ("{}", "holds no job graph"), ("", "no job")],
+)
+def test_a_file_that_holds_no_job_is_told_with_what_one_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | None, words: str
+) -> None:
+    """In one line, by the name that was given, as the command was called."""
+    file = tmp_path / "job.json"
+    if text is not None:
+        file.write_text(text)
+    assert stages_command(["explain", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"penstock stages: '{file}' ")
+    assert (words in said, "Errno" in said, said.count("\n")) == (True, False, 1)

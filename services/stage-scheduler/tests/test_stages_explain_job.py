@@ -7,15 +7,19 @@ import pytest
 from penstock.operator_attributes import (
     Boundedness,
     JobGraph,
+    LocalStageScheduler,
     OperatorAttributes,
     StageFinished,
+    StageReused,
     StageStarted,
     compile,
 )
 from penstock.operator_attributes.errors import UnknownJobError
 from penstock.operator_attributes.testing import running_stage_scheduler
+from penstock.rpc import ClientSettings
 from penstock.services.stage_scheduler.__main__ import _parser, main
-from penstock.services.stage_scheduler._ask import ask
+from penstock.services.stage_scheduler._ask import PREFIX, ask
+from penstock.services.stage_scheduler._explain import render
 
 BEGINNINGS = {"text": "", "mermaid": "flowchart", "dot": "digraph", "svg": "<svg", "html": "<!doctype html"}
 
@@ -29,10 +33,15 @@ def job() -> JobGraph:
     return graph
 
 
+async def asked(arguments: list[str], out: io.StringIO) -> int:
+    parsed = _parser("penstock-stages").parse_args(arguments)
+    return await ask(parsed, ClientSettings.from_arguments(parsed, PREFIX), out)
+
+
 async def explained(address: str, form: str) -> str:
     out = io.StringIO()
     arguments = ["explain", "--job", "flights", "--format", form, "--endpoint", address]
-    assert await ask(_parser().parse_args(arguments), out) == 0
+    assert await asked(arguments, out) == 0
     return out.getvalue()
 
 
@@ -51,13 +60,27 @@ async def test_a_running_job_is_explained_in_all_formats(form: str) -> None:
     assert form in ("mermaid", "dot") or "4,321" in after
 
 
+@pytest.mark.parametrize("form", list(BEGINNINGS))
+async def test_a_job_that_begins_anew_meanwhile_is_explained(form: str) -> None:
+    """Its states are asked before its graph: that may be another one by then, with more stages."""
+    async with LocalStageScheduler() as scheduler:
+        graph = JobGraph("before")
+        graph.add_source("history", boundedness=Boundedness.BOUNDED)
+        graph.add_sink("table", "history")
+        await scheduler.submit("flights", graph)
+        before = await scheduler.report("flights", StageReused(stage_id="stage-1"))
+    after = job()
+    after.add_sink("averages", "daily")
+    assert render(compile(after), form, before).lower().startswith(BEGINNINGS[form])
+
+
 async def test_as_json_it_is_the_plan() -> None:
     """To be drawn by other programs."""
     async with running_stage_scheduler() as (server, client):
         await client.submit("flights", job())
         assert await explained(server.address, "json") == compile(job()).to_json()
         with pytest.raises(UnknownJobError):
-            await ask(_parser().parse_args(["explain", "--job", "x", "--endpoint", server.address]), io.StringIO())
+            await asked(["explain", "--job", "x", "--endpoint", server.address], io.StringIO())
 
 
 @pytest.mark.parametrize("arguments", [[], ["job.json", "--job", "flights"]])

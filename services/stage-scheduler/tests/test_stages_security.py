@@ -134,5 +134,5 @@ def test_the_commands_prove_themselves_by_flags_or_environment(
     monkeypatch.setenv("PENSTOCK_STAGES_TOKEN_FILE", str(files.token))
     assert main(["ls", *flags]) == 0
     printed = capsys.readouterr()
-    assert "UNAUTHENTICATED" in printed.err
+    assert "the token is missing" in printed.err
     assert TOKEN not in printed.out + printed.err

@@ -4,13 +4,17 @@ import asyncio
 import io
 import json
 import socket
+from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.operator_attributes import (
     Boundedness,
     JobGraph,
+    JobStatus,
+    LocalStageScheduler,
     OperatorAttributes,
     RemoteStageScheduler,
     StageFailed,
@@ -20,10 +24,11 @@ from penstock.operator_attributes import (
 )
 from penstock.operator_attributes.errors import RemoteSchedulerError, UnknownJobError
 from penstock.operator_attributes.testing import running_stage_scheduler
-from penstock.rpc import ServerSettings
+from penstock.rpc import ClientSettings, ServerSettings
 from penstock.rpc.testing import service_process
 from penstock.services.stage_scheduler.__main__ import _parser, main
-from penstock.services.stage_scheduler._ask import ask
+from penstock.services.stage_scheduler._ask import PREFIX, _Printer, _watch, ask
+from penstock.terminal import Screen
 
 DEADLINE = 60
 
@@ -53,7 +58,8 @@ def job(name: str = "join") -> JobGraph:
 
 
 async def run(out: Pipe, *arguments: str) -> int:
-    return await ask(_parser().parse_args(list(arguments)), out)
+    parsed = _parser("penstock-stages").parse_args(list(arguments))
+    return await ask(parsed, ClientSettings.from_arguments(parsed, PREFIX), out)
 
 
 async def until(out: Pipe, text: str) -> None:
@@ -87,10 +93,11 @@ async def test_ls_prints_a_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
         await client.submit("nightly", job())
         out = Terminal()
         await run(out, "ls", "--endpoint", server.address)
-    assert out.getvalue().splitlines() == [
-        "JOB      NAME  STATE  COMMITTED  STAGES",
-        "nightly  join  READY  0/2        1 waiting, 1 ready",
-    ]
+    headings, _, row = out.getvalue().splitlines()
+    assert headings.split() == ["JOB", "NAME", "STATE", "COMMITTED", "STAGES"]
+    assert row.split() == ["nightly", "join", "READY", "0/2", "1", "waiting,", "1", "ready"]
+    assert headings.index("STAGES") == row.index("1 waiting")
+    assert "\x1b" not in out.getvalue()
 
 
 async def test_ls_prints_json_for_programs() -> None:
@@ -119,8 +126,10 @@ async def test_watch_prints_each_change_into_a_pipe_and_ends_with_the_job() -> N
     assert any(line[0] == "stage-1" and line[2] == "FINISHED" and line[5:7] == ["1095", "20480"] for line in lines)
 
 
-async def test_watch_redraws_its_table_on_a_terminal() -> None:
+async def test_watch_redraws_its_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each table is written over the one before, with the states in colour."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
     async with asyncio.timeout(DEADLINE), running_stage_scheduler() as (server, client):
         await client.submit("job", job())
         out = Terminal()
@@ -129,19 +138,19 @@ async def test_watch_redraws_its_table_on_a_terminal() -> None:
         await finish(client)
         assert await watching == 0
     text = out.getvalue()
-    assert "\x1b[4F\x1b[J" in text
+    assert "\x1b[1A\x1b[2K" in text
     assert "\x1b[32mFINISHED" in text
     assert "job: SUCCEEDED, 2/2 committed" in text
 
 
-async def test_watch_of_a_job_that_fails_ends_with_code_3() -> None:
+async def test_watch_of_a_job_that_fails_ends_with_code_1() -> None:
     """Scripts can tell it from a service that cannot be asked; the words of the failure are shown."""
     async with asyncio.timeout(DEADLINE), running_stage_scheduler() as (server, client):
         await client.submit("job", job(), max_attempts=1)
         await client.report("job", StageStarted(stage_id="stage-1"))
         await client.report("job", StageFailed(stage_id="stage-1", error="no\tspace\x1b[2J left"))
         out = Pipe()
-        assert await run(out, "watch", "job", "--endpoint", server.address) == 3
+        assert await run(out, "watch", "job", "--endpoint", server.address) == 1
     assert "no space [2J left" in out.getvalue()
     assert "\x1b" not in out.getvalue()
 
@@ -167,6 +176,43 @@ async def test_watch_finds_a_service_that_comes_back(tmp_path: Path) -> None:
     assert out.getvalue().count("stage-1\tdaily\tREADY") == 1
 
 
+class Restarted:
+    """A service that is killed and started anew, without its jobs; a driver submits its own again after some looks."""
+
+    def __init__(self, looks: int) -> None:
+        self._local = LocalStageScheduler()
+        self._looks = looks
+        self._is_new = True
+
+    async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        if self._is_new:
+            self._is_new = False
+            yield await self._local.submit(job_id, job())
+            raise RemoteSchedulerError("UNAVAILABLE", "it is killed")
+        self._looks -= 1
+        if self._looks >= 0:
+            raise UnknownJobError(job_id)
+        for number in (1, 2):
+            yield await self._local.report(job_id, StageReused(stage_id=f"stage-{number}"))
+
+
+async def test_watch_waits_for_a_driver_that_submits_its_job_again() -> None:
+    """To a service that came back without its memory; for as long as it waits for the service itself."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    async def watched(service: Any, patience: float) -> int:
+        with _Printer(Screen(Pipe(), as_json=False)) as printer:
+            return await _watch(service, "job", printer, patience=patience, sleep=sleep)
+
+    assert await watched(Restarted(looks=4), 30.0) == 0
+    assert len(slept) == 5
+    with pytest.raises(UnknownJobError):
+        await watched(Restarted(looks=9), 2.0)
+
+
 async def test_what_is_not_there_is_told_at_once() -> None:
     """A job that nobody submitted, a service that nobody started."""
     async with running_stage_scheduler(settings=ServerSettings()) as (server, _):
@@ -181,8 +227,8 @@ async def test_what_is_not_there_is_told_at_once() -> None:
     ("arguments", "word"),
     [
         (["ls"], "--endpoint"),
-        (["watch", "job", "--endpoint", "127.0.0.1:1", "--token-file", "/no/such/file"], "token_file"),
-        (["ls", "--endpoint", "127.0.0.1:1", "--certificate-file", "a.pem"], "private_key_file"),
+        (["watch", "job", "--endpoint", "127.0.0.1:1", "--token-file", "/no/such/file"], "--token-file"),
+        (["ls", "--endpoint", "127.0.0.1:1", "--certificate-file", "a.pem"], "--private-key-file"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(
@@ -194,10 +240,12 @@ def test_wrong_settings_are_refused_by_name(
     assert word in capsys.readouterr().err
 
 
-def test_a_service_that_cannot_be_asked_is_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_service_that_cannot_be_asked_is_code_3(capsys: pytest.CaptureFixture[str]) -> None:
     """And one line that says why."""
     with socket.socket() as taken:
         # Bound, but nobody listens.
         taken.bind(("127.0.0.1", 0))
-        assert main(["ls", "--endpoint", f"127.0.0.1:{taken.getsockname()[1]}"]) == 1
-    assert "UNAVAILABLE" in capsys.readouterr().err
+        assert main(["ls", "--endpoint", f"127.0.0.1:{taken.getsockname()[1]}"]) == 3
+    said = capsys.readouterr().err
+    assert "nobody listens" in said
+    assert "penstock-stages serve" in said

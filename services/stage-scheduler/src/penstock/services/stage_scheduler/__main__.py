@@ -14,105 +14,128 @@ from penstock.operator_attributes.errors import (
     InvalidDocumentError,
     InvalidOptionError,
     JobStoreError,
+    SchedulerClosedError,
     SchedulingError,
 )
-from penstock.rpc import RpcOptionError, ServerSettings, run_service
+from penstock.rpc import (
+    ClientSettings,
+    RpcOptionError,
+    ServerSettings,
+    explain_failure,
+    failed_call,
+    run_service,
+)
 from penstock.rpc.telemetry import set_up_tracing
-from penstock.services.stage_scheduler._ask import add_commands, ask
-from penstock.services.stage_scheduler._client import add_client_arguments
+from penstock.services.stage_scheduler._ask import PREFIX, add_commands, ask
 from penstock.services.stage_scheduler._explain import FORMATS, explain_file
 from penstock.services.stage_scheduler._serve import stage_scheduler_server
+from penstock.terminal import ExitCode, Parser, run_command, told_by_flag, with_default
 
 NAME = "penstock-stages"
-_PREFIX = "PENSTOCK_STAGES"
+_GONE = ("UNAVAILABLE", "DEADLINE_EXCEEDED")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     """Run a command. Returns the exit code.
 
-    1 if a job cannot be compiled, or a service cannot be asked; 2 for wrong usage or settings; 3 if a job that was
-    watched has failed.
+    1 if a job cannot be compiled or is not known, or one that was watched has failed; 2 for wrong usage or settings; 3
+    if the service is not there.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = _parser(prog).parse_args(argv)
     if arguments.command == "explain":
-        return _explain(arguments)
+        return run_command(lambda: _explain(arguments, prog))
     if arguments.command == "serve":
-        return _serve(arguments)
-    return _ask(arguments)
+        return _serve(arguments, prog)
+    return run_command(lambda: _ask(arguments, prog))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=NAME, description="Plans and progress of staged jobs.")
+def stages_command(argv: Sequence[str]) -> int:
+    """List, watch and explain staged jobs (`penstock stages`); `ls` when no command is named."""
+    return main(with_default(argv, "ls", ("ls", "watch", "explain", "serve")), prog="penstock stages")
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = Parser(prog=prog, description="Plans and progress of staged jobs.")
     commands = parser.add_subparsers(dest="command", required=True)
     serve = commands.add_parser("serve", help="serve the stage scheduler over gRPC")
-    ServerSettings.add_arguments(serve, _PREFIX)
+    ServerSettings.add_arguments(serve, PREFIX)
     serve.add_argument(
         "--max-jobs",
         type=int,
-        default=os.environ.get(f"{_PREFIX}_MAX_JOBS", "1000"),
-        help=f"jobs that are remembered; ended ones are forgotten first [{_PREFIX}_MAX_JOBS]",
+        default=os.environ.get(f"{PREFIX}_MAX_JOBS", "1000"),
+        help=f"jobs that are remembered; ended ones are forgotten first [{PREFIX}_MAX_JOBS]",
     )
     serve.add_argument(
         "--store",
-        default=os.environ.get(f"{_PREFIX}_STORE"),
+        default=os.environ.get(f"{PREFIX}_STORE"),
         metavar="FILE",
-        help=f"SQLite file that keeps jobs and claims; without it they end with the process [{_PREFIX}_STORE]",
+        help=f"SQLite file that keeps jobs and claims; without it they end with the process [{PREFIX}_STORE]",
     )
     add_commands(commands)
     explain = commands.add_parser("explain", help="print the stages of a job graph, or of a job as it stands")
     explain.add_argument("file", nargs="?", help="file that holds the graph as JSON; - for standard input")
     explain.add_argument("--job", metavar="JOB", help="instead of a file: id of a job of a service")
     explain.add_argument("--format", choices=FORMATS, default="text", help="default: text")
-    add_client_arguments(explain)
+    ClientSettings.add_arguments(explain, PREFIX)
     return parser
 
 
-def _serve(arguments: argparse.Namespace) -> int:
+def _serve(arguments: argparse.Namespace, prog: str) -> int:
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
-        settings = ServerSettings.from_arguments(arguments, _PREFIX)
+        settings = ServerSettings.from_arguments(arguments, PREFIX)
         tracing = set_up_tracing(NAME)
     except RpcOptionError as error:
-        return _refuse(error, 2)
+        return _refuse(told_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     try:
         store = Path(arguments.store) if arguments.store else None
         make = partial(stage_scheduler_server, settings, max_jobs=arguments.max_jobs, store=store)
         return run_service(make, name=NAME)
     except (InvalidOptionError, JobStoreError) as error:
-        return _refuse(error, 2)
+        return _refuse(error, ExitCode.USAGE, prog)
     finally:
         if tracing is not None:
             tracing.shutdown()
 
 
-def _explain(arguments: argparse.Namespace) -> int:
+def _explain(arguments: argparse.Namespace, prog: str) -> int:
     if (arguments.file is None) == (arguments.job is None):
-        return _refuse(RpcOptionError("explain", "takes either a file or --job JOB"), 2)
+        return _refuse("give either a file or --job JOB", ExitCode.USAGE, prog)
     if arguments.job is not None:
-        return _ask(arguments)
+        return _ask(arguments, prog)
     try:
         sys.stdout.write(explain_file(arguments.file, arguments.format))
-    except (OSError, UnicodeDecodeError, InvalidDocumentError) as error:
-        return _refuse(error, 2)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        cure = "name a file that holds a job graph as JSON, or - for standard input"
+        return _refuse(f"{arguments.file!r} cannot be read ({error.strerror}): {cure}", ExitCode.USAGE, prog)
+    except (UnicodeDecodeError, InvalidDocumentError) as error:
+        cure = "`Pipeline.graph().to_json()` gives one"
+        return _refuse(f"{arguments.file!r} holds no job graph ({error}): {cure}", ExitCode.USAGE, prog)
     except (CompileError, InvalidOptionError) as error:
-        return _refuse(error, 1)
-    return 0
+        return _refuse(error, ExitCode.FAILED, prog)
+    return ExitCode.OK
 
 
-def _ask(arguments: argparse.Namespace) -> int:
+def _ask(arguments: argparse.Namespace, prog: str) -> int:
     try:
-        return asyncio.run(ask(arguments, sys.stdout))
+        settings = ClientSettings.from_arguments(arguments, PREFIX)
+        return asyncio.run(ask(arguments, settings, sys.stdout))
     except RpcOptionError as error:
-        return _refuse(error, 2)
+        return _refuse(told_by_flag(error, arguments, PREFIX), ExitCode.USAGE, prog)
     except SchedulingError as error:
-        return _refuse(error, 1)
-    except KeyboardInterrupt:
-        # As a shell tells the end by a signal.
-        return 130
+        call = failed_call(error)
+        told = explain_failure(call, settings, prefix=PREFIX, command=f"{NAME} serve") if call is not None else None
+        if told is not None:
+            text, gone = told
+            return _refuse(text, ExitCode.UNREACHABLE if gone else ExitCode.FAILED, prog)
+        gone = isinstance(error, SchedulerClosedError) or getattr(error, "code", "") in _GONE
+        return _refuse(error, ExitCode.UNREACHABLE if gone else ExitCode.FAILED, prog)
 
 
-def _refuse(error: Exception, code: int) -> int:
-    sys.stderr.write(f"{NAME}: {error}\n")
+def _refuse(error: Exception | str, code: int, prog: str) -> int:
+    sys.stderr.write(f"{prog}: {error}\n")
     return code
 
 

@@ -2,25 +2,21 @@
 
 import argparse
 import asyncio
-import os
-import shutil
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import TextIO
+from typing import Self, TextIO
+
+from rich.console import RenderableType
+from rich.live import Live
 
 from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StageProgress
-from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError
-from penstock.services.stage_scheduler._client import add_client_arguments, client_from_arguments
+from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError, UnknownJobError
+from penstock.rpc import ClientSettings
 from penstock.services.stage_scheduler._explain import render
-from penstock.services.stage_scheduler._show import (
-    change_line,
-    job_json,
-    job_lines,
-    jobs_table,
-    stages_table,
-)
+from penstock.services.stage_scheduler._show import change_row, job_document, jobs_table, stages_table
+from penstock.terminal import ExitCode, Form, Row, Screen, add_json_argument, positive_seconds
 
-FAILED_CODE = 3
+PREFIX = "PENSTOCK_STAGES"
 _PAUSE_SECONDS = 0.5
 
 Sleep = Callable[[float], Awaitable[None]]
@@ -33,44 +29,35 @@ def add_commands(commands: "argparse._SubParsersAction[argparse.ArgumentParser]"
     watching.add_argument("job", help="id of the job")
     watching.add_argument(
         "--patience",
-        type=float,
+        type=positive_seconds,
         default=30.0,
         metavar="SECONDS",
         help="how long to look for a service that went away; default: 30",
     )
     for command in (listing, watching):
-        command.add_argument("--json", action="store_true", help="one JSON object a line, with all fields")
-        add_client_arguments(command)
+        add_json_argument(command)
+        ClientSettings.add_arguments(command, PREFIX)
 
 
-async def ask(arguments: argparse.Namespace, out: TextIO, *, sleep: Sleep = asyncio.sleep) -> int:
-    """Run a command. Returns the exit code: of `watch` 3 when the job ended with a stage that is not committed.
+async def ask(
+    arguments: argparse.Namespace, settings: ClientSettings, out: TextIO, *, sleep: Sleep = asyncio.sleep
+) -> int:
+    """Run a command. Returns the exit code: of `watch` 1 when the job ended with a stage that is not committed.
 
     Raises:
-        RpcOptionError: For wrong settings.
+        RpcOptionError: A token would cross the network in plain text.
         SchedulingError: The service cannot be asked, or knows no such job.
     """
-    endpoint, security = client_from_arguments(arguments)
-    async with RemoteStageScheduler(endpoint, security) as scheduler:
+    async with RemoteStageScheduler(settings.endpoint, settings.security) as scheduler:
         if arguments.command == "ls":
-            return await _list(scheduler, out, as_json=arguments.json)
+            Screen(out, as_json=arguments.json).show(jobs_table(await scheduler.list_jobs()))
+            return ExitCode.OK
         if arguments.command == "explain":
             job = await scheduler.get_job(arguments.job)
             out.write(render(await scheduler.get_plan(arguments.job), arguments.format, job))
-            return 0
-        printer = _Printer(out, as_json=arguments.json)
-        return await _watch(scheduler, arguments.job, printer, patience=arguments.patience, sleep=sleep)
-
-
-async def _list(scheduler: RemoteStageScheduler, out: TextIO, *, as_json: bool) -> int:
-    jobs = await scheduler.list_jobs()
-    if as_json:
-        out.write("".join(map(job_json, jobs)))
-    elif out.isatty():
-        out.write(jobs_table(jobs, colour=_colour()))
-    else:
-        out.write(job_lines(jobs))
-    return 0
+            return ExitCode.OK
+        with _Printer(Screen(out, as_json=arguments.json)) as printer:
+            return await _watch(scheduler, arguments.job, printer, patience=arguments.patience, sleep=sleep)
 
 
 async def _watch(
@@ -84,10 +71,11 @@ async def _watch(
                     left = patience
                     printer.show(job)
                     if job.ended:
-                        return 0 if job.succeeded else FAILED_CODE
-        except (SchedulerClosedError, RemoteSchedulerError) as error:
-            # A service that keeps its jobs comes back with them. One that was never there is told at once.
-            gone = isinstance(error, SchedulerClosedError) or error.code == "UNAVAILABLE"
+                        return ExitCode.OK if job.succeeded else ExitCode.FAILED
+        except (SchedulerClosedError, UnknownJobError, RemoteSchedulerError) as error:
+            # A service that keeps its jobs comes back with them; else the driver submits its own again. What was never
+            # there is told at once.
+            gone = not isinstance(error, RemoteSchedulerError) or error.code == "UNAVAILABLE"
             if not gone or left <= 0:
                 raise
             left -= _PAUSE_SECONDS
@@ -97,42 +85,43 @@ async def _watch(
 class _Printer:
     """Shows a job again and again: in place on a terminal, elsewhere what changed."""
 
-    def __init__(self, out: TextIO, *, as_json: bool) -> None:
-        self._out = out
-        self._as_json = as_json
+    def __init__(self, screen: Screen) -> None:
+        self._screen = screen
         self._shown: dict[str, tuple[object, ...]] = {}
         self._version = -1
-        self._lines = 0
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
 
     def show(self, job: JobStatus) -> None:
         if job.version == self._version:
             return
         self._version = job.version
-        if self._as_json:
-            self._out.write(job_json(job))
-        elif self._out.isatty():
-            self._redraw(stages_table(job, colour=_colour()))
+        screen = self._screen
+        if screen.form is Form.TERMINAL:
+            self._redraw(screen.render(stages_table(job)))
+        elif screen.form is Form.JSON:
+            screen.show_row(Row([], job_document(job)))
         else:
             for stage in job.stages:
                 if self._shown.get(stage.stage_id) != _essence(stage.progress):
                     self._shown[stage.stage_id] = _essence(stage.progress)
-                    self._out.write(change_line(stage))
-        self._out.flush()
+                    screen.show_row(change_row(stage))
+        screen.flush()
 
-    def _redraw(self, text: str) -> None:
-        # Up to where the last one began, and clear what is below. One that did not fit has scrolled away: it stays.
-        rows = shutil.get_terminal_size().lines
-        if 0 < self._lines < rows:
-            self._out.write(f"\x1b[{self._lines}F\x1b[J")
-        self._out.write(text)
-        self._lines = text.count("\n")
+    def _redraw(self, drawn: RenderableType) -> None:
+        if self._live is None:
+            self._live = Live(drawn, console=self._screen.console, auto_refresh=False)
+            self._live.start(refresh=True)
+        else:
+            self._live.update(drawn, refresh=True)
 
 
 def _essence(progress: StageProgress) -> tuple[object, ...]:
     """What makes a change: not that time goes on."""
     return progress.state, progress.attempts, progress.error, progress.rows, progress.size_bytes
-
-
-def _colour() -> bool:
-    # https://no-color.org
-    return not os.environ.get("NO_COLOR")

@@ -26,7 +26,8 @@ def render(plan: StagePlan, form: str, job: JobStatus | None = None) -> str:
     What staging saves is told as soon as all batch stages have been measured.
     """
     progress = {stage.stage_id: stage.progress for stage in job.stages} if job is not None else {}
-    measured = bool(progress) and all(progress[stage.id].state.committed for stage in plan.stages if stage.bounded)
+    committed = {stage_id for stage_id, one in progress.items() if one.state.committed}
+    measured = bool(progress) and committed.issuperset(stage.id for stage in plan.stages if stage.bounded)
     saved = estimate(plan, measures_of(progress)) if measured else None
     match form:
         case "mermaid":

@@ -1,63 +1,81 @@
-"""Jobs as tables for a terminal, as plain lines for a pipe, and as JSON lines for programs."""
+"""Jobs and stages as rows."""
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 
 from penstock.operator_attributes import JobStatus, StageState, StageStatus
+from penstock.terminal import Cell, Column, Row, Table, age, size
 
-_COLOURS = {
-    StageState.RUNNING: "36",
-    StageState.FINISHED: "32",
-    StageState.REUSED: "32",
-    StageState.FAILED: "31",
-    StageState.SKIPPED: "33",
-    StageState.INTERRUPTED: "35",
+_STYLES = {
+    StageState.RUNNING: "cyan",
+    StageState.FINISHED: "green",
+    StageState.REUSED: "green",
+    StageState.FAILED: "red",
+    StageState.SKIPPED: "yellow",
+    StageState.INTERRUPTED: "magenta",
 }
+_JOB_STYLES = {"SUCCEEDED": "green", **{state.value.upper(): style for state, style in _STYLES.items()}}
+_JOB_COLUMNS = (Column("JOB"), Column("NAME"), Column("STATE"), Column("COMMITTED"), Column("STAGES"))
+_STAGE_COLUMNS = (
+    *map(Column, ("STAGE", "NAME", "RUNS AS", "STATE")),
+    *(Column(heading, justify="right") for heading in ("ATTEMPTS", "TIME", "ROWS", "SIZE")),
+    *map(Column, ("AFTER", "ERROR")),
+)
 
 
-def jobs_table(jobs: Iterable[JobStatus], *, colour: bool = False) -> str:
-    """One line per job under a line of headings, columns aligned."""
-    rows = [(job.job_id, job.name, job_state(job), _done(job), _counts(job)) for job in jobs]
-    return _table(("JOB", "NAME", "STATE", "COMMITTED", "STAGES"), rows, colour=colour)
+def jobs_table(jobs: Iterable[JobStatus]) -> Table:
+    """One row per job; in a pipe: id, name, state, committed stages, number of stages."""
+    return Table(columns=_JOB_COLUMNS, rows=[*map(_job_row, jobs)], empty="no jobs")
 
 
-def job_lines(jobs: Iterable[JobStatus]) -> str:
-    """One line per job: id, name, state, committed stages and number of stages, separated by tabs."""
-    return "".join(
-        "\t".join((_plain(job.job_id), _plain(job.name), job_state(job), *_done(job).split("/"))) + "\n" for job in jobs
-    )
+def stages_table(job: JobStatus) -> Table:
+    """A job with one row per stage."""
+    title = f"{job.job_id}: {job_state(job)}, {_done(job)} committed"
+    return Table(columns=_STAGE_COLUMNS, rows=[*map(_stage_row, job.stages)], title=title)
 
 
-def stages_table(job: JobStatus, *, colour: bool = False) -> str:
-    """A job with one line per stage."""
-    rows = [
-        (
-            stage.stage_id,
-            stage.name,
-            "batch" if stage.bounded else "stream",
-            stage.progress.state.value.upper(),
-            *_figures(stage),
-            ", ".join(stage.blocking_inputs) or "-",
-            stage.progress.error or "-",
-        )
-        for stage in job.stages
-    ]
-    headings = ("STAGE", "NAME", "RUNS AS", "STATE", "ATTEMPTS", "SECONDS", "ROWS", "BYTES", "AFTER", "ERROR")
-    return f"{_plain(job.job_id)}: {job_state(job)}, {_done(job)} committed\n" + _table(headings, rows, colour=colour)
-
-
-def change_line(stage: StageStatus) -> str:
-    """What a stage is now: id, name, state, attempts, seconds, rows, bytes and error, separated by tabs."""
+def change_row(stage: StageStatus) -> Row:
+    """What a stage is now: id, name, state, attempts, seconds, rows, bytes and error."""
     progress = stage.progress
-    cells = (stage.stage_id, stage.name, progress.state.value.upper(), *_figures(stage), progress.error or "-")
-    return "\t".join(map(_plain, cells)) + "\n"
+    return Row([stage.stage_id, stage.name, progress.state.value.upper(), *_figures(stage), progress.error or "-"])
 
 
-def job_json(job: JobStatus) -> str:
-    """A job on one line, with all fields."""
-    return json.dumps({**asdict(job), "state": job_state(job)}) + "\n"
+def job_document(job: JobStatus) -> dict[str, object]:
+    """A job with all fields."""
+    return {**asdict(job), "state": job_state(job)}
+
+
+def _job_row(job: JobStatus) -> Row:
+    state = job_state(job)
+    committed = sum(stage.progress.state.committed for stage in job.stages)
+    share = committed / len(job.stages) if job.stages else 0.0
+    cells: list[Cell | str] = [
+        job.job_id,
+        job.name,
+        Cell(state, style=_JOB_STYLES.get(state, "")),
+        Cell(_done(job), raw=str(committed), share=share),
+        Cell(_counts(job), raw=str(len(job.stages))),
+    ]
+    return Row(cells, job_document(job))
+
+
+def _stage_row(stage: StageStatus) -> Row:
+    progress = stage.progress
+    attempts, seconds, rows, size_bytes = _figures(stage)
+    cells: list[Cell | str] = [
+        stage.stage_id,
+        stage.name,
+        "batch" if stage.bounded else "stream",
+        Cell(progress.state.value.upper(), style=_STYLES.get(progress.state, "")),
+        attempts,
+        seconds if not progress.attempts or progress.seconds < 60 else age(progress.seconds),
+        rows,
+        size_bytes if progress.size_bytes is None else size(progress.size_bytes),
+        ", ".join(stage.blocking_inputs) or "-",
+        Cell(progress.error or "-", style="red" if progress.error else "dim"),
+    ]
+    return Row(cells)
 
 
 def job_state(job: JobStatus) -> str:
@@ -88,31 +106,3 @@ def _done(job: JobStatus) -> str:
 def _counts(job: JobStatus) -> str:
     counts = Counter(stage.progress.state for stage in job.stages)
     return ", ".join(f"{counts[state]} {state.value}" for state in StageState if counts[state])
-
-
-def _plain(text: str) -> str:
-    """Text that can neither end a line or a cell, nor steer a terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]], *, colour: bool) -> str:
-    lines = [headings, *([_plain(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    text = []
-    for number, line in enumerate(lines):
-        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-        if colour:
-            cells = [_bold(cell) if number == 0 else _coloured(cell) for cell in cells]
-        text.append("  ".join(cells).rstrip() + "\n")
-    return "".join(text)
-
-
-def _bold(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m"
-
-
-def _coloured(cell: str) -> str:
-    for state, code in _COLOURS.items():
-        if cell.strip() == state.value.upper():
-            return f"\x1b[{code}m{cell}\x1b[0m"
-    return cell
