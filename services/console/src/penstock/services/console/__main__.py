@@ -1,0 +1,54 @@
+"""`penstock-console`: serve the console."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.aws import AwsError
+from penstock.rpc import PenstockRpcError, run_service
+from penstock.rpc.telemetry import set_up_tracing
+from penstock.services.console._serve import console_server
+from penstock.services.console._settings import ConsoleSettings
+from penstock.services.console.errors import ConsoleError
+from penstock.terminal import ExitCode, Parser, with_default
+
+NAME: Final = "penstock-console"
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
+    """Run a command. Returns the exit code: 2 for wrong settings."""
+    parser: argparse.ArgumentParser = Parser(
+        prog=prog,
+        description="A web page that shows what Penstock's services do.",
+        epilog="Each flag of serve has an environment variable behind it.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    ConsoleSettings.add_arguments(commands.add_parser("serve", help="serve the console over HTTP"))
+    arguments = parser.parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # Actions, and who asked for them, are always in the log.
+    logging.getLogger("penstock.services.console").setLevel(logging.INFO)
+    try:
+        settings = ConsoleSettings.from_arguments(arguments)
+        tracing = set_up_tracing(NAME)
+    except (PenstockRpcError, AwsError, ConsoleError) as error:
+        sys.stderr.write(f"{prog}: {error}\n")
+        return ExitCode.USAGE
+    try:
+        return run_service(lambda: console_server(settings), name=NAME)
+    finally:
+        if tracing is not None:
+            tracing.shutdown()
+
+
+def console_command(argv: Sequence[str]) -> int:
+    """Serve the console (`penstock console`)."""
+    return main(with_default(argv, "serve", ("serve",)), prog="penstock console")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

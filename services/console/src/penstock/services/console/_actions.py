@@ -1,0 +1,225 @@
+"""What changes something: logins, and with leave actions on leases and stages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from aiohttp import web
+
+from penstock.services.console._action_log import ActionLog
+from penstock.services.console._collector import ASKING_ERRORS, Collector
+from penstock.services.console._guard import WHO, Guard
+from penstock.services.console._hosts import where_to
+from penstock.services.console._logins import Attempts, Sessions
+from penstock.services.console._patience import Limits
+from penstock.services.console._resume import resumption
+from penstock.services.console._settings import ConsoleSettings
+from penstock.services.console._sources import RegistrySource, StagesSource
+from penstock.services.console._templates import Templates, url
+from penstock.services.console._values import Kind
+
+
+class Actions:
+    """Handlers of forms: a page that asks, and what is done when its form is sent."""
+
+    def __init__(
+        self,
+        settings: ConsoleSettings,
+        collector: Collector,
+        guard: Guard,
+        sessions: Sessions,
+        templates: Templates,
+        log: ActionLog,
+        limits: Limits,
+        *,
+        registry: RegistrySource | None,
+        stages: StagesSource | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._collector = collector
+        self._guard = guard
+        self._sessions = sessions
+        self._templates = templates
+        self._log = log
+        self._limits = limits
+        self._registry = registry
+        self._stages = stages
+        self._clock = clock
+        self._attempts = Attempts()
+
+    def add_to(self, app: web.Application) -> None:
+        """Add the routes."""
+        app.router.add_get("/login", self.login)
+        app.router.add_post("/login", self.log_in)
+        app.router.add_get("/logout", self.logout)
+        app.router.add_post("/logout", self.log_out)
+        app.router.add_get("/actions/release", self.ask_release)
+        app.router.add_post("/actions/release", self.release)
+        app.router.add_get("/actions/resume", self.ask_resume)
+        app.router.add_post("/actions/resume", self.resume)
+
+    async def login(self, request: web.Request) -> web.Response:
+        """The form of the token."""
+        return self._login_page(request.query.get("next", "/"))
+
+    async def log_in(self, request: web.Request) -> web.Response:
+        """Begin a session."""
+        form = await self._fields(request)
+        where = form.get("next", "/")
+        peer, now = request.remote or "", self._clock()
+        if not self._attempts.may_try(peer, now):
+            return self._login_page(where, "Too many attempts: wait a minute.", status=429)
+        token = form.get("token", "").strip()
+        if not self._guard.takes(token):
+            self._attempts.failed(peer, now)
+            self._log.add(request[WHO].words, "log in", "the token is wrong", succeeded=False, shown=False)
+            return self._login_page(where, "This is not the token.", status=403)
+        response = web.HTTPSeeOther(where_to(where))
+        self._guard.set_cookie(response, self._sessions.begin(now, token))
+        raise response
+
+    async def logout(self, request: web.Request) -> web.Response:
+        """Ask before the session ends."""
+        return self._question(request, "Log out?", "The browser forgets the session.", "Log out", "/", {})
+
+    async def log_out(self, request: web.Request) -> web.Response:
+        """End the session."""
+        await self._form(request)
+        session_id = request[WHO].session_id
+        if session_id is not None:
+            self._sessions.end(session_id)
+        response = web.HTTPSeeOther("/login" if self._guard.wants_token else "/")
+        self._guard.forget_cookie(response)
+        raise response
+
+    async def ask_release(self, request: web.Request) -> web.Response:
+        """Ask before a lease ends."""
+        self._need_leave(self._registry)
+        stream, consumer = request.query.get("stream", ""), request.query.get("consumer", "")
+        found = [
+            one
+            for one in self._collector.snapshot().consumers
+            if (one.stream_name, one.consumer_name) == (stream, consumer)
+        ]
+        if not found or found[0].lease is None:
+            raise web.HTTPNotFound(text="Nobody holds such a consumer.")
+        words = (
+            f"Job {found[0].lease.job_id} holds it. It learns of the end at its next heartbeat and stops reading; "
+            "a job that is alive fails. A registration that is the registry's own ends after its grace period. "
+            "Do this for a job that is gone and whose lease must not be waited for."
+        )
+        question = f"Release consumer {consumer} of stream {stream}?"
+        fields = {"stream": stream, "consumer": consumer}
+        return self._question(request, question, words, "Release the lease", "/consumers", fields)
+
+    async def release(self, request: web.Request) -> web.Response:
+        """End a lease."""
+        registry = self._need_leave(self._registry)
+        form = await self._form(request)
+        stream, consumer = form.get("stream", ""), form.get("consumer", "")
+        what = f"release consumer {consumer} of stream {stream}"
+        try:
+            lease = await registry.release(stream, consumer)
+        except ASKING_ERRORS as error:
+            self._log.add(request[WHO].words, what, f"failed: {error}", succeeded=False)
+        else:
+            outcome = "nobody held it" if lease is None else f"the lease of job {lease.job_id} is ended"
+            self._log.add(request[WHO].words, what, outcome, succeeded=True)
+        await self._collector.ask(Kind.REGISTRY)
+        raise web.HTTPSeeOther("/consumers")
+
+    async def ask_resume(self, request: web.Request) -> web.Response:
+        """Ask before a stage may be deployed again."""
+        self._need_leave(self._stages)
+        job_id, stage_id = request.query.get("job", ""), request.query.get("stage", "")
+        found = [
+            (job, stage)
+            for job in self._collector.snapshot().jobs
+            for stage in job.stages
+            if (job.job_id, stage.stage_id) == (job_id, stage_id)
+        ]
+        if not found:
+            raise web.HTTPNotFound(text="The stage scheduler knows no such stage.")
+        what = resumption(*found[0])
+        if what.how is None:
+            raise web.HTTPConflict(text=f"This stage cannot be resumed. {what.words}")
+        question = f"Resume stage {stage_id} of job {job_id}?"
+        fields = {"job": job_id, "stage": stage_id, "how": what.how.value}
+        return self._question(request, question, what.words, "Resume the stage", url("/job", id=job_id), fields)
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """Let a stage be deployed again."""
+        stages = self._need_leave(self._stages)
+        form = await self._form(request)
+        job_id, stage_id = form.get("job", ""), form.get("stage", "")
+        what = f"resume stage {stage_id} of job {job_id}"
+        try:
+            job = await stages.resume(job_id, stage_id, how=form.get("how"))
+            state = job.stage(stage_id).progress.state.value
+        except ASKING_ERRORS as error:
+            self._log.add(request[WHO].words, what, f"failed: {error}", succeeded=False)
+        else:
+            self._log.add(request[WHO].words, what, f"the stage is {state}", succeeded=True)
+        await self._collector.ask(Kind.STAGES)
+        raise web.HTTPSeeOther(url("/job", id=job_id))
+
+    def _need_leave(self, source: Any) -> Any:
+        if not self._settings.allow_actions:
+            raise web.HTTPForbidden(text="The console was started without --allow-actions: it changes nothing.")
+        if source is None:
+            raise web.HTTPNotFound(text="The console was given no endpoint of the service that would do this.")
+        return source
+
+    async def _form(self, request: web.Request) -> dict[str, str]:
+        """The fields, when they come from a form that this browser was shown."""
+        form = await self._fields(request)
+        who = request[WHO]
+        if not who.is_program:
+            session_id = who.session_id or ""
+            if not session_id or not self._sessions.is_form_token(session_id, form.get("form_token", "")):
+                raise web.HTTPForbidden(text="The form is too old, or not from this browser. Go back and try again.")
+        return form
+
+    def _question(
+        self, request: web.Request, question: str, words: str, button: str, back: str, fields: dict[str, str]
+    ) -> web.Response:
+        session_id = request[WHO].session_id
+        fresh = session_id is None
+        if session_id is None:
+            # Where no login is needed, a session ties the form to this browser.
+            session_id = self._sessions.begin(self._clock())
+        text = self._templates.render(
+            "question.html",
+            question=question,
+            words=words,
+            button=button,
+            back=back,
+            action=request.path,
+            fields={**fields, "form_token": self._sessions.form_token(session_id)},
+        )
+        response = web.Response(text=text, content_type="text/html")
+        if fresh:
+            self._guard.set_cookie(response, session_id)
+        return response
+
+    def _login_page(self, where: str, problem: str = "", *, status: int = 200) -> web.Response:
+        text = self._templates.render(
+            "login.html", where=where_to(where), problem=problem, needed=self._guard.wants_token
+        )
+        return web.Response(text=text, content_type="text/html", status=status)
+
+    async def _fields(self, request: web.Request) -> dict[str, str]:
+        """What a form says. All of it has to be there in time, however steadily it drips."""
+        try:
+            async with asyncio.timeout(self._limits.form):
+                sent = await request.post()
+        except TimeoutError:
+            raise web.HTTPRequestTimeout(text="The form took too long.") from None
+        except (LookupError, ValueError):
+            # Also of an encoding that nobody knows.
+            raise web.HTTPBadRequest(text="This is no form.") from None
+        return {key: value for key, value in sent.items() if isinstance(value, str)}

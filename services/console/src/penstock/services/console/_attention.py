@@ -1,0 +1,118 @@
+"""What somebody should look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.operator_attributes import StageState
+from penstock.registration import ConsumerState
+from penstock.services.console._values import State
+from penstock.services.console._view import TITLES
+from penstock.services.console._view_consumers import consumer_rows
+from penstock.services.console._view_sinks import sink_rows
+from penstock.services.console._view_streams import stream_rows
+from penstock.services.console._words import count_words, rate_words, seconds_words, usd_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.services.console._view import View
+
+
+@dataclass(frozen=True, kw_only=True)
+class Concern:
+    """Something to look at, where, and what to do."""
+
+    page: str
+    """Name of the route that shows it."""
+    query: dict[str, str]
+    what: str
+    cure: str
+
+
+def concerns(view: View) -> list[Concern]:
+    """What is wrong or costs money for nothing, the services first."""
+    return [*_services(view), *_streams(view), *_sinks(view), *_jobs(view), *_consumers(view)]
+
+
+def _services(view: View) -> Iterator[Concern]:
+    for answer in view.snapshot.answers:
+        if answer.state is State.DOWN:
+            yield Concern(
+                page="overview",
+                query={},
+                what=f"{TITLES[answer.kind]} {answer.endpoint} does not answer: {answer.reason}",
+                cure="Look whether it runs, and whether endpoint, TLS and token of the console fit.",
+            )
+
+
+def _streams(view: View) -> Iterator[Concern]:
+    for row in stream_rows(view):
+        if row.lag is not None and row.lag > view.settings.lag_alert_seconds:
+            yield Concern(
+                page="stream",
+                query={"name": row.name, "order": "lag"},
+                what=f"Stream {row.name} is read {seconds_words(row.lag)} late",
+                cure="Give the job more cores or larger batches; if one shard alone lags, its keys are skewed.",
+            )
+        if row.losses:
+            yield Concern(
+                page="stream",
+                query={"name": row.name},
+                what=f"Stream {row.name}: {count_words(row.losses)} positions were lost before they were read",
+                cure="The stream keeps records for a shorter time than the reader was away: lengthen its retention.",
+            )
+
+
+def _sinks(view: View) -> Iterator[Concern]:
+    for row in sink_rows(view):
+        name = f"Sink {row.sink.kind} {row.sink.destination}"
+        if row.throttled_per_second and row.throttled_per_second > (row.records_per_second or 0.0):
+            yield Concern(
+                page="sinks",
+                query={},
+                what=f"{name} throttles {rate_words(row.throttled_per_second)}, more than it takes",
+                cure="Add shards or capacity; look for keys that all go to one shard.",
+            )
+        lost = row.sink.given_up + row.sink.dead_lettered
+        if lost:
+            failure = f"; the latest: {row.sink.last_failure}" if row.sink.last_failure else ""
+            yield Concern(
+                page="sinks",
+                query={},
+                what=f"{name}: {count_words(lost)} entries were given up{failure}",
+                cure="Look into the dead letters, or the durable gateway's rejected.jsonl.",
+            )
+
+
+def _jobs(view: View) -> Iterator[Concern]:
+    for job in view.snapshot.jobs:
+        for stage in job.stages:
+            if stage.progress.state is StageState.FAILED:
+                yield Concern(
+                    page="job",
+                    query={"id": job.job_id},
+                    what=f"Job {job.job_id}: stage {stage.name} failed: {stage.progress.error or 'no words'}",
+                    cure="Mend the cause and start the driver again: committed stages are not done again.",
+                )
+
+
+def _consumers(view: View) -> Iterator[Concern]:
+    for row in consumer_rows(view):
+        name = f"Consumer {row.consumer.consumer_name} of stream {row.consumer.stream_name}"
+        if row.is_idle:
+            cost = "" if row.cost_per_hour is None else f" and costs {usd_words(row.cost_per_hour)} an hour"
+            yield Concern(
+                page="consumers",
+                query={},
+                what=f"{name} is held by nobody{cost}",
+                cure="The registry ends its own after the grace period; adopt or deregister others.",
+            )
+        elif row.consumer.lease and row.consumer.state in (ConsumerState.ABSENT, ConsumerState.DELETING):
+            yield Concern(
+                page="consumers",
+                query={},
+                what=f"{name} is {row.state}, though a job holds it",
+                cure="Somebody deregistered it: start the job again, which registers it.",
+            )

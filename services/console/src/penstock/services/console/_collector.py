@@ -1,0 +1,165 @@
+"""Asks all services again and again, and remembers what they said."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+
+from penstock.aws import AwsError
+from penstock.efo_consumer import EfoConsumerError
+from penstock.operator_attributes.errors import OperatorAttributesError
+from penstock.registration.errors import RegistrationError
+from penstock.rpc import PenstockRpcError
+from penstock.services.console._history import History
+from penstock.services.console._series import Rates, lags
+from penstock.services.console._sources import AnySource
+from penstock.services.console._values import Answer, Kind, Snapshot, State
+from penstock.services.console.errors import ConsoleError
+
+_ANSWER_SECONDS = 5.0
+_log = logging.getLogger(__name__)
+ASKING_ERRORS = (
+    AwsError,
+    ConsoleError,
+    EfoConsumerError,
+    OperatorAttributesError,
+    PenstockRpcError,
+    RegistrationError,
+    grpc.RpcError,
+    OSError,
+    TimeoutError,
+)
+"""What clients of services raise when a service cannot be asked."""
+
+
+@dataclass
+class _Asked:
+    source: AnySource
+    seconds: float
+    answer: Answer[Any]
+    turn: asyncio.Lock
+
+
+class Collector:
+    """Between enter and exit, each source is asked at its own pace, so that one that is down delays no other.
+
+    Args:
+        sources: each with the seconds between two questions to it.
+        history: gets lags, rates and limits.
+        clock: monotonic seconds.
+        sleep: waits for seconds.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[tuple[AnySource, float]],
+        history: History,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._clock = clock
+        self._sleep = sleep
+        self._history = history
+        self._rates = Rates()
+        self._asked = [
+            _Asked(source, seconds, Answer(kind=source.kind, endpoint=source.address), asyncio.Lock())
+            for source, seconds in sources
+        ]
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._tasks = [asyncio.create_task(self._ask_again(one), name=f"ask {one.answer.name}") for one in self._asked]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(one.source.close() for one in self._asked), return_exceptions=True)
+
+    def now(self) -> float:
+        """Monotonic seconds, as in `Answer.answered_at`."""
+        return self._clock()
+
+    def snapshot(self) -> Snapshot:
+        """What all said last."""
+        by_kind: dict[Kind, list[Answer[Any]]] = {kind: [] for kind in Kind}
+        for one in self._asked:
+            by_kind[one.answer.kind].append(one.answer)
+        return Snapshot(
+            registry=next(iter(by_kind[Kind.REGISTRY]), None),
+            readers=tuple(by_kind[Kind.READER]),
+            sinks=tuple(by_kind[Kind.SINK]),
+            stages=next(iter(by_kind[Kind.STAGES]), None),
+            kinesis=next(iter(by_kind[Kind.KINESIS]), None),
+            rates=dict(self._rates.per_second),
+        )
+
+    async def ask(self, kind: Kind) -> None:
+        """Ask the sources of a kind now, such as after an action."""
+        await asyncio.gather(*(self._ask(one) for one in self._asked if one.source.kind is kind))
+
+    async def _ask_again(self, one: _Asked) -> None:
+        while True:
+            await self._ask(one)
+            # A listing of shards waits for the services to name streams.
+            empty = one.source.kind is Kind.KINESIS and not one.answer.value
+            await self._sleep(min(one.seconds, 2.0) if empty else one.seconds)
+
+    async def _ask(self, one: _Asked) -> None:
+        async with one.turn:
+            # A listing asks for many streams, a few at once: it has until it is due again.
+            patience = one.seconds if one.source.kind is Kind.KINESIS else _ANSWER_SECONDS
+            try:
+                async with asyncio.timeout(patience):
+                    value = await one.source.fetch()
+            except ASKING_ERRORS as error:
+                await self._fail(one, _words(error, patience))
+            except Exception:
+                # A bug, or an answer that nobody foresaw: the other pages go on, and the log says what it was.
+                _log.exception("asking %s failed", one.answer.name)
+                await self._fail(one, "the answer could not be understood; the console's log says more")
+            else:
+                now = self._clock()
+                one.answer = replace(one.answer, state=State.UP, reason="", value=value, answered_at=now)
+                self._remember(one.answer, now)
+
+    async def _fail(self, one: _Asked, reason: str) -> None:
+        if one.answer.state is not State.DOWN:
+            _log.warning("%s does not answer: %s", one.answer.name, reason)
+        one.answer = replace(one.answer, state=State.DOWN, reason=reason)
+        for begin in ("lag", "stream-lag", "sink"):
+            self._history.gap(begin, one.answer.endpoint)
+        # The next question opens a channel of its own: files of tokens and certificates are read anew.
+        try:
+            await one.source.close()
+        except Exception:
+            # It is asked again all the same, by another one.
+            _log.exception("the connection to %s cannot be closed", one.answer.name)
+
+    def _remember(self, answer: Answer[Any], now: float) -> None:
+        if answer.kind is Kind.READER:
+            self._history.add(lags(answer))
+        elif answer.kind is Kind.SINK:
+            self._history.add(self._rates.take(answer, now))
+
+
+def _words(error: BaseException, patience: float) -> str:
+    if "Connection refused" in str(error):
+        # gRPC says it in three sentences, with the address in each.
+        return "nothing listens there (connection refused)"
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"{error.code().name}: {error.details()}"
+    if isinstance(error, TimeoutError):
+        return f"no answer in {patience:g} s"
+    return str(error) or type(error).__name__

@@ -1,0 +1,118 @@
+"""A browser's connection, whose patience with the browser ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from penstock.services.console._patience import Limits, Patience
+
+_LINGER_SECONDS = 3.0
+"""For what a browser still sends after it was refused, so that it gets to read the refusal."""
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Connection(web.RequestHandler):
+    """Speaks HTTP; ended by its `Listener` when it keeps the console waiting.
+
+    Args:
+        server: of the application.
+        limits: how long it may take over what.
+        headers: of answers that no handler makes.
+        on_end: called once, when it is gone.
+    """
+
+    def __init__(
+        self,
+        server: web.Server,
+        limits: Limits,
+        headers: dict[str, str],
+        on_end: Callable[[Connection], None],
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        # Its own limit on idle connections closes those that said nothing at all in good form, before ours does.
+        super().__init__(
+            server,
+            loop=loop,
+            keepalive_timeout=limits.head * 0.9,
+            lingering_time=_LINGER_SECONDS,
+            access_log=None,  # type: ignore[arg-type]  # None is for no log
+        )
+        self._limits = limits
+        self._headers = headers
+        self._on_end = on_end
+        self._patience: Patience | None = None
+        self._wire: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """It is open, and has shaken hands."""
+        assert isinstance(transport, asyncio.Transport)
+        self._wire = transport
+        self._patience = Patience(self._limits, self._loop.time())
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """It is gone."""
+        super().connection_lost(exc)
+        self._wire = None
+        self._on_end(self)
+
+    def pause_writing(self) -> None:
+        """The browser does not read as fast as the console writes."""
+        super().pause_writing()
+        if self._patience is not None:
+            self._patience.stuck(self._loop.time())
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        if self._patience is not None:
+            self._patience.freed(self._loop.time())
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """Answer what is no HTTP. Neither the log nor the answer repeats it: it may hold a token."""
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer had begun")
+        words = "This is no request that the console understands.\n" if status < 500 else "It did not work.\n"
+        response = web.Response(status=status, text=words, headers=self._headers)
+        response.force_close()
+        return response
+
+    def asked(self) -> None:
+        """A handler has begun."""
+        if self._patience is not None:
+            self._patience.asked()
+
+    def answered(self) -> None:
+        """It has ended."""
+        if self._patience is not None:
+            self._patience.answered(self._loop.time())
+
+    def end_if_over(self, now: float) -> bool:
+        """End it without a word when its time is over; whether that was so."""
+        if self._wire is None or self._patience is None or not self._patience.is_over(now):
+            return False
+        # Not `close`, which would wait for a browser that does not read.
+        self._wire.abort()
+        return True
+
+
+@web.middleware
+async def time_is_taken(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Tell the connection when its request is under way; the outermost middleware."""
+    connection = request.protocol
+    if not isinstance(connection, Connection):
+        return await handler(request)
+    connection.asked()
+    try:
+        return await handler(request)
+    finally:
+        connection.answered()

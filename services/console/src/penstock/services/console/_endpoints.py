@@ -1,0 +1,143 @@
+"""Which services the console asks, and how it proves itself to them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+from penstock.rpc import ClientSecurity
+from penstock.services.console._values import Kind
+from penstock.services.console.errors import ConsoleOptionError
+
+PREFIX: Final = "PENSTOCK_CONSOLE"
+SERVICES: Final = (Kind.REGISTRY, Kind.READER, Kind.SINK, Kind.STAGES)
+_SEVERAL: Final = (Kind.READER, Kind.SINK)
+_FILES: Final = {
+    "services_ca_file": "PEM file: authority that signed the services' certificates; turns TLS on",
+    "services_certificate_file": "PEM file: own certificate, for mutual TLS",
+    "services_private_key_file": "PEM file: key of that certificate",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endpoint:
+    """A service to ask."""
+
+    kind: Kind
+    address: str
+    """`host:port`."""
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    private_key_file: Path | None = None
+    tls: bool = False
+    token_file: Path | None = None
+    token_variable: str | None = None
+    """Variable of the environment that holds the token; None for none."""
+
+    def security(self, environment: Mapping[str, str] = os.environ) -> ClientSecurity:
+        """What a channel needs; it follows files that change.
+
+        Raises:
+            RpcOptionError: a token would cross the network in plain text, or a certificate lacks its key.
+        """
+        variable = self.token_variable if self.token_file is None else None
+        security = ClientSecurity(
+            ca_file=self.ca_file,
+            certificate_file=self.certificate_file,
+            private_key_file=self.private_key_file,
+            tls=self.tls,
+            token=environment.get(variable) if variable else None,
+            token_file=self.token_file,
+        )
+        security.check_endpoint(self.address)
+        return security
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add flags of all services; each falls back to `PENSTOCK_CONSOLE_<NAME>`."""
+        for kind in SERVICES:
+            words = f"host:port of the {_TITLES[kind]}"
+            if kind in _SEVERAL:
+                words += "; may be repeated, or name several with commas between them"
+            _add(parser, f"{kind.value}_endpoint", words, several=kind in _SEVERAL)
+        parser.add_argument(
+            "--services-tls", action="store_true", help="use TLS to the services, with the authorities that gRPC trusts"
+        )
+        for name, words in _FILES.items():
+            _add(parser, name, words)
+        _add(parser, "services_token_file", "file that holds the bearer token of the services")
+        for kind in SERVICES:
+            _add(parser, f"{kind.value}_token_file", f"the same, of the {_TITLES[kind]} alone")
+
+    @classmethod
+    def from_arguments(
+        cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ
+    ) -> tuple[Self, ...]:
+        """The endpoints that were given. Raises: RpcOptionError, ConsoleOptionError."""
+        found = []
+        for kind in SERVICES:
+            token_file = getattr(arguments, f"{kind.value}_token_file") or arguments.services_token_file
+            variables = (f"{PREFIX}_{kind.name}_TOKEN", f"{PREFIX}_SERVICES_TOKEN")
+            for address in _addresses(getattr(arguments, f"{kind.value}_endpoint"), kind):
+                endpoint = cls(
+                    kind=kind,
+                    address=address,
+                    ca_file=_path(arguments.services_ca_file),
+                    certificate_file=_path(arguments.services_certificate_file),
+                    private_key_file=_path(arguments.services_private_key_file),
+                    tls=arguments.services_tls,
+                    token_file=_path(token_file),
+                    token_variable=next((one for one in variables if environment.get(one)), None),
+                )
+                endpoint.security(environment).check_files()
+                found.append(endpoint)
+        return tuple(found)
+
+
+_TITLES: Final = {
+    Kind.REGISTRY: "consumer registry",
+    Kind.READER: "shard reader",
+    Kind.SINK: "sink gateway",
+    Kind.STAGES: "stage scheduler",
+}
+
+
+def _addresses(given: list[str] | str | None, kind: Kind) -> list[str]:
+    texts = [given] if isinstance(given, str) else given or []
+    addresses = list(dict.fromkeys(part.strip() for text in texts for part in text.split(",") if part.strip()))
+    for address in addresses:
+        if not address.startswith("unix:") and not address.rpartition(":")[2].isdigit():
+            raise ConsoleOptionError(f"{kind.value}_endpoint", f"{address!r} is not host:port")
+    return addresses
+
+
+def _add(parser: argparse.ArgumentParser, name: str, words: str, *, several: bool = False) -> None:
+    variable = f"{PREFIX}_{name.upper()}"
+    option = "--" + name.replace("_", "-")
+    if several:
+        # Without a default: flags would be added to what the environment says.
+        parser.add_argument(option, action=_Several, default=os.environ.get(variable), help=f"{words} [{variable}]")
+    else:
+        parser.add_argument(option, default=os.environ.get(variable), help=f"{words} [{variable}]")
+
+
+class _Several(argparse.Action):
+    """Flags together; they replace what the environment says."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: object,
+        option_string: str | None = None,
+    ) -> None:
+        before = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*(before if isinstance(before, list) else []), str(values)])
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None

@@ -1,0 +1,190 @@
+"""Who may ask, and what answers forbid a browser to do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from penstock.rpc import ServerSecurity, token_check
+from penstock.services.console._hosts import holds_token, is_known_host, is_same_origin
+from penstock.services.console._logins import Sessions, session_words
+from penstock.services.console._templates import Templates
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    # Not no-referrer: browsers would then send forms with the origin `null`.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    # Not the versions of what it is made of.
+    "Server": "penstock-console",
+}
+_OPEN = ("/healthz", "/login", "/static/console.css", "/static/console.js", "/static/console.svg")
+_TITLES: Final = {
+    401: "Who are you?",
+    403: "This is not allowed",
+    404: "There is no such thing",
+    405: "There is no such action",
+    408: "This took too long",
+    409: "This cannot be done now",
+    413: "This is too large",
+    421: "Not under this name",
+}
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Who:
+    """Who asks."""
+
+    words: str
+    """For the log; no secret."""
+    session_id: str | None = field(default=None, repr=False)
+    """Of a browser that has a cookie."""
+    is_program: bool = False
+    """Whether the token came in a header, which no other page can make a browser send."""
+
+
+WHO = web.RequestKey("who", Who)
+
+
+class Guard:
+    """Middlewares, the outermost first: `headers`, `host`, `login`.
+
+    Args:
+        security: what the server demands.
+        sessions: of browsers.
+        hosts: names by which it may be called.
+        templates: for refusals.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        security: ServerSecurity,
+        sessions: Sessions,
+        hosts: frozenset[str],
+        templates: Templates,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._security = security
+        self._refused = token_check(security)
+        self._sessions = sessions
+        self._hosts = hosts
+        self._templates = templates
+        self._clock = clock
+
+    @property
+    def cookie(self) -> str:
+        """Name of the cookie; with TLS one that no other host may set."""
+        return "__Host-penstock-console" if self._uses_tls else "penstock-console"
+
+    @property
+    def wants_token(self) -> bool:
+        """Whether browsers have to log in."""
+        return self._security.wants_token
+
+    def takes(self, token: str) -> bool:
+        """Whether it is a token that is valid."""
+        return self._refused(token) is None
+
+    def set_cookie(self, response: web.StreamResponse, session_id: str) -> None:
+        """Let the browser send the session's id, to nobody else and out of no other page."""
+        response.set_cookie(self.cookie, session_id, path="/", httponly=True, samesite="Strict", secure=self._uses_tls)
+
+    def forget_cookie(self, response: web.StreamResponse) -> None:
+        """Let the browser forget it."""
+        response.del_cookie(self.cookie, path="/", httponly=True, samesite="Strict", secure=self._uses_tls)
+
+    @web.middleware
+    async def headers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Whatever is answered, refusals and failures too, has the headers and is a page."""
+        try:
+            response = await handler(request)
+        except web.HTTPException as refusal:
+            if refusal.status < 400:
+                refusal.headers.update(HEADERS)
+                raise
+            response = self._refusal(refusal.status, refusal.text or refusal.reason)
+            if "Allow" in refusal.headers:
+                response.headers["Allow"] = refusal.headers["Allow"]
+        except Exception:
+            _log.exception("%s %s failed", request.method, request.path)
+            response = self._refusal(500, "Something went wrong in the console itself; its log says what.")
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        return response
+
+    @web.middleware
+    async def host(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse names that are not the console's, and addresses that hold a token."""
+        if not is_known_host(request.headers.get("Host", ""), self._hosts):
+            words = "The console does not go by this name. Start it with --allowed-hosts to let it."
+            raise web.HTTPMisdirectedRequest(text=words)
+        if holds_token(request.query_string):
+            words = "A token has no place in an address: browsers and proxies write it down. Replace that token."
+            raise web.HTTPBadRequest(text=words)
+        return await handler(request)
+
+    @web.middleware
+    async def login(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Refuse who does not show the token, or send a browser to where it can."""
+        who = self._who(request)
+        if who is None and request.path not in _OPEN:
+            if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
+                raise web.HTTPSeeOther("/login?" + urlencode({"next": request.path_qs}))
+            refusal = self._refusal(401, "Log in, or send the token as a bearer token.")
+            refusal.headers["WWW-Authenticate"] = 'Bearer realm="penstock-console"'
+            return refusal
+        if request.method not in ("GET", "HEAD"):
+            by_program = who is not None and who.is_program
+            if not by_program and not is_same_origin(request.headers):
+                raise web.HTTPForbidden(text="The form does not come from a page of this console.")
+        request[WHO] = who or Who(f"nobody at {request.remote}")
+        return await handler(request)
+
+    @property
+    def _uses_tls(self) -> bool:
+        return self._security.certificate_file is not None
+
+    def _who(self, request: web.Request) -> Who | None:
+        at = f"at {request.remote}"
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self.takes(token.strip()):
+            return Who(f"a bearer of the token {at}", is_program=True)
+        session_id = request.cookies.get(self.cookie, "")
+        begun_with = self._sessions.token(session_id, self._clock()) if session_id else None
+        # A token that was taken back, or has expired, ends the sessions that were begun with it.
+        if begun_with is not None and (not self.wants_token or self.takes(begun_with)):
+            return Who(f"{session_words(session_id)} {at}", session_id)
+        if self.wants_token:
+            return None
+        if self._security.client_ca_file is not None:
+            return Who(f"{_subject(request)} {at}")
+        return Who(f"somebody {at}")
+
+    def _refusal(self, status: int, words: str) -> web.Response:
+        title = _TITLES.get(status, "This did not work")
+        text = self._templates.render("refusal.html", status=status, title=title, words=words)
+        return web.Response(status=status, text=text, content_type="text/html")
+
+
+def _subject(request: web.Request) -> str:
+    certificate = request.get_extra_info("peercert") or {}
+    names = [value for part in certificate.get("subject", ()) for key, value in part if key == "commonName"]
+    names += [value for _, value in certificate.get("subjectAltName", ())]
+    return f"the holder of the certificate of {names[0] if names else 'nobody'}"

@@ -1,0 +1,120 @@
+"""The console as a server."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from penstock.services.console._action_log import ActionLog
+from penstock.services.console._actions import Actions
+from penstock.services.console._collector import Collector
+from penstock.services.console._connection import Connection, time_is_taken
+from penstock.services.console._guard import HEADERS, Guard
+from penstock.services.console._history import History
+from penstock.services.console._kinesis import KinesisSource
+from penstock.services.console._listener import Listener
+from penstock.services.console._logins import Sessions
+from penstock.services.console._pages import Pages
+from penstock.services.console._patience import Limits
+from penstock.services.console._plans import Plans
+from penstock.services.console._settings import ConsoleSettings
+from penstock.services.console._sources import AnySource, ReaderSource, RegistrySource, SinkSource, StagesSource
+from penstock.services.console._templates import Templates
+from penstock.services.console._tls import TlsFiles
+from penstock.services.console._values import Kind
+from penstock.services.console._view_streams import known_streams
+
+_LARGEST_FORM = 16 * 1024
+_SOURCES = {
+    Kind.REGISTRY: RegistrySource,
+    Kind.READER: ReaderSource,
+    Kind.SINK: SinkSource,
+    Kind.STAGES: StagesSource,
+}
+
+
+@dataclass(frozen=True)
+class ConsoleServer:
+    """A console that listens."""
+
+    address: str
+    """`host:port`."""
+    url: str
+    """For a browser."""
+
+
+@asynccontextmanager
+async def console_server(settings: ConsoleSettings, *, limits: Limits | None = None) -> AsyncIterator[ConsoleServer]:
+    """Serve the console between enter and exit.
+
+    Args:
+        settings: all that it needs to know.
+        limits: how long connections may keep it waiting.
+
+    Raises:
+        RpcOptionError: a certificate cannot be used.
+        ServerStartError: the address cannot be bound.
+    """
+    limits = limits or Limits()
+    tls = TlsFiles(settings.server.security)
+    history = History(points=settings.history_points, max_series=settings.history_series)
+    services: list[AnySource] = [_SOURCES[endpoint.kind](endpoint) for endpoint in settings.endpoints]
+    sources = [(source, settings.interval_seconds) for source in services]
+    kinesis: KinesisSource | None = None
+    if settings.aws is not None:
+        kinesis = KinesisSource(settings.aws, lambda: known_streams(collector.snapshot(), settings.streams))
+        sources.append((kinesis, settings.shards_interval_seconds))
+    collector = Collector(sources, history)
+    app = _application(settings, collector, history, services, kinesis, limits)
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(collector)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.server.drain_seconds)
+        await runner.setup()
+        stack.push_async_callback(runner.cleanup)
+        server = runner.server
+        assert server is not None  # it is set up
+
+        def connection(on_end: Callable[[Connection], None]) -> Connection:
+            return Connection(server, limits, HEADERS, on_end)
+
+        host = settings.server.host
+        listener = Listener(
+            host.strip("[]"),
+            settings.server.port,
+            connection,
+            tls,
+            limits=limits,
+            max_connections=settings.server.max_connections,
+        )
+        port = (await stack.enter_async_context(listener)).port
+        address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+        yield ConsoleServer(address, f"{'http' if tls.context() is None else 'https'}://{address}/")
+
+
+def _application(
+    settings: ConsoleSettings,
+    collector: Collector,
+    history: History,
+    services: list[AnySource],
+    kinesis: KinesisSource | None,
+    limits: Limits,
+) -> web.Application:
+    templates, sessions, log = Templates(), Sessions(), ActionLog()
+    names = frozenset({*settings.allowed_hosts, socket.gethostname(), settings.server.host.strip("[]")})
+    guard = Guard(settings.server.security, sessions, names, templates)
+    registry = next((one for one in services if isinstance(one, RegistrySource)), None)
+    stages = next((one for one in services if isinstance(one, StagesSource)), None)
+    app = web.Application(
+        middlewares=[time_is_taken, guard.headers, guard.host, guard.login], client_max_size=_LARGEST_FORM
+    )
+
+    def unlisted(stream: str) -> str:
+        return "" if kinesis is None else kinesis.failures.get(stream, "")
+
+    Pages(settings, collector, history, guard, templates, Plans(stages), log, unlisted=unlisted).add_to(app)
+    Actions(settings, collector, guard, sessions, templates, log, limits, registry=registry, stages=stages).add_to(app)
+    return app

@@ -1,0 +1,156 @@
+"""Settings of the console: flags, each with an environment variable behind it."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from penstock.aws import AwsOptions
+from penstock.registration import CONSUMER_SHARD_HOUR_USD
+from penstock.rpc import RpcOptionError, ServerSettings, is_loopback
+from penstock.services.console._endpoints import PREFIX, Endpoint
+from penstock.services.console.errors import ConsoleOptionError
+
+_AWS: Final = {
+    "region": "region of the streams",
+    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
+    "profile": "profile of the shared configuration files",
+    "role_arn": "role to assume",
+    "role_session_name": "name of the role's session",
+    "role_external_id": "external id that the role asks for",
+    "sts_endpoint_url": "endpoint of STS",
+    "ca_bundle": "PEM file of the authorities to trust for AWS",
+}
+_NUMBERS: Final = {
+    "interval_seconds": (2.0, 0.2, "seconds between two questions to a service"),
+    "shards_interval_seconds": (60.0, 5.0, "seconds between two calls of ListShards for a stream"),
+    "history_points": (120.0, 2.0, "values that a sparkline keeps"),
+    "history_series": (20_000.0, 10.0, "sparklines that are kept: each takes 8 bytes a value"),
+    "lag_alert_seconds": (60.0, 0.0, "seconds of lag that ask for attention"),
+    "consumer_shard_hour_usd": (
+        CONSUMER_SHARD_HOUR_USD,
+        0.0,
+        "US dollars for a consumer, a shard and an hour",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleSettings:
+    """All that the console needs to know."""
+
+    server: ServerSettings
+    """Where it listens, and what it demands."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """What it asks."""
+    aws: AwsOptions | None = None
+    """To list shards; None: they are not listed."""
+    streams: tuple[str, ...] = ()
+    """Streams to show beside those that the services name."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names by which it may be called, beside addresses, localhost and this machine's name."""
+    allow_actions: bool = False
+    """Whether leases can be released and stages resumed."""
+    interval_seconds: float = _NUMBERS["interval_seconds"][0]
+    """Between two questions to a service."""
+    shards_interval_seconds: float = _NUMBERS["shards_interval_seconds"][0]
+    """Between two calls of ListShards for a stream."""
+    history_points: int = int(_NUMBERS["history_points"][0])
+    """Values that a sparkline keeps."""
+    history_series: int = int(_NUMBERS["history_series"][0])
+    """Sparklines that are kept."""
+    lag_alert_seconds: float = _NUMBERS["lag_alert_seconds"][0]
+    """Lag that asks for attention."""
+    consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD
+    """Price of a consumer for a shard and an hour."""
+
+    def __post_init__(self) -> None:
+        for name, (_, least, _) in _NUMBERS.items():
+            value = getattr(self, name)
+            if not least <= value <= 1e9:
+                raise ConsoleOptionError(name, f"{value:g} is not between {least:g} and 1e9")
+        if self.server.socket_path is not None:
+            raise RpcOptionError("socket_path", "is for services of gRPC: browsers know no sockets, so leave it out")
+        security = self.server.security
+        proves = security.client_ca_file is not None or security.wants_token
+        if not is_loopback(self.server.host) and not proves:
+            # Unlike a server of gRPC, where a certificate alone keeps browsers out.
+            reason = f"{self.server.host} is reachable from other machines: set a token or client_ca_file"
+            raise RpcOptionError("host", reason)
+
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser) -> None:
+        """Add a flag per setting; each falls back to `PENSTOCK_CONSOLE_<NAME>`."""
+        ServerSettings.add_arguments(parser, PREFIX)
+        Endpoint.add_arguments(parser)
+        _add(parser, "list_shards", "true: list shards with AWS's default settings, if none of those below is given")
+        for name, words in _AWS.items():
+            _add(parser, name, f"{words}; turns listing shards on")
+        _add(parser, "streams", "streams to show beside those that services name, with commas between them")
+        _add(parser, "allowed_hosts", "names by which browsers may call it, with commas between them")
+        for name, (default, _, words) in _NUMBERS.items():
+            _add(parser, name, f"{words}; default {default:g}")
+        variable = f"{PREFIX}_ALLOW_ACTIONS"
+        parser.add_argument(
+            "--allow-actions",
+            action="store_true",
+            default=os.environ.get(variable, "").lower() == "true",
+            help=f"let leases be released and stages resumed [{variable}=true]",
+        )
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+        """Settings from the flags of `add_arguments`.
+
+        Raises:
+            RpcOptionError, AwsOptionError, ConsoleOptionError: naming the setting that is wrong.
+        """
+        numbers = {name: _number(name, getattr(arguments, name)) for name in _NUMBERS if getattr(arguments, name)}
+        return cls(
+            server=ServerSettings.from_arguments(arguments, PREFIX, environment),
+            endpoints=Endpoint.from_arguments(arguments, environment),
+            aws=_aws(arguments),
+            streams=_names(arguments.streams),
+            allowed_hosts=_names(arguments.allowed_hosts),
+            allow_actions=arguments.allow_actions,
+            interval_seconds=numbers.get("interval_seconds", cls.interval_seconds),
+            shards_interval_seconds=numbers.get("shards_interval_seconds", cls.shards_interval_seconds),
+            history_points=int(numbers.get("history_points", cls.history_points)),
+            history_series=int(numbers.get("history_series", cls.history_series)),
+            lag_alert_seconds=numbers.get("lag_alert_seconds", cls.lag_alert_seconds),
+            consumer_shard_hour_usd=numbers.get("consumer_shard_hour_usd", cls.consumer_shard_hour_usd),
+        )
+
+
+def _aws(arguments: argparse.Namespace) -> AwsOptions | None:
+    given = {name: getattr(arguments, name) for name in _AWS if getattr(arguments, name)}
+    wanted = (arguments.list_shards or "").lower()
+    if wanted not in ("", "true", "false"):
+        raise ConsoleOptionError("list_shards", f"{wanted!r} is neither true nor false")
+    if wanted == "false" or not (given or wanted):
+        return None
+    return AwsOptions(**given)
+
+
+def _add(parser: argparse.ArgumentParser, name: str, words: str) -> None:
+    variable = f"{PREFIX}_{name.upper()}"
+    option = "--" + name.replace("_", "-")
+    parser.add_argument(option, default=os.environ.get(variable), help=f"{words} [{variable}]")
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError as error:
+        raise ConsoleOptionError(name, f"{text!r} is not a number") from error
+    if not math.isfinite(number):
+        raise ConsoleOptionError(name, f"{text!r} is not a number to count with")
+    return number
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())

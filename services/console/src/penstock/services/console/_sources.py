@@ -1,0 +1,250 @@
+"""What the console asks, and how: one source per service."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Generic, Protocol, TypeVar
+
+import grpc
+
+from penstock.aws import BackoffPolicy
+from penstock.efo_consumer import RemoteShardReader, SessionInfo
+from penstock.operator_attributes import JobStatus, RemoteStageScheduler, StageInterrupted, StagePlan, StageReused
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as pb_grpc
+from penstock.registration import Consumer, ConsumerState, Lease, RemoteConsumerRegistry
+from penstock.rpc import open_aio_channel
+from penstock.services.console._endpoints import Endpoint
+from penstock.services.console._resume import How, committed, resumption
+from penstock.services.console._values import Kind, SinkDestination
+from penstock.services.console.errors import NotResumableError
+
+T_co = TypeVar("T_co", covariant=True)
+C = TypeVar("C")
+_STATE_SECONDS = 60.0
+"""Between two questions for states and costs: each takes two calls of Kinesis a stream."""
+_NEW_SECONDS = 5.0
+"""The same, while there are consumers whose state was not known the last time."""
+_ONCE = BackoffPolicy(
+    base=timedelta(milliseconds=100), maximum=timedelta(milliseconds=100), exponent=1.0, max_attempts=1
+)
+
+
+class Source(Protocol[T_co]):
+    """Something that can be asked again and again."""
+
+    @property
+    def kind(self) -> Kind:
+        """What it is."""
+        ...
+
+    @property
+    def address(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    async def fetch(self) -> T_co:
+        """What it says now. Raises what its client raises."""
+        ...
+
+    async def close(self) -> None:
+        """Let its connection go; the next `fetch` makes a new one, with files read anew."""
+        ...
+
+
+class _Remote(ABC, Generic[C]):
+    """A client that is made at the first call, and made anew after a failure."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.kind = endpoint.kind
+        self.address = endpoint.address
+        self._endpoint = endpoint
+        self._client: C | None = None
+
+    def client(self) -> C:
+        if self._client is None:
+            self._client = self._open()
+        return self._client
+
+    async def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            await self._end(client)
+
+    @asynccontextmanager
+    async def own_client(self) -> AsyncIterator[C]:
+        """A client for one purpose: `close`, which comes when questions are not answered, leaves it alone."""
+        client = self._open()
+        try:
+            yield client
+        finally:
+            await self._end(client)
+
+    @abstractmethod
+    def _open(self) -> C:
+        """Make a client; the files that its security names are read now."""
+
+    @abstractmethod
+    async def _end(self, client: C) -> None:
+        """Let go of a client."""
+
+
+class RegistrySource(_Remote[RemoteConsumerRegistry]):
+    """The consumer registry."""
+
+    def __init__(self, endpoint: Endpoint, *, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(endpoint)
+        self._clock = clock
+        self._asked_at: float | None = None
+        self._is_new = False
+        self._known: dict[tuple[str, ...], tuple[ConsumerState | None, float | None]] = {}
+
+    async def fetch(self) -> tuple[Consumer, ...]:
+        """All consumers, with state and cost as they were within the last minute."""
+        now = self._clock()
+        pause = _NEW_SECONDS if self._is_new else _STATE_SECONDS
+        with_state = self._asked_at is None or now - self._asked_at >= pause
+        consumers = await self.client().list_consumers(with_state=with_state)
+        if with_state:
+            self._asked_at = now
+            self._known = {_key(one): (one.state, one.cost_per_hour_usd) for one in consumers}
+            # One that is being made, or not there yet, is soon in another state.
+            self._is_new = any(one.state in (ConsumerState.CREATING, ConsumerState.DELETING) for one in consumers)
+            return tuple(consumers)
+        self._is_new = self._is_new or any(_key(one) not in self._known for one in consumers)
+        return tuple(self._with_state(one) for one in consumers)
+
+    async def release(self, stream_name: str, consumer_name: str) -> Lease | None:
+        """End the lease on a consumer; gives it, None when nobody held it."""
+        async with self.own_client() as client:
+            return await client.force_release(stream_name, consumer_name)
+
+    def _with_state(self, consumer: Consumer) -> Consumer:
+        state, cost = self._known.get(_key(consumer), (None, None))
+        return replace(consumer, state=state, cost_per_hour_usd=cost)
+
+    def _open(self) -> RemoteConsumerRegistry:
+        return RemoteConsumerRegistry(self.address, self._endpoint.security(), reconnect=_ONCE)
+
+    async def _end(self, client: RemoteConsumerRegistry) -> None:
+        await client.close()
+
+
+class ReaderSource(_Remote[RemoteShardReader]):
+    """A shard reader."""
+
+    async def fetch(self) -> tuple[SessionInfo, ...]:
+        """Its sessions with their shards."""
+        return tuple(await self.client().sessions(with_shards=True))
+
+    def _open(self) -> RemoteShardReader:
+        return RemoteShardReader(self.address, self._endpoint.security())
+
+    async def _end(self, client: RemoteShardReader) -> None:
+        await client.aclose()
+
+
+class SinkSource(_Remote[grpc.aio.Channel]):
+    """A sink gateway."""
+
+    async def fetch(self) -> tuple[SinkDestination, ...]:
+        """Its destinations, ordered by kind and name."""
+        answer = await pb_grpc.SinkGatewayServiceStub(self.client()).Stats(pb.StatsRequest())
+        return tuple(_destination(one) for one in answer.destinations)
+
+    def _open(self) -> grpc.aio.Channel:
+        return open_aio_channel(self.address, self._endpoint.security())
+
+    async def _end(self, client: grpc.aio.Channel) -> None:
+        await client.close(None)
+
+
+class StagesSource(_Remote[RemoteStageScheduler]):
+    """The stage scheduler."""
+
+    async def fetch(self) -> tuple[JobStatus, ...]:
+        """All jobs, ordered by id."""
+        return await self.client().list_jobs()
+
+    async def plan(self, job_id: str) -> StagePlan:
+        """What a job was compiled to, with all edges."""
+        async with self.own_client() as client:
+            return await client.get_plan(job_id)
+
+    async def resume(self, job_id: str, stage_id: str, *, how: str | None = None) -> JobStatus:
+        """Let a stage be deployed again: one that runs and whose driver is gone, or one that failed.
+
+        Args:
+            job_id: the job.
+            stage_id: one of its stages.
+            how: what somebody agreed to, the value of a `How`; None for whatever fits.
+
+        Raises:
+            NotResumableError: it is in another state, or something else of its job runs.
+            OperatorAttributesError: the scheduler cannot be asked, or knows no such stage. If it went away in
+                between, the job has begun anew without results: drivers tell of them, or compute them again.
+        """
+        async with self.own_client() as client:
+            return await self._resume(client, job_id, stage_id, how)
+
+    async def _resume(self, client: RemoteStageScheduler, job_id: str, stage_id: str, how: str | None) -> JobStatus:
+        job = await client.get_job(job_id)
+        what = resumption(job, job.stage(stage_id))
+        if what.how is not None and how not in (None, what.how.value):
+            raise NotResumableError(job_id, stage_id, "it stands otherwise than when you were asked: look again")
+        match what.how:
+            case How.INTERRUPT:
+                return await client.report(job_id, StageInterrupted(stage_id=stage_id))
+            case How.RETRY:
+                plan = await client.get_plan(job_id)
+                kept = committed(job)
+                job = await client.submit(
+                    job_id, plan.graph, slots=job.slots, cyclic_regions=plan.cyclic_regions, restart=True
+                )
+                for stage in kept:
+                    rows, size_bytes = stage.progress.rows, stage.progress.size_bytes
+                    reused = StageReused(stage_id=stage.stage_id, rows=rows, size_bytes=size_bytes)
+                    job = await client.report(job_id, reused)
+                return job
+            case None:
+                raise NotResumableError(job_id, stage_id, what.words)
+
+    def _open(self) -> RemoteStageScheduler:
+        return RemoteStageScheduler(self.address, self._endpoint.security())
+
+    async def _end(self, client: RemoteStageScheduler) -> None:
+        await client.close()
+
+
+def _key(consumer: Consumer) -> tuple[str, ...]:
+    # By the ARN too, which is another after each registration; alone it may be empty, before the first.
+    return consumer.stream_name, consumer.consumer_name, consumer.consumer_arn
+
+
+def _destination(stats: pb.DestinationStats) -> SinkDestination:
+    return SinkDestination(
+        kind=stats.kind,
+        destination=stats.destination,
+        clients=stats.clients,
+        in_flight_requests=stats.in_flight_requests,
+        in_flight_entries=stats.in_flight_messages,
+        limit_entries=stats.limit_messages,
+        waiting_entries=stats.buffered_entries + stats.queued_entries,
+        records_out=stats.records_out,
+        bytes_out=stats.bytes_out,
+        throttled=stats.throttled,
+        retried=stats.retried,
+        given_up=stats.rejected + stats.expired,
+        dead_lettered=stats.dead_lettered,
+        durable_batches=stats.durable_batches,
+        last_failure=stats.last_failure,
+    )
+
+
+AnySource = Source[Any]
+Opened = AbstractAsyncContextManager[AnySource]

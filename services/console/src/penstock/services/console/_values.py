@@ -1,0 +1,151 @@
+"""What the console knows of the services at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from penstock.efo_consumer import SessionInfo, Shard, ShardStats
+    from penstock.operator_attributes import JobStatus
+    from penstock.registration import Consumer
+
+T = TypeVar("T")
+
+
+def name_of(stream: str) -> str:
+    """The name of a stream that may go by its ARN, as those of other accounts do."""
+    return stream.rpartition("/")[2]
+
+
+class Kind(StrEnum):
+    """Kinds of what is asked."""
+
+    REGISTRY = "registry"
+    READER = "reader"
+    SINK = "sink"
+    STAGES = "stages"
+    KINESIS = "kinesis"
+
+
+class State(StrEnum):
+    """How asking goes."""
+
+    WAITING = "asking"
+    """No answer and no failure yet."""
+    UP = "up"
+    """It answered."""
+    DOWN = "down"
+    """It did not answer; what it said before is kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer(Generic[T]):
+    """What one service said last."""
+
+    kind: Kind
+    endpoint: str
+    state: State = State.WAITING
+    reason: str = ""
+    """Why it is down, for people."""
+    value: T | None = None
+    """The last that it said; None before the first."""
+    answered_at: float | None = None
+    """Monotonic seconds of that."""
+
+    @property
+    def name(self) -> str:
+        """Kind and endpoint."""
+        return f"{self.kind.value} {self.endpoint}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkDestination:
+    """Numbers of a sink gateway about one destination, since its start."""
+
+    kind: str
+    destination: str
+    clients: int
+    in_flight_requests: int
+    in_flight_entries: int
+    limit_entries: int
+    """The rate limiting strategy's present limit on entries in flight; 0 where it has none."""
+    waiting_entries: int
+    """Entries in buffer and queues."""
+    records_out: int
+    bytes_out: int
+    throttled: int
+    retried: int
+    given_up: int
+    """Entries that were refused for good, or whose time was over."""
+    dead_lettered: int
+    durable_batches: int
+    last_failure: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """A shard as a session of a reader sees it."""
+
+    endpoint: str
+    session_id: str
+    stats: ShardStats
+
+    @property
+    def series(self) -> tuple[str, str, str, str, str]:
+        """Names its lag in the history."""
+        return ("lag", self.endpoint, self.session_id, self.stats.stream_name, self.stats.shard_id)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What all services said last."""
+
+    registry: Answer[tuple[Consumer, ...]] | None = None
+    readers: tuple[Answer[tuple[SessionInfo, ...]], ...] = ()
+    sinks: tuple[Answer[tuple[SinkDestination, ...]], ...] = ()
+    stages: Answer[tuple[JobStatus, ...]] | None = None
+    kinesis: Answer[Mapping[str, tuple[Shard, ...]]] | None = None
+    """Shards by stream."""
+    rates: Mapping[tuple[str, ...], float] = field(default_factory=dict)
+    """Of counters, per second, between the last two answers; by the names of their series."""
+
+    @property
+    def answers(self) -> tuple[Answer[Any], ...]:
+        """Of all that are asked."""
+        all_of_them: tuple[Answer[Any] | None, ...] = (
+            self.registry,
+            *self.readers,
+            *self.sinks,
+            self.stages,
+            self.kinesis,
+        )
+        return tuple(one for one in all_of_them if one is not None)
+
+    @property
+    def consumers(self) -> tuple[Consumer, ...]:
+        """Ordered by stream and name."""
+        return () if self.registry is None else self.registry.value or ()
+
+    @property
+    def jobs(self) -> tuple[JobStatus, ...]:
+        """Ordered by id."""
+        return () if self.stages is None else self.stages.value or ()
+
+    def readings(self) -> dict[str, dict[str, list[Reading]]]:
+        """By name of the stream and shard: one entry per session that reads it."""
+        found: dict[str, dict[str, list[Reading]]] = {}
+        for answer in self.readers:
+            for session in answer.value or ():
+                for stats in session.shards:
+                    reading = Reading(endpoint=answer.endpoint, session_id=session.session_id, stats=stats)
+                    found.setdefault(name_of(stats.stream_name), {}).setdefault(stats.shard_id, []).append(reading)
+        return found
+
+    def listed(self, stream: str) -> tuple[Shard, ...] | None:
+        """The stream's shards as Kinesis lists them; None where it was not asked, or has not answered."""
+        if self.kinesis is None or self.kinesis.value is None:
+            return None
+        return self.kinesis.value.get(name_of(stream))

@@ -1,0 +1,190 @@
+"""Streams and their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.services.console._series import lag_seconds, stream_lag_series
+from penstock.services.console._tree import ShardNode, ShardState, shard_tree
+from penstock.services.console._values import name_of
+from penstock.services.console._words import seconds_words
+
+if TYPE_CHECKING:
+    from penstock.services.console._sparkline import Sparkline
+    from penstock.services.console._values import Reading, Snapshot
+    from penstock.services.console._view import View
+
+PAGE_SIZES = (100, 250, 1_000)
+ORDERS = ("tree", "lag")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamRow:
+    """A stream in the list of streams; numbers are None where not known."""
+
+    name: str
+    open_shards: int | None
+    closed_shards: int | None
+    read_shards: int
+    consumers: int
+    lag: float | None
+    """The largest of its shards, in seconds."""
+    losses: int
+    spark: Sparkline
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRow:
+    """A shard, with what its readers say."""
+
+    node: ShardNode
+    readings: Sequence[Reading]
+    worst: Reading | None
+    """That with the largest lag."""
+    spark: Sparkline | None
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds, the largest of its readers."""
+        return None if self.worst is None else lag_seconds(self.worst.stats.millis_behind_latest)
+
+    def total(self, name: str) -> int:
+        """The sum over its readers of a number of `ShardStats`."""
+        return sum(getattr(reading.stats, name) for reading in self.readings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderRow:
+    """A session of a reader, with what it says of all shards of a stream together."""
+
+    endpoint: str
+    session_id: str
+    shards: int
+    lag: float | None
+    """Seconds, the largest."""
+    worst_shard: str
+    """That with the largest lag; empty where none lags."""
+    records: int
+    buffered_bytes: int
+    replays: int
+    losses: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardPage:
+    """A part of the shards of a stream."""
+
+    rows: Sequence[ShardRow]
+    total: int
+    page: int
+    """From 1."""
+    pages: int
+    size: int
+    by_state: Sequence[tuple[ShardState, int]]
+    """Of all shards, those states that occur."""
+
+    @property
+    def ids(self) -> frozenset[str]:
+        """Of the shards on this page."""
+        return frozenset(row.node.shard_id for row in self.rows)
+
+
+def stream_names(snapshot: Snapshot, also: Sequence[str] = ()) -> list[str]:
+    """The streams that services name, and some more; ordered."""
+    return sorted(known_streams(snapshot, also))
+
+
+def known_streams(snapshot: Snapshot, also: Sequence[str] = ()) -> dict[str, str]:
+    """The same by name, with the ARN of those that go by it."""
+    names = {consumer.stream_name for consumer in snapshot.consumers} | set(also)
+    names |= {stats.stream_name for one in snapshot.readers for session in one.value or () for stats in session.shards}
+    names |= {sink.destination for one in snapshot.sinks for sink in one.value or () if sink.kind == "kinesis"}
+    # ARNs come last and stay: they say more.
+    return {name_of(name): name for name in sorted(names, key=lambda name: name.startswith("arn:")) if name}
+
+
+def stream_rows(view: View) -> list[StreamRow]:
+    """One entry per stream, ordered by name."""
+    readings = view.snapshot.readings()
+    return [
+        _stream_row(view, name, readings.get(name, {})) for name in stream_names(view.snapshot, view.settings.streams)
+    ]
+
+
+def reader_rows(view: View, stream: str) -> list[ReaderRow]:
+    """One entry per session that reads the stream: the largest lag first."""
+    sessions: dict[tuple[str, str], list[Reading]] = {}
+    for shard in view.snapshot.readings().get(stream, {}).values():
+        for reading in shard:
+            sessions.setdefault((reading.endpoint, reading.session_id), []).append(reading)
+    rows = [_reader_row(endpoint, session, readings) for (endpoint, session), readings in sessions.items()]
+    return sorted(rows, key=lambda row: (0.0 if row.lag is None else -1.0 - row.lag, row.session_id, row.endpoint))
+
+
+def shard_page(view: View, stream: str, *, order: str = "tree", page: int = 1, size: int = PAGE_SIZES[1]) -> ShardPage:
+    """A page of a stream's shards: in the order of the tree, or those that lag most first."""
+    readings = view.snapshot.readings().get(stream, {})
+    nodes = shard_tree(view.snapshot.listed(stream), readings)
+    if order == "lag":
+        lags = {node.shard_id: _worst(readings.get(node.shard_id, ()))[1] for node in nodes}
+        nodes.sort(key=lambda node: -1.0 if (lag := lags[node.shard_id]) is None else lag, reverse=True)
+    pages = max(1, -(-len(nodes) // size))
+    page = min(max(1, page), pages)
+    shown = nodes[(page - 1) * size : page * size]
+    counts = {state: sum(node.state is state for node in nodes) for state in ShardState}
+    return ShardPage(
+        rows=[_shard_row(view, node, readings.get(node.shard_id, ())) for node in shown],
+        total=len(nodes),
+        page=page,
+        pages=pages,
+        size=size,
+        by_state=[(state, count) for state, count in counts.items() if count],
+    )
+
+
+def _stream_row(view: View, name: str, readings: dict[str, list[Reading]]) -> StreamRow:
+    listed = view.snapshot.listed(name)
+    open_shards = None if listed is None else sum(shard.is_open for shard in listed)
+    every = [reading for shard in readings.values() for reading in shard]
+    worst, lag = _worst(every)
+    endpoint = worst.endpoint if worst is not None else ""
+    return StreamRow(
+        name=name,
+        open_shards=open_shards,
+        closed_shards=None if listed is None or open_shards is None else len(listed) - open_shards,
+        read_shards=len(readings),
+        consumers=sum(name_of(consumer.stream_name) == name for consumer in view.snapshot.consumers),
+        lag=lag,
+        losses=sum(reading.stats.losses for reading in every),
+        spark=view.spark(stream_lag_series(endpoint, name), "Largest lag", seconds_words),
+    )
+
+
+def _reader_row(endpoint: str, session_id: str, readings: Sequence[Reading]) -> ReaderRow:
+    worst, lag = _worst(readings)
+    return ReaderRow(
+        endpoint=endpoint,
+        session_id=session_id,
+        shards=len(readings),
+        lag=lag,
+        worst_shard=worst.stats.shard_id if worst is not None and lag else "",
+        records=sum(one.stats.records for one in readings),
+        buffered_bytes=sum(one.stats.buffered_bytes for one in readings),
+        replays=sum(one.stats.replays for one in readings),
+        losses=sum(one.stats.losses for one in readings),
+    )
+
+
+def _shard_row(view: View, node: ShardNode, readings: Sequence[Reading]) -> ShardRow:
+    worst, _ = _worst(readings)
+    spark = None if worst is None else view.spark(worst.series, "Lag", seconds_words)
+    return ShardRow(node=node, readings=readings, worst=worst, spark=spark)
+
+
+def _worst(readings: Sequence[Reading]) -> tuple[Reading | None, float | None]:
+    if not readings:
+        return None, None
+    worst = max(readings, key=lambda reading: reading.stats.millis_behind_latest)
+    return worst, lag_seconds(worst.stats.millis_behind_latest)

@@ -1,0 +1,71 @@
+"""What the tests of pages share: something like a browser, forms, and services with something to show."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+from console_world import World, session, shard_stats, submit
+
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink
+
+TOKEN = "a-long-secret-of-the-console"
+
+
+@asynccontextmanager
+async def browsing(url: str, **options: Any) -> AsyncIterator[aiohttp.ClientSession]:
+    """Something like a browser: it keeps cookies, and says where forms come from."""
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(url, cookie_jar=jar, headers={"Accept": "text/html"}, **options) as http:
+        yield http
+
+
+async def page(http: aiohttp.ClientSession, path: str) -> str:
+    async with http.get(f"/{path}") as answer:
+        assert answer.status == 200, (path, await answer.text())
+        return await answer.text()
+
+
+async def shown(http: aiohttp.ClientSession, path: str, words: str) -> str:
+    """The page, once it has these words."""
+    async with asyncio.timeout(20):
+        while True:
+            async with http.get(f"/{path}") as answer:
+                text = await answer.text()
+                if answer.status == 200 and words in text:
+                    return text
+            await asyncio.sleep(0.05)
+
+
+async def send(http: aiohttp.ClientSession, path: str, fields: dict[str, str], **headers: str) -> int:
+    """The status of a form that comes from the console's own page unless the headers say otherwise."""
+    given = {"Sec-Fetch-Site": "same-origin", **headers}
+    async with http.post(path, data=fields, headers=given, allow_redirects=False) as answer:
+        return answer.status
+
+
+def fields_of(form: str) -> dict[str, str]:
+    return dict(re.findall(r'name="(\w+)" value="([^"]*)"', form))
+
+
+async def fill(services: World, stream: str = "flights") -> None:
+    await services.acquire(stream, "delays-job", "job-1")
+    await submit(services, "report")
+    shards = [shard_stats(stream, 0, millis_behind_latest=1_500, records=10), shard_stats(stream, 1, losses=3)]
+    services.reader.open_sessions = [session("query-1", shards)]
+    services.sink.destinations = [
+        sink.DestinationStats(
+            kind="kinesis",
+            destination="delays",
+            limit_messages=2_500,
+            in_flight_messages=1_800,
+            throttled=12,
+            dead_lettered=4,
+            rejected=1,
+            last_failure="ValidationException: too long",
+        )
+    ]

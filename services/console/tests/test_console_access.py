@@ -1,0 +1,163 @@
+"""Who gets into the console, over real sockets: names, tokens, cookies and certificates, and what answers forbid."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import aiohttp
+import pytest
+import trustme
+from console_visits import TOKEN, browsing, fields_of, fill, page, send, shown
+from console_world import console, world
+
+from penstock.rpc import ServerSecurity
+from penstock.services.console._endpoints import Endpoint
+from penstock.services.console._values import Kind
+
+PAGES = ("", "consumers", "streams", "stream?name=flights", "sinks", "jobs", "job?id=report")
+
+
+async def test_every_answer_forbids_what_a_page_does_not_need() -> None:
+    """Pages, files, redirects and refusals alike."""
+    async with console(server={"security": ServerSecurity(token=TOKEN)}) as running, browsing(running.url) as http:
+        for method, path in (
+            ("GET", "login"),
+            ("GET", ""),
+            ("GET", "healthz"),
+            ("GET", "static/console.js"),
+            ("POST", "login"),
+            ("PUT", "login"),
+            ("GET", "nothing"),
+        ):
+            async with http.request(method, f"/{path}", allow_redirects=False) as answer:
+                policy = answer.headers["Content-Security-Policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert "frame-ancestors 'none'" in policy
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+                assert answer.headers["X-Frame-Options"] == "DENY"
+                assert TOKEN not in await answer.text()
+
+
+async def test_a_name_that_is_not_the_consoles_is_refused() -> None:
+    """As a page does that makes its own name lead here (DNS rebinding); names that were allowed are served."""
+    async with console(allowed_hosts=("console.example",)) as running, browsing(running.url) as http:
+        for host, status in (("evil.example", 421), ("console.example", 200), ("localhost:1", 200), ("", 421)):
+            async with http.get("/", headers={"Host": host}) as answer:
+                assert answer.status == status, host
+
+
+async def test_nobody_sees_anything_without_the_token() -> None:
+    """Browsers are led to the form, programs are refused; health is for everybody."""
+    async with world() as services:
+        await fill(services)
+        security = {"security": ServerSecurity(token=TOKEN)}
+        async with console(services.endpoints(), server=security) as running, browsing(running.url) as http:
+            for path in (*PAGES, "job/picture.svg?id=report", "actions/release", "logout"):
+                async with http.get(f"/{path}", allow_redirects=False) as answer:
+                    assert answer.status == 303, path
+                    assert answer.headers["Location"].startswith("/login?next=")
+                async with http.get(f"/{path}", headers={"Accept": "*/*"}, allow_redirects=False) as answer:
+                    assert (answer.status, "job-1" in await answer.text()) == (401, False)
+            for scheme, token, status in (
+                ("Bearer", TOKEN, 200),
+                ("Bearer", TOKEN + "x", 401),
+                ("Basic", TOKEN, 401),
+                ("Bearer", "", 401),
+            ):
+                headers = {"Authorization": f"{scheme} {token}", "Accept": "*/*"}
+                async with http.get("/consumers", headers=headers) as answer:
+                    assert answer.status == status
+            assert await page(http, "healthz") == "ok\n"
+
+
+async def test_a_browser_logs_in_and_out() -> None:
+    """By a cookie that scripts and other pages cannot use; a wrong token, and a form of another page, are refused."""
+    security = {"security": ServerSecurity(token=TOKEN)}
+    async with console(server=security) as running, browsing(running.url) as http:
+        assert await send(http, "/login", {"token": "wrong"}) == 403
+        assert await send(http, "/login", {"token": TOKEN}, **{"Sec-Fetch-Site": "cross-site"}) == 403
+        assert await send(http, "/login", {"token": TOKEN}, Origin="http://evil.example") == 403
+        for where, leads in (("/streams?a=b", "/streams?a=b"), ("//evil.example", "/")):
+            form = {"token": TOKEN, "next": where}
+            headers = {"Sec-Fetch-Site": "same-origin"}
+            async with http.post("/login", data=form, headers=headers, allow_redirects=False) as answer:
+                assert (answer.status, answer.headers["Location"]) == (303, leads)
+                cookie = answer.headers["Set-Cookie"]
+                assert all(part in cookie for part in ("HttpOnly", "SameSite=Strict", "Path=/"))
+        assert "Overview" in await page(http, "")
+        assert await send(http, "/logout", {}) == 403
+        form = fields_of(await page(http, "logout"))
+        assert await send(http, "/logout", form) == 303
+        async with http.get("/", allow_redirects=False) as answer:
+            assert answer.status == 303
+
+
+async def test_guessing_the_token_is_slow() -> None:
+    """After ten attempts in a minute the right token does not help either."""
+    async with console(server={"security": ServerSecurity(token=TOKEN)}) as running, browsing(running.url) as http:
+        statuses = [await send(http, "/login", {"token": f"guess {number}"}) for number in range(10)]
+        assert statuses == [403] * 10
+        assert await send(http, "/login", {"token": TOKEN}) == 429
+
+
+async def test_large_forms_are_refused() -> None:
+    """Before they take memory."""
+    async with console(allow_actions=True) as running, browsing(running.url) as http:
+        assert await send(http, "/login", {"token": "x" * 100_000}) == 413
+
+
+async def test_with_mutual_tls_the_certificate_is_the_proof(tmp_path: Path) -> None:
+    """A stranger's is refused in the handshake; the cookie is for this host alone."""
+    authority = trustme.CA()
+    for name, leaf in (("server", authority.issue_cert("127.0.0.1")), ("client", authority.issue_cert("operator"))):
+        leaf.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+        leaf.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    security = ServerSecurity(
+        certificate_file=tmp_path / "server.pem",
+        private_key_file=tmp_path / "server.key",
+        client_ca_file=tmp_path / "ca.pem",
+    )
+
+    def context(prepare: Callable[[ssl.SSLContext], None] = lambda _: None) -> ssl.SSLContext:
+        made = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+        prepare(made)
+        return made
+
+    def known(made: ssl.SSLContext) -> None:
+        made.load_cert_chain(tmp_path / "client.pem", tmp_path / "client.key")
+
+    options = {"server": {"security": security, "host": "127.0.0.1"}, "allow_actions": True}
+    nowhere = Endpoint(kind=Kind.REGISTRY, address="127.0.0.1:9")
+    async with console([nowhere], **options) as running:
+        async with browsing(running.url, connector=aiohttp.TCPConnector(ssl=context())) as http:
+            with pytest.raises((aiohttp.ClientError, ssl.SSLError, ConnectionError)):
+                await page(http, "")
+        async with browsing(running.url, connector=aiohttp.TCPConnector(ssl=context(known))) as http:
+            await shown(http, "", "0 of 1 services answer")
+            async with http.get("/logout") as answer:
+                cookie = answer.headers["Set-Cookie"]
+                assert cookie.startswith("__Host-")
+                assert "Secure" in cookie
+
+
+async def test_a_token_that_is_taken_back_ends_its_sessions(tmp_path: Path) -> None:
+    """The file is read again when it changes; sessions of the other tokens go on."""
+    file = tmp_path / "tokens"
+    file.write_text("first-token\nsecond-token\n")
+    security = ServerSecurity(token_file=file)
+    async with (
+        console(server={"security": security}) as running,
+        browsing(running.url) as one,
+        browsing(running.url) as other,
+    ):
+        assert await send(one, "/login", {"token": "first-token"}) == 303
+        assert await send(other, "/login", {"token": "second-token"}) == 303
+        assert "Overview" in await page(one, "")
+        file.write_text("second-token\nthird-token\n")
+        async with one.get("/", allow_redirects=False) as answer:
+            assert answer.status == 303
+        assert "Overview" in await page(other, "")

@@ -1,0 +1,120 @@
+"""Asking services again and again, and what an action has to do with it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+from console_world import console, world
+
+from penstock.rpc import ServerSecurity
+from penstock.services.console import _collector
+from penstock.services.console._collector import Collector
+from penstock.services.console._history import History
+from penstock.services.console._values import Kind, State
+
+TOKEN = "a-long-secret-of-the-console"
+
+
+class Broken:
+    """A source that fails, and whose connection cannot be closed, at first."""
+
+    kind = Kind.SINK
+    address = "a:1"
+    asked = 0
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+
+    async def fetch(self) -> tuple[Any, ...]:
+        self.asked += 1
+        if self.asked == 1:
+            raise OSError("gone")
+        self.answered.set()
+        return ()
+
+    async def close(self) -> None:
+        if self.asked == 1:
+            raise RuntimeError("the channel is in a bad way")
+
+
+async def test_a_connection_that_cannot_be_closed_does_not_end_the_asking() -> None:
+    """The next question finds the service up again."""
+
+    async def at_once(_seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    source = Broken()
+    async with Collector([(source, 1.0)], History(), sleep=at_once) as collector, asyncio.timeout(10):
+        await source.answered.wait()
+        assert collector.snapshot().sinks[0].state is State.UP
+
+
+class Listing:
+    """Lists the shards of many streams, which takes longer than an answer of a service may."""
+
+    kind = Kind.KINESIS
+    address = "eu-west-1"
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+
+    async def fetch(self) -> dict[str, tuple[Any, ...]]:
+        await asyncio.sleep(0.3)
+        self.answered.set()
+        return {"flights": ()}
+
+    async def close(self) -> None: ...
+
+
+async def test_a_listing_of_many_streams_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are asked at once, the others after them: until it is due again."""
+    monkeypatch.setattr(_collector, "_ANSWER_SECONDS", 0.05)
+    source = Listing()
+    async with Collector([(source, 60.0)], History()) as collector, asyncio.timeout(5):
+        await source.answered.wait()
+        await asyncio.sleep(0)
+        kinesis = collector.snapshot().kinesis
+    assert kinesis is not None
+    assert (kinesis.state, kinesis.value) == (State.UP, {"flights": ()})
+
+
+async def test_an_action_goes_on_while_its_service_answers_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection that questions share is given up after some seconds: what was asked for is done and told."""
+    monkeypatch.setattr(_collector, "_ANSWER_SECONDS", 0.2)
+    security = {"security": ServerSecurity(token=TOKEN)}
+    async with world() as services:
+        await services.acquire("flights", "delays-job", "job-1")
+        release, answers = services.registry.force_release, services.registry.list_consumers
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def hang(*_: Any, **__: Any) -> Any:
+            await asyncio.Event().wait()
+
+        async def release_later(*which: Any) -> Any:
+            begun.set()
+            await go_on.wait()
+            return await release(*which)
+
+        monkeypatch.setattr(services.registry, "force_release", release_later)
+        async with (
+            console(services.endpoints(), server=security, allow_actions=True, interval_seconds=0.2) as running,
+            aiohttp.ClientSession(running.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http,
+            asyncio.timeout(20),
+        ):
+            form = {"stream": "flights", "consumer": "delays-job"}
+            posting = asyncio.create_task(http.post("/actions/release", data=form, allow_redirects=False))
+            await begun.wait()
+            monkeypatch.setattr(services.registry, "list_consumers", hang)
+            while True:
+                text = await (await http.get("/")).text()
+                if "no answer in" in text:
+                    break
+                await asyncio.sleep(0.02)
+            assert not posting.done()
+            monkeypatch.setattr(services.registry, "list_consumers", answers)
+            go_on.set()
+            assert (await posting).status == 303
+            assert "the lease of job job-1 is ended" in await (await http.get("/consumers")).text()

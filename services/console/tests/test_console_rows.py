@@ -1,0 +1,231 @@
+"""What pages say in rows: readers, jobs and gateways, and the state of consumers that have just come."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+from console_world import END, session, shard_stats, two_stages
+
+from penstock.operator_attributes import (
+    Boundedness,
+    JobGraph,
+    LocalStageScheduler,
+    StageFailed,
+    StageFinished,
+    StageInterrupted,
+    StageStarted,
+)
+from penstock.operator_attributes.testing import FakeClock
+from penstock.registration import Consumer, ConsumerState
+from penstock.rpc import ServerSettings
+from penstock.services.console._attention import concerns
+from penstock.services.console._endpoints import Endpoint
+from penstock.services.console._history import History
+from penstock.services.console._hosts import holds_token, where_to
+from penstock.services.console._series import lags
+from penstock.services.console._settings import ConsoleSettings
+from penstock.services.console._sources import RegistrySource
+from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
+from penstock.services.console._view import View, endpoints
+from penstock.services.console._view_consumers import consumer_rows
+from penstock.services.console._view_jobs import by_state, job_rows
+from penstock.services.console._view_sinks import on_disk, sink_rows
+from penstock.services.console._view_streams import reader_rows, shard_page, stream_rows
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+def view(snapshot: Snapshot) -> View:
+    return View(snapshot=snapshot, history=History(), settings=ConsoleSettings(server=ServerSettings()), now=100.0)
+
+
+def test_readers_are_told_by_session() -> None:
+    """The one that is latest first, with the shard that is; one whose lag is not known comes last."""
+    slow = [shard_stats("flights", one, millis_behind_latest=one * 9_000, records=5, replays=1) for one in range(3)]
+    quick = [shard_stats("flights", 0, millis_behind_latest=0, losses=2), shard_stats("orders", 0)]
+    new = [shard_stats("flights", 1, millis_behind_latest=-1)]
+    answers = (
+        Answer(kind=Kind.READER, endpoint="a:1", value=(session("new", new), session("quick", quick))),
+        Answer(kind=Kind.READER, endpoint="b:1", value=(session("slow", slow),)),
+    )
+    rows = reader_rows(view(Snapshot(readers=answers)), "flights")
+    assert [(row.endpoint, row.session_id, row.shards, row.lag) for row in rows] == [
+        ("b:1", "slow", 3, 18.0),
+        ("a:1", "quick", 1, 0.0),
+        ("a:1", "new", 1, None),
+    ]
+    assert [row.worst_shard for row in rows] == ["shardId-000000000002", "", ""]
+    assert (rows[0].records, rows[0].replays, rows[1].losses) == (15, 3, 2)
+
+
+def test_a_stream_that_goes_by_its_arn_is_shown_by_its_name() -> None:
+    """As those of other accounts do: its readers, lags, losses, shards and consumers are found all the same."""
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
+    late = replace(shard_stats("flights", 0, millis_behind_latest=75_000, losses=2), stream_name=arn)
+    reader = Answer(kind=Kind.READER, endpoint="a:1", state=State.UP, value=(session("query-1", [late]),))
+    consumer = Consumer(
+        stream_name=arn,
+        consumer_name="delays",
+        consumer_arn=f"{arn}/consumer/delays:1",
+        registration_is_ours=True,
+        lease=None,
+        age_seconds=3_600.0,
+    )
+    registry = Answer(kind=Kind.REGISTRY, endpoint="b:1", state=State.UP, value=(consumer,))
+    now = view(Snapshot(readers=(reader,), registry=registry))
+    now.history.add(lags(reader))
+    (row,) = stream_rows(now)
+    assert (row.name, row.lag, row.losses, row.read_shards, row.consumers) == ("flights", 75.0, 2, 1, 1)
+    assert "now 75 s" in row.spark.label
+    assert [one.session_id for one in reader_rows(now, "flights")] == ["query-1"]
+    assert shard_page(now, "flights").rows[0].lag == 75.0
+    assert concerns(now)[0].what == "Stream flights is read 75 s late"
+    assert consumer_rows(now)[0].stream == "flights"
+
+
+async def test_jobs_that_want_somebody_come_first() -> None:
+    """Failed ones, then those that run, those that have ended last; and how many there are of each."""
+    async with LocalStageScheduler() as scheduler:
+        for job_id in ("a-done", "b-fresh", "c-stopped", "d-runs", "e-failed"):
+            job = await scheduler.submit(job_id, two_stages(job_id))
+            first, second = (stage.stage_id for stage in job.stages)
+            if job_id == "b-fresh":
+                continue
+            await scheduler.report(job_id, StageStarted(stage_id=first))
+            if job_id == "e-failed":
+                await scheduler.report(job_id, StageFailed(stage_id=first, error="x", retryable=False))
+            elif job_id == "c-stopped":
+                await scheduler.report(job_id, StageInterrupted(stage_id=first))
+            elif job_id == "a-done":
+                for event in (StageFinished(stage_id=first), StageStarted(stage_id=second)):
+                    await scheduler.report(job_id, event)
+                await scheduler.report(job_id, StageFinished(stage_id=second))
+        jobs = await scheduler.list_jobs()
+    rows = job_rows(view(Snapshot(stages=Answer(kind=Kind.STAGES, endpoint="a:1", value=jobs))))
+    assert [row.job.job_id for row in rows] == ["e-failed", "d-runs", "c-stopped", "b-fresh", "a-done"]
+    assert by_state(rows) == [("failed", 1), ("running", 1), ("interrupted", 1), ("ready", 1), ("finished", 1)]
+    assert {row.levels for row in rows} == {2}
+
+
+async def test_a_job_is_as_deep_as_its_longest_way() -> None:
+    """Not as it has stages: those side by side count once."""
+    graph = JobGraph("wide")
+    names = [f"table {number}" for number in range(5)]
+    for name in names:
+        graph.add_source(f"{name}.csv", boundedness=Boundedness.BOUNDED)
+        graph.add_operator(name, f"{name}.csv", keyed=True, window=END)
+    graph.add_operator("all", *names, keyed=True, window=END)
+    graph.add_sink("file", "all")
+    async with LocalStageScheduler() as scheduler:
+        job = await scheduler.submit("wide", graph)
+    (row,) = job_rows(view(Snapshot(stages=Answer(kind=Kind.STAGES, endpoint="a:1", value=(job,)))))
+    assert (row.levels, len(job.stages)) == (3, 7)
+
+
+def test_a_gateways_disk_is_told_once() -> None:
+    """For all of its destinations together; one without batches on disk is not named."""
+    numbers = dict.fromkeys({one.name for one in fields(SinkDestination)} - {"kind", "destination", "last_failure"}, 0)
+    one = SinkDestination(kind="kinesis", destination="a", last_failure="", **numbers)
+    durable = replace(one, durable_batches=20)
+    answers = (
+        Answer(kind=Kind.SINK, endpoint="a:1", value=(durable, replace(durable, destination="b"))),
+        Answer(kind=Kind.SINK, endpoint="b:1", value=(one,)),
+    )
+    assert on_disk(sink_rows(view(Snapshot(sinks=answers)))) == {"a:1": 40}
+
+
+def test_words_name_the_service_that_is_there() -> None:
+    """Or a placeholder, where there is none."""
+    readers = tuple(Answer(kind=Kind.READER, endpoint=one, state=State.UP) for one in ("a:1", "b:1"))
+    found = endpoints(view(Snapshot(readers=readers)))
+    assert (found["reader"], found["stages"]) == ("a:1", "host:port")
+
+
+def test_an_address_with_a_token_is_known_by_its_names() -> None:
+    """A login leads to no such address, nor to another site."""
+    assert all(map(holds_token, ("token=a", "a=b&Access_Token=c", "authorization=", "%74oken=a")))
+    assert not any(map(holds_token, ("", "name=token", "tokens=3", "stream=flights&page=2")))
+    assert where_to("/streams?name=a") == "/streams?name=a"
+    assert [where_to(one) for one in ("/streams?token=a", "//evil", "x", "/?a=b&token")] == ["/"] * 4
+
+
+class Registry:
+    """A client of a registry that counts how often states are asked for."""
+
+    def __init__(self) -> None:
+        self.states = {"arn:1": ConsumerState.ACTIVE}
+        self.asked = 0
+
+    async def list_consumers(self, *, with_state: bool) -> list[Consumer]:
+        self.asked += with_state
+        return [
+            Consumer(
+                stream_name="flights",
+                consumer_name=arn,
+                consumer_arn=arn,
+                registration_is_ours=True,
+                age_seconds=1.0,
+                state=state if with_state else None,
+                lease=None,
+                held_seconds=0.0,
+                cost_per_hour_usd=None,
+            )
+            for arn, state in self.states.items()
+        ]
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_the_state_of_a_consumer_that_came_is_soon_known() -> None:
+    """States are asked for once a minute, as that takes calls of Kinesis; sooner while one is new or changes."""
+    registry, clock = Registry(), FakeClock()
+    source = RegistrySource(Endpoint(kind=Kind.REGISTRY, address="a:1"), clock=clock)
+    source._client = registry  # type: ignore[assignment]
+
+    async def states() -> list[ConsumerState | None]:
+        clock.advance(1.0)
+        return [one.state for one in await source.fetch()]
+
+    for _ in range(50):
+        assert await states() == [ConsumerState.ACTIVE]
+    assert registry.asked == 1
+    registry.states["arn:2"] = ConsumerState.CREATING
+    assert await states() == [ConsumerState.ACTIVE, None]
+    assert await states() == [ConsumerState.ACTIVE, ConsumerState.CREATING]
+    registry.states["arn:2"] = ConsumerState.ACTIVE
+    for _ in range(5):
+        latest = await states()
+    assert latest == [ConsumerState.ACTIVE] * 2
+    asked = registry.asked
+    for _ in range(50):
+        await states()
+    assert registry.asked == asked
+
+
+async def test_states_of_consumers_without_an_arn_are_not_mixed_up() -> None:
+    """Those whose registration is only begun have none yet: each keeps its own state until it is asked for again."""
+
+    class Beginning(Registry):
+        async def list_consumers(self, *, with_state: bool) -> list[Consumer]:
+            found = await super().list_consumers(with_state=with_state)
+            return [replace(one, consumer_arn="") for one in found]
+
+    registry = Beginning()
+    registry.states = {"one": ConsumerState.ACTIVE, "other": ConsumerState.ABSENT}
+    source = RegistrySource(Endpoint(kind=Kind.REGISTRY, address="a:1"), clock=FakeClock())
+    source._client = registry  # type: ignore[assignment]
+    for _ in range(2):
+        assert [one.state for one in await source.fetch()] == [ConsumerState.ACTIVE, ConsumerState.ABSENT]
+    assert registry.asked == 1
+
+
+def test_the_example_of_the_readme_runs() -> None:
+    """As it stands: it needs nothing but the package."""
+    (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    ended = subprocess.run([sys.executable, "-c", example], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "True\n"), ended.stderr

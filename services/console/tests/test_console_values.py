@@ -1,0 +1,292 @@
+"""What the console computes by itself: histories, pictures, trees, costs, concerns, and whom it believes."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import fields, replace
+
+import pytest
+from console_world import session, shard_stats
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.efo_consumer import Shard
+from penstock.registration import Consumer, ConsumerState
+from penstock.rpc import ServerSettings
+from penstock.services.console._attention import concerns
+from penstock.services.console._history import History
+from penstock.services.console._hosts import is_known_host, is_local_path, is_same_origin
+from penstock.services.console._logins import SESSION_SECONDS, Attempts, Sessions
+from penstock.services.console._series import Rates, lags, sink_series
+from penstock.services.console._settings import ConsoleSettings
+from penstock.services.console._sparkline import HEIGHT, WIDTH, sparkline
+from penstock.services.console._templates import Templates
+from penstock.services.console._tree import ShardState, shard_tree
+from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
+from penstock.services.console._view import View
+from penstock.services.console._view_consumers import consumer_rows
+from penstock.services.console._view_streams import shard_page, stream_rows
+from penstock.services.console._words import bytes_words, seconds_words
+
+TOP = 2**128 - 1
+
+
+def shard(number: int, *parents: int, closed: bool = False) -> Shard:
+    return Shard(
+        shard_id=f"shardId-{number:012d}",
+        parent_shard_ids=tuple(f"shardId-{parent:012d}" for parent in parents),
+        starting_hash_key="0",
+        ending_hash_key=str(TOP),
+        starting_sequence_number="1",
+        ending_sequence_number="2" if closed else None,
+    )
+
+
+def sink(**values: int) -> SinkDestination:
+    names = {one.name for one in fields(SinkDestination)} - {"kind", "destination", "last_failure"}
+    given = dict.fromkeys(names, 0) | values
+    return SinkDestination(kind="kinesis", destination="delays", last_failure="", **given)
+
+
+def view(snapshot: Snapshot, history: History | None = None) -> View:
+    settings = ConsoleSettings(server=ServerSettings(), consumer_shard_hour_usd=0.5)
+    return View(snapshot=snapshot, history=history or History(), settings=settings, now=100.0)
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e9)), max_size=30), st.integers(1, 8))
+def test_a_history_holds_the_last_values_in_order(values: list[float | None], points: int) -> None:
+    """Whatever came before is gone; what was not known stays so."""
+    history = History(points=points)
+    for value in values:
+        history.add({("lag", "a"): value})
+    assert history.values(("lag", "a")) == values[-points:]
+
+
+def test_a_history_is_bounded_and_forgets_what_is_silent() -> None:
+    """The series that got no value for longest goes first; a service that is down leaves gaps in its own alone."""
+    history = History(points=3, max_series=2)
+    history.add({("lag", "a"): 1.0, ("lag", "b"): 1.0})
+    history.add({("lag", "b"): 2.0})
+    history.add({("lag", "c"): 3.0})
+    assert [history.values(("lag", name)) for name in "abc"] == [[], [1.0, 2.0], [3.0]]
+    history.gap("lag", "b")
+    assert [history.values(("lag", name)) for name in "bc"] == [[1.0, 2.0, None], [3.0]]
+    assert len(history) == 2
+
+
+@given(st.lists(st.one_of(st.none(), st.floats(0, 1e12)), min_size=1, max_size=40))
+def test_a_sparkline_stays_in_its_box(values: list[float | None]) -> None:
+    """With gaps, single values and zeros too; its label says now and the most."""
+    line = sparkline(values, "Lag", lambda value: f"<{value:g}>", points=40, seconds=2.0)
+    numbers = [float(one) for one in re.findall(r"(?<!h)-?\d+(?:\.\d+)?", line.path.replace("h2", ""))]
+    assert all(0 <= x <= WIDTH for x in numbers[::2])
+    assert all(0 <= y <= HEIGHT for y in numbers[1::2])
+    known = [value for value in values if value is not None]
+    assert line.path.count("M") == sum(
+        value is not None and (place == 0 or values[place - 1] is None) for place, value in enumerate(values)
+    )
+    assert (f"<{max(known):g}>" in line.label) if known else line.label.endswith("not known yet")
+
+
+def test_shards_stand_below_those_that_they_continue() -> None:
+    """Splits, merges below the first parent, parents that expired, and shards that only a reader knows."""
+    listed = [shard(1, 0), shard(2, 0, closed=True), shard(3, 9, closed=True), shard(4, 2, 3), shard(7)]
+    nodes = shard_tree(listed, ["shardId-000000000005"])
+    shape = [(int(node.shard_id[-2:]), node.depth, node.state.value) for node in nodes]
+    assert shape == [
+        (0, 0, "expired"),
+        (1, 1, "open"),
+        (2, 1, "closed"),
+        (4, 2, "open"),
+        (7, 0, "open"),
+        (9, 0, "expired"),
+        (3, 1, "closed"),
+        (5, 0, "unknown"),
+    ]
+    merged = next(node for node in nodes if node.shard_id.endswith("04"))
+    assert [int(parent[-2:]) for parent in merged.parents] == [2, 3]
+    assert nodes[0].children == (nodes[1].shard_id, nodes[2].shard_id)
+    assert nodes[1].share == 1.0
+
+
+def test_a_deep_line_of_shards_is_no_trouble() -> None:
+    """A stream that was resharded ten thousand times, and one whose parents go in a circle, are listed whole."""
+    nodes = shard_tree([shard(0, closed=True), *(shard(number, number - 1) for number in range(1, 10_000))])
+    assert [node.depth for node in nodes] == list(range(10_000))
+    assert len(shard_tree([shard(1, 2), shard(2, 1)])) == 2
+
+
+def test_costs_are_open_shards_times_hours() -> None:
+    """Closed shards cost nothing; without a listing the registry's own estimate counts."""
+    one = Consumer(
+        stream_name="s",
+        consumer_name="c",
+        consumer_arn="arn",
+        registration_is_ours=True,
+        lease=None,
+        age_seconds=7_200.0,
+        state=ConsumerState.ACTIVE,
+        cost_per_hour_usd=9.0,
+    )
+    registry = Answer(kind=Kind.REGISTRY, endpoint="r", state=State.UP, value=(one,))
+    (row,) = consumer_rows(view(Snapshot(registry=registry)))
+    assert (row.shards, row.shard_hours, row.cost_per_hour, row.cost_so_far) == (None, None, 9.0, 18.0)
+    shards = {"s": (shard(0, closed=True), shard(1, 0), shard(2, 0))}
+    kinesis = Answer(kind=Kind.KINESIS, endpoint="k", state=State.UP, value=shards)
+    (row,) = consumer_rows(view(Snapshot(registry=registry, kinesis=kinesis)))
+    assert (row.shards, row.shard_hours, row.cost_per_hour, row.cost_so_far) == (2, 4.0, 1.0, 2.0)
+    (concern,) = concerns(view(Snapshot(registry=registry, kinesis=kinesis)))
+    assert "held by nobody and costs $1.00 an hour" in concern.what
+    gone = replace(registry, value=(replace(one, state=ConsumerState.ABSENT),))
+    assert concerns(view(Snapshot(registry=gone))) == []
+
+
+def test_the_slowest_reader_of_a_shard_counts() -> None:
+    """Two jobs read a shard; pages show the one that is late, and sort by it."""
+    quick = session("quick", [shard_stats("s", 0, millis_behind_latest=10), shard_stats("s", 1, losses=1)])
+    slow = session(
+        "slow", [shard_stats("s", 1, millis_behind_latest=90_000), shard_stats("s", 2, millis_behind_latest=-1)]
+    )
+    reader = Answer(kind=Kind.READER, endpoint="r", state=State.UP, value=(quick, slow))
+    history = History()
+    history.add(lags(reader))
+    seen = view(Snapshot(readers=(reader,)), history)
+    (row,) = stream_rows(seen)
+    assert (row.lag, row.read_shards, row.losses, row.open_shards) == (90.0, 3, 1, None)
+    assert "now 90 s" in row.spark.label or "now 2 min" in row.spark.label
+    page = shard_page(seen, "s", order="lag", size=2)
+    assert [row.node.shard_id[-1] for row in page.rows] == ["1", "0"]
+    assert (page.pages, page.total, page.rows[0].lag) == (2, 3, 90.0)
+    (last,) = shard_page(seen, "s", page=99, size=2).rows
+    assert (last.lag, last.node.state) == (None, ShardState.UNKNOWN)
+    assert [one.what for one in concerns(seen)] == [
+        "Stream s is read 2 min late",
+        "Stream s: 1 positions were lost before they were read",
+    ]
+
+
+def test_rates_are_between_two_answers() -> None:
+    """None before there are two, and when a gateway began anew; destinations that are gone leave none behind."""
+    rates, first = Rates(), sink(records_out=10, limit_entries=7)
+    answer = Answer(kind=Kind.SINK, endpoint="g", state=State.UP, value=(first,))
+    series = sink_series("g", first, "records")
+    assert rates.take(answer, 100.0)[series] is None
+    values = rates.take(replace(answer, value=(sink(records_out=50),)), 104.0)
+    assert values[series] == rates.per_second[series] == 10.0
+    assert rates.take(replace(answer, value=(sink(records_out=5),)), 105.0)[series] is None
+    assert series not in rates.per_second
+    rates.take(replace(answer, value=()), 106.0)
+    assert rates.per_second == {}
+
+
+@pytest.mark.parametrize(
+    ("header", "known"),
+    [
+        ("localhost:8080", True),
+        ("127.0.0.1", True),
+        ("[::1]:80", True),
+        ("10.1.2.3:443", True),
+        ("Console.example.com", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost@evil.example", False),
+        ("localhost/x", False),
+        ("[::1", False),
+        ("a:b", False),
+        ("", False),
+    ],
+)
+def test_a_host_is_an_address_or_a_name_that_was_allowed(header: str, known: bool) -> None:
+    """A name that somebody else made lead here (DNS rebinding) is neither."""
+    assert is_known_host(header, {"console.example.com"}) is known
+
+
+@pytest.mark.parametrize(
+    ("headers", "same"),
+    [
+        ({"Origin": "http://a:1", "Host": "a:1"}, True),
+        ({"Sec-Fetch-Site": "same-origin", "Host": "a:1"}, True),
+        ({"Origin": "https://a:1", "Host": "a:1", "Sec-Fetch-Site": "same-origin"}, True),
+        ({"Origin": "http://b", "Host": "a"}, False),
+        ({"Origin": "http://a:2", "Host": "a:1"}, False),
+        ({"Origin": "null", "Host": "a"}, False),
+        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://a", "Host": "a"}, False),
+        ({"Sec-Fetch-Site": "same-site", "Host": "a"}, False),
+        ({"Host": "a"}, False),
+    ],
+)
+def test_forms_come_from_the_console_itself(headers: dict[str, str], same: bool) -> None:
+    """By what browsers say of a form, which no page can change."""
+    assert is_same_origin(headers) is same
+
+
+def test_a_login_leads_to_the_console_alone() -> None:
+    """Not to a page of somebody else, however it is written."""
+    assert is_local_path("/stream?name=a")
+    assert not any(map(is_local_path, ("//evil", "/\\evil", "http://evil", "evil", "", "/a\r\nSet-Cookie: b")))
+
+
+def test_sessions_end_and_are_bounded() -> None:
+    """By time, by logging out, and the oldest when there are too many; form tokens are of one session."""
+    sessions = Sessions()
+    one, other = sessions.begin(0.0, "token"), sessions.begin(1.0)
+    assert sessions.token(one, SESSION_SECONDS - 1) == "token"
+    assert sessions.token(one, SESSION_SECONDS) is None
+    assert sessions.token(other, 2.0) == ""
+    assert sessions.is_form_token(one, sessions.form_token(one))
+    assert not sessions.is_form_token(one, sessions.form_token(other))
+    assert not sessions.is_form_token(one, "ü")
+    sessions.end(other)
+    assert sessions.token(other, 2.0) is None
+    for _ in range(1_000):
+        sessions.begin(2.0)
+    assert sessions.token(one, 2.0) is None
+
+
+def test_guessing_is_slowed_down_for_those_who_guess() -> None:
+    """Ten attempts a minute and address."""
+    attempts = Attempts()
+    for _ in range(10):
+        assert attempts.may_try("10.0.0.1", 0.0)
+        attempts.failed("10.0.0.1", 0.0)
+    assert not attempts.may_try("10.0.0.1", 59.0)
+    assert attempts.may_try("10.0.0.2", 0.0)
+    assert attempts.may_try("10.0.0.1", 60.0)
+
+
+def test_numbers_are_said_shortly() -> None:
+    """In units that fit, and with a dash where nothing is known."""
+    seconds = [seconds_words(one) for one in (None, 0.0, 0.42, 12.3, 200.0, 8_000.0, 9e5)]
+    assert seconds == ["–", "0 s", "0.4 s", "12 s", "3 min", "2.2 h", "10 d"]
+    assert [bytes_words(one) for one in (0, 999, 1_000, 123_456, 7.34e6)] == [
+        "0 B",
+        "999 B",
+        "1.0 kB",
+        "123 kB",
+        "7.3 MB",
+    ]
+    assert math.isclose(float(bytes_words(5e15).split()[0]), 5.0)
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [one / 12.92 if one <= 0.04045 else ((one + 0.055) / 1.055) ** 2.4 for one in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_text_can_be_read_on_what_is_behind_it() -> None:
+    """WCAG's contrast of 4.5, in light and in dark."""
+    style = Templates().static["console.css"].decode()
+    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media", 2)[:2])
+    assert light.keys() == dark.keys()
+    for theme in (light, dark):
+        pairs = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("page", "card")]
+        pairs += [
+            (state, f"{state}-fill") for state in ("good", "bad", "warn", "plain", "busy", "skip", "again", "halt")
+        ]
+        # Buttons, and links in rows that were jumped to.
+        pairs += [("card", "accent"), ("accent", "busy-fill"), ("ink", "busy-fill"), ("bad", "card")]
+        for pair in pairs:
+            low, high = sorted(luminance(theme[name]) for name in pair)
+            assert (high + 0.05) / (low + 0.05) >= 4.5, pair
