@@ -1,4 +1,5 @@
 import os
+import re
 import select
 import signal
 
@@ -100,10 +101,40 @@ def test_a_wrong_argument_ends_with_a_usage_message(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         DemoSettings.parse(arguments)
     assert ended.value.code == 2
-    assert "usage" in capsys.readouterr().err
+    assert re.fullmatch(r"penstock-demo: .*: see penstock-demo --help\n", capsys.readouterr().err)
 
 
 def test_killing_the_driver_implies_starting_it_again():
     """--kill-driver needs no --keep beside it."""
     assert DemoSettings.parse(["--kill-driver"]).restarts_driver
     assert not DemoSettings.parse([]).restarts_driver
+
+
+def test_an_interrupt_does_not_spare_what_a_child_has_started(start, monkeypatch):
+    """Ctrl-C while the demo waits for a child's end: the child and its own children are ended all the same."""
+    child = start("child_script")
+    child.wait_for("ready", 60)
+    grandchild = os.pidfd_open(child.latest["grandchild"])
+    wait = child._process.wait
+
+    def interrupted(_seconds: float) -> None:
+        monkeypatch.setattr(child._process, "wait", wait)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(child._process, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        child.end()
+    ended, _, _ = select.select([grandchild], [], [], 10)
+    os.close(grandchild)
+    assert ended
+
+
+def test_a_child_is_ended_once(start, monkeypatch):
+    """Ending it again, as the world does at last, signals nobody: its number may be another's by then."""
+    child = start("broken_script")
+    child._process.wait(60)
+    assert child.end() == 3
+    signalled = []
+    monkeypatch.setattr(os, "killpg", lambda *which: signalled.append(which))
+    assert child.end() == 3
+    assert signalled == []

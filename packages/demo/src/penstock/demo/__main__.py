@@ -1,10 +1,13 @@
 """The main job, end to end: `python -m penstock.demo --help`."""
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from types import FrameType
 
+from botocore.exceptions import BotoCoreError, ClientError
 from opentelemetry import trace
 from rich.console import Console
 
@@ -21,25 +24,33 @@ def _terminate(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def main() -> None:
-    """Run the demo; exit with 1 when a row is missing or wrong."""
-    settings = DemoSettings.parse()
+def demo_command(argv: Sequence[str]) -> int:
+    """Run the main job, end to end, on an embedded Kinesis (`penstock demo`)."""
+    return main(argv, prog="penstock demo")
+
+
+def main(argv: Sequence[str] | None = None, *, prog: str = "penstock-demo") -> int:
+    """Run the demo. Returns 1 when a row is missing or wrong, 2 for wrong usage (by an exit), 0 else."""
+    settings = DemoSettings.parse(argv, prog=prog)
     os.environ["OTEL_PYTHON_TRACER_PROVIDER"] = PROVIDER_NAME
     os.environ[FOLDER_VARIABLE] = str(settings.folder.resolve() / "run" / "spans")
     # Tracers that were made on import wait for the provider: the first look for it loads it.
     trace.get_tracer_provider()
     signal.signal(signal.SIGINT, _terminate)
     signal.signal(signal.SIGTERM, _terminate)
-    console = Console()
+    # With --json the standard output is for the report alone.
+    console = Console(stderr=settings.as_json)
     try:
         report = run_demo(settings, console)
-    except DemoError as error:
+    except (DemoError, TimeoutError, BotoCoreError, ClientError) as error:
         console.print(f"Penstock demo: {error}", style="red", highlight=False, soft_wrap=True)
-        sys.exit(1)
+        return 1
     report.print(console)
     console.print(f"plan.mmd, latency.png, spans.jsonl and report.json are in {settings.folder}", highlight=False)
-    sys.exit(0 if report.is_good else 1)
+    if settings.as_json:
+        sys.stdout.write(json.dumps(json.loads((settings.folder / "report.json").read_text())) + "\n")
+    return 0 if report.is_good else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

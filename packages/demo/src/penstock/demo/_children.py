@@ -29,6 +29,7 @@ class Child:
         self.latest: dict[str, Any] = {}
         """The newest value of each key that the child told."""
         self._told = threading.Condition()
+        self._ended = False
         with log.open("ab") as log_file:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
@@ -98,14 +99,20 @@ class Child:
         self._process.wait()
 
     def end(self, timeout_seconds: float = 30.0) -> int:
-        """Ask it to end, then make it. Whatever it started ends too. Returns the exit code."""
-        if self._process.poll() is None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout_seconds)
-        # Its own children, such as Spark's JVM, share its group.
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        """Ask it to end, then make it. Whatever it started ends too. Returns the exit code, also when repeated."""
+        if self._ended:
+            # Its number, and that of its group, may be another's by now.
+            return self._process.wait()
+        try:
+            if self._process.poll() is None:
+                self._process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(timeout_seconds)
+        finally:
+            # Its own children, such as Spark's JVM, share its group. Also when Ctrl-C ends the waiting.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._ended = True
         code = self._process.wait()
         self._reader.join(5)
         for stream in (self._process.stdin, self._process.stdout):

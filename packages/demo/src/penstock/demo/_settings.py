@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from penstock.terminal import Parser, positive_count
+
 REGION = "us-east-1"
 
 
@@ -31,6 +33,8 @@ class DemoSettings:
     """Kill the Spark driver with signal 9 halfway. Implies `keep`."""
     folder: Path = Path("penstock-demo")
     """Where the results go."""
+    as_json: bool = False
+    """Write the report to the standard output, and everything else to the standard error."""
 
     @property
     def restarts_driver(self) -> bool:
@@ -38,15 +42,15 @@ class DemoSettings:
         return self.keep or self.kill_driver
 
     @classmethod
-    def parse(cls, arguments: Sequence[str] | None = None) -> Self:
+    def parse(cls, arguments: Sequence[str] | None = None, *, prog: str = "penstock-demo") -> Self:
         """Settings from the command line; ends the process with a message when they are wrong."""
-        parser = argparse.ArgumentParser(
-            prog="demo",
+        parser = Parser(
+            prog=prog,
             description="Flights out of New York in 2013 run through Kinesis and Spark: the weather of each day is "
             "aggregated first, then delayed departures are joined with it as they arrive.",
         )
         add = parser.add_argument
-        add("--rows", type=_positive_int, help="flights to send; default: all, about 336,000")
+        add("--rows", type=positive_count, help="flights to send; default: all, about 336,000")
         add("--rate", type=_positive_float, help="records per second at most; default: what the shards take")
         add("--polling", action="store_true", help="read by GetRecords instead of enhanced fan-out")
         add("--services", action="store_true", help="run the consumer registry and the shard reader as services")
@@ -63,18 +67,15 @@ class DemoSettings:
             help="kill -9 the Spark driver halfway, to see it resume; implies --keep",
         )
         add("--folder", type=Path, default=Path("penstock-demo"), help="where the results go; default: ./%(default)s")
+        add("--json", dest="as_json", action="store_true", help="one JSON object on the standard output: report.json")
         return cls(**vars(parser.parse_args(arguments)))
 
 
-def _positive_int(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
 def _positive_float(text: str) -> float:
-    value = float(text)
-    if not value > 0:
-        raise argparse.ArgumentTypeError("must be more than 0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return value

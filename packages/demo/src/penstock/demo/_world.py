@@ -11,15 +11,22 @@ from typing import Any
 
 import boto3
 from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
 from opentelemetry import propagate
 
 from penstock.demo._children import Child
 from penstock.demo._settings import DemoSettings
 from penstock.demo._telemetry import telemetry_environment
+from penstock.demo.errors import DemoError
 
 FLIGHTS_SHARDS = 4
 DELAYS_SHARDS = 2
 _READY_SECONDS = 60.0
+_OWN = {
+    "run": {"ca", "counts", "job", "registry", "spans", "store"},
+    "logs": {"consumer-registry", "emulator", "producer", "shard-reader", "spark-driver"},
+}
+"""What the demo writes into its folders: names up to the first dot."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,17 @@ class Folders:
         return any((log / str(batch_id)).exists() for log in self.store.rglob("commits"))
 
     def clear(self) -> None:
-        """Begin anew: nothing of an earlier run is left."""
+        """Begin anew: nothing of an earlier run is left.
+
+        Raises:
+            DemoError: one of the folders holds what no demo has written; nothing is cleared then.
+        """
+        for folder in (self.run, self.logs):
+            entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+            others = [name for name in entries if name.partition(".")[0] not in _OWN[folder.name]]
+            if others:
+                reason = f"holds what the demo did not write ({others[0]}), and would be cleared"
+                raise DemoError(f"{folder} {reason}: name another place by --folder")
         for folder in (self.run, self.logs):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
@@ -164,12 +181,10 @@ def open_world(settings: DemoSettings) -> Iterator[World]:
         if settings.endpoint_url is None:
             _embedded_kinesis(world)
         world.kinesis = _client(options, environment if settings.endpoint_url is None else os.environ)
-        for name, shards in ((world.flights_stream, FLIGHTS_SHARDS), (world.delays_stream, DELAYS_SHARDS)):
-            world.kinesis.create_stream(StreamName=name, ShardCount=shards)
-        if settings.endpoint_url is not None:
-            world.children.callback(_delete_streams, world)
-        for name in (world.flights_stream, world.delays_stream):
-            world.kinesis.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+        try:
+            _create_streams(world, to_be_deleted=settings.endpoint_url is not None)
+        except (BotoCoreError, ClientError) as error:
+            raise DemoError(f"the streams cannot be made: {error}") from error
         if settings.services:
             _services(world)
         yield world
@@ -177,6 +192,17 @@ def open_world(settings: DemoSettings) -> Iterator[World]:
         shutil.rmtree(folders.run, ignore_errors=True)
 
 
-def _delete_streams(world: World) -> None:
-    for name in (world.flights_stream, world.delays_stream):
-        world.kinesis.delete_stream(StreamName=name, EnforceConsumerDeletion=True)
+def _create_streams(world: World, *, to_be_deleted: bool) -> None:
+    names = (world.flights_stream, world.delays_stream)
+    for name, shards in zip(names, (FLIGHTS_SHARDS, DELAYS_SHARDS), strict=True):
+        world.kinesis.create_stream(StreamName=name, ShardCount=shards)
+        if to_be_deleted:
+            world.children.callback(_delete_stream, world.kinesis, name)
+    for name in names:
+        world.kinesis.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+
+
+def _delete_stream(kinesis: Any, name: str) -> None:
+    # One that is still being made cannot be deleted.
+    kinesis.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+    kinesis.delete_stream(StreamName=name, EnforceConsumerDeletion=True)

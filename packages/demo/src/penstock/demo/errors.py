@@ -13,13 +13,18 @@ class DemoError(Exception):
 
 
 class DemoDataError(DemoError):
-    """The flights and the weather are not installed."""
+    """The flights and the weather are not installed.
+
+    Cure: Install the demo as a whole: `pip install penstock-demo`.
+    """
 
 
 class ChildEndedError(DemoError):
     """A process of the demo ended before its time.
 
     `name` says which, `code` is its exit code (negative: the number of the signal), `log` its log file.
+
+    Cure: Read the end of `log`; `hatch run demo` with `--keep` leaves everything else too.
     """
 
     def __init__(self, name: str, code: int, log: Path) -> None:

@@ -1,0 +1,30 @@
+"""What the command of the demo says when something is not as it should be."""
+
+import pytest
+from botocore.exceptions import EndpointConnectionError
+
+from penstock.demo import __main__ as command
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (TimeoutError("the emulator did not tell 'ca_file' within 60 s; see emulator.log"), "see emulator.log"),
+        (EndpointConnectionError(endpoint_url="https://kinesis.nowhere"), "https://kinesis.nowhere"),
+    ],
+)
+def test_what_keeps_it_from_running_is_told_in_a_sentence(error, words, monkeypatch, tmp_path, capsys):
+    """A process that does not get ready, and a Kinesis that cannot be asked: no traceback."""
+
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
+    monkeypatch.setenv("OTEL_PYTHON_TRACER_PROVIDER", "")
+    monkeypatch.setenv(command.FOLDER_VARIABLE, "")
+    monkeypatch.setattr(command.trace, "get_tracer_provider", lambda: None)
+    monkeypatch.setattr(command, "run_demo", fail)
+    assert command.main(["--folder", str(tmp_path)]) == 1
+    said = capsys.readouterr().out
+    assert said.startswith("Penstock demo: ")
+    assert words in said
