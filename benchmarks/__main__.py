@@ -29,8 +29,13 @@ from benchmarks import (
     simulation,
     sink_overhead,
     slots,
+    spark_idle,
+    spark_latency,
+    spark_sink,
+    spark_source,
     stage,
     throttle,
+    tracing,
 )
 from benchmarks import compile as compile_bench
 from benchmarks._harness import ROUNDS, Benchmark, Case
@@ -47,16 +52,21 @@ BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
     "resume": (resume.run, "from a restart to the first live row, with and without committed stages"),
     "shards": (shards.run, "one reader process over 1 to 1,000 shards"),
     "slots": (slots.run, "slot-seconds and state of a job, all deployed at once against staged"),
+    "spark-sink": (spark_sink.run, "a DataFrame written from Spark, against boto3 in foreachPartition"),
+    "spark-source": (spark_source.run, "MB/s into a sink that does nothing, against ready Arrow batches from memory"),
     "stage": (stage.run, "a stream joined with an aggregate of 20 M rows, as it is against staged"),
     "hot-shard": (hot_shard.run, "the rate of the other shards when one gets half of the records"),
     "put": (put.run, "PutRecords of 500 records, against boto3 and async-kinesis"),
     "recover": (recover.run, "seconds until a writer is back after a stream's outage"),
     "simulation": (simulation.run, "recover and hot-shard over real sockets, against simulated time"),
     "sink-overhead": (sink_overhead.run, "what a writer costs a record, to a destination that does nothing"),
+    "spark-idle": (spark_idle.run, "processor of a query on 64 idle shards, against a source without rows"),
+    "spark-latency": (spark_latency.run, "put to foreachBatch, against a source that invents its rows, and by polling"),
     "throttle": (throttle.run, "goodput and throttles over a stream's limit, against AIMD x0.5 and async-kinesis"),
+    "tracing": (tracing.run, "records read and written with spans exported over OTLP, against without"),
 }
 
-_FEWER_ROUNDS: Mapping[str, int] = {"cogroup": 1}
+_FEWER_ROUNDS: Mapping[str, int] = {"cogroup": 1, "spark-idle": 1, "spark-latency": 3, "spark-source": 3}
 """Of benchmarks whose rounds take minutes."""
 
 

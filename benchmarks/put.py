@@ -1,6 +1,7 @@
 """PutRecords of 500 records on a server that answers success: records per second of the client's processor time.
 
-The sink's writer takes Arrow record batches. boto3 and aiobotocore get their records as dictionaries, made before the
+The sink's writer takes Arrow record batches, and sends JSON as all others do, or with `-cbor` what it sends to the
+service's own endpoints. boto3 and aiobotocore get their records as dictionaries, made before the
 clock starts, with their retries off; async-kinesis's Producer takes record by record, without a rate limit. It and
 aiobotocore pin other versions of botocore than ours: they run in environments of their own that uv makes, and are left
 out where that cannot be done.
@@ -18,7 +19,7 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import boto3
 import pyarrow as pa
@@ -36,6 +37,8 @@ _PEER_RECORDS = 25_000
 # It becomes slower with each record that it was given: its rate is half at 25,000.
 _ASYNC_KINESIS_RECORDS = 5_000
 _PER_REQUEST = 500
+# JSON goes to every endpoint that is not the service's own.
+_FORMATS: tuple[tuple[str, Literal["cbor", "json"]], ...] = (("", "json"), ("-cbor", "cbor"))
 _FOLDER = Path(__file__).parent
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 # Name, what to install, what to import to see that it works, what to run, for how many records.
@@ -55,7 +58,7 @@ def success_server() -> Iterator[str]:
         process.communicate()
 
 
-def penstock(endpoint: str, record_bytes: int) -> Callable[[], float]:
+def penstock(endpoint: str, record_bytes: int, wire_format: Literal["cbor", "json"]) -> Callable[[], float]:
     """The sink, from a record batch to the last acknowledgement."""
     records = _RECORDS[record_bytes]
     batch = pa.record_batch(
@@ -65,7 +68,7 @@ def penstock(endpoint: str, record_bytes: int) -> Callable[[], float]:
         }
     )
     aws = AwsOptions(region="us-east-1", endpoint_url=endpoint, access_key_id="test", secret_access_key="test")
-    sink = KinesisStreamsSink(aws, "s")
+    sink = KinesisStreamsSink(aws, "s", wire_format=wire_format)
 
     async def put() -> float:
         async with sink.create_writer() as writer:
@@ -141,19 +144,20 @@ def _foreign_peers() -> Iterator[tuple[str, list[str], int]]:
 
 
 def run(rounds: int) -> Iterator[Case]:
-    """One case per peer and size of a record; async-kinesis with small ones only."""
+    """A case per peer and size of a record, for boto3 in both formats; async-kinesis with small records only."""
     peers: dict[str, Callable[[str, int], Callable[[], float]]] = {"boto3": boto3_put}
     peers |= {name: partial(foreign_put, command, records) for name, command, records in _foreign_peers()}
     with success_server() as endpoint:
         for peer_name, peer in peers.items():
-            for size, record_bytes in (("100B", 100), ("1kB", 1_000)):
-                if (peer_name, size) == ("async-kinesis", "1kB"):
-                    continue
-                yield interleave(
-                    f"{peer_name}-{size}",
-                    penstock(endpoint, record_bytes),
-                    peer(endpoint, record_bytes),
-                    peer_name=peer_name,
-                    unit="records/s",
-                    rounds=rounds,
-                )
+            for suffix, wire_format in _FORMATS if peer_name == "boto3" else _FORMATS[:1]:
+                for size, record_bytes in (("100B", 100), ("1kB", 1_000)):
+                    if (peer_name, size) == ("async-kinesis", "1kB"):
+                        continue
+                    yield interleave(
+                        f"{peer_name}-{size}{suffix}",
+                        penstock(endpoint, record_bytes, wire_format),
+                        peer(endpoint, record_bytes),
+                        peer_name=peer_name,
+                        unit="records/s",
+                        rounds=rounds,
+                    )

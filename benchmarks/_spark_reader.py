@@ -1,0 +1,80 @@
+"""A shard reader in a process of its own, whose buffers hold all that Spark reads of it.
+
+Its shards have the names that the emulator gives, where the plugin looks them up.
+"""
+
+import asyncio
+import multiprocessing
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks._spark_ceiling import RECORD_BYTES
+from penstock.efo_consumer import SERVICE_NAME, LocalShardReader, ReaderConfig, ShardEvent, ShardReaderServicer
+from penstock.efo_consumer.testing import FakeKinesis, FakeShard
+from penstock.rpc import GrpcServer, ServerSettings
+
+STREAM = "source"
+SHARDS = 4
+EVENT_RECORDS = 1100
+"""1 MiB and more, as subscriptions to a busy shard bring it."""
+_FIRST_NUMBER = 10**55
+"""As long as Kinesis' own, but without a time in it."""
+
+
+class _Prefilled(FakeKinesis):
+    """Makes each event once: sessions that begin anew find it made."""
+
+    def __init__(self) -> None:
+        super().__init__(event_records=EVENT_RECORDS)
+        self.tip = _FIRST_NUMBER
+        self._made: dict[tuple[str, int], ShardEvent] = {}
+
+    def _take(self, shard: FakeShard, at: int, idle: int) -> ShardEvent:
+        if at == len(shard.sequence_numbers):
+            return super()._take(shard, at, idle)
+        key = shard.shard_id, at
+        if key not in self._made:
+            self._made[key] = super()._take(shard, at, idle)
+        return self._made[key]
+
+
+async def _serve(records: int, path: Path, pipe: Connection) -> None:
+    kinesis = _Prefilled()
+    for shard in kinesis.create_stream(STREAM, SHARDS):
+        kinesis.put(STREAM, shard, records // SHARDS, size=RECORD_BYTES)
+        for at in range(0, records // SHARDS, EVENT_RECORDS):
+            kinesis._take(kinesis.shards[STREAM, shard], at, 0)
+    nbytes = 2 * records * RECORD_BYTES
+    async with LocalShardReader(kinesis, ReaderConfig(buffer_bytes_per_shard=nbytes, buffer_bytes=nbytes)) as reader:
+        register = [ShardReaderServicer(reader).add_to]
+        settings = ServerSettings(socket_path=path)
+        async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]):
+            pipe.send("ready")
+            await asyncio.to_thread(pipe.recv)
+
+
+def _run(records: int, path: Path, pipe: Connection) -> None:
+    asyncio.run(_serve(records, path, pipe))
+
+
+@contextmanager
+def prefilled_reader(records: int) -> Iterator[tuple[str, int]]:
+    """A reader of so many records in all: its endpoint, and its process' number."""
+    context = multiprocessing.get_context("spawn")
+    pipe, other = context.Pipe()
+    with tempfile.TemporaryDirectory() as folder:
+        # As tasks on the driver's machine reach the reader that lives there.
+        path = Path(folder) / "socket"
+        process = context.Process(target=_run, args=(records, path, other), name="bench reader")
+        process.start()
+        try:
+            pipe.recv()
+            yield f"unix:{path}", process.pid or 0
+        finally:
+            pipe.send(None)
+            process.join(10)
+            if process.is_alive():
+                process.kill()
