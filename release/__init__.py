@@ -1,0 +1,1 @@
+"""One version over all packages: checked, raised and built together."""

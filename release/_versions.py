@@ -1,0 +1,106 @@
+"""The rules of a release: one version, siblings of the same minor version, a heading in each changelog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import date
+from pathlib import Path
+
+from release._members import Member, name_of
+
+_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(?:a|b|rc)\d+)?")
+_UNRELEASED = "## Unreleased"
+
+
+def sibling_bounds(version: str) -> str:
+    """Which siblings a wheel of this version works with: this one and later patches.
+
+    Before 1.0 a minor version may break, from then on a major one.
+
+    Raises:
+        ValueError: not a version as releases have it.
+    """
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        raise ValueError(f"{version!r} is not a version such as 1.2.3 or 1.2.3rc1")
+    major, minor = int(found[1]), int(found[2])
+    return f">={version},<{major + 1}" if major else f">={version},<0.{minor + 1}"
+
+
+def problems(members: Sequence[Member], licence: str, tag: str | None = None) -> list[str]:
+    """What keeps the members from being released together, one line each, with what to do.
+
+    With a tag, such as `v1.2.3`, it has to be that of the members' version.
+    """
+    found = []
+    versions = sorted({member.version for member in members})
+    if len(versions) > 1:
+        found.append(f"versions differ: {', '.join(versions)}; run: hatch run release:set {versions[-1]}")
+    if tag is not None and tag != f"v{versions[-1]}":
+        found.append(f"the tag {tag} is not v{versions[-1]}, the version of the packages")
+    names = {member.name for member in members}
+    for member in members:
+        found += _member_problems(member, names, licence)
+    return found
+
+
+def _member_problems(member: Member, names: Iterable[str], licence: str) -> list[str]:
+    bounds = sibling_bounds(member.version)
+    found = [
+        f"{member.name}: {requirement!r} has to end with {bounds}; run: hatch run release:set {member.version}"
+        for requirement in member.requirements
+        if name_of(requirement) in names and requirement.partition(";")[0].strip() != _pinned(requirement, bounds)
+    ]
+    changelog = member.folder / "CHANGELOG.md"
+    headings = changelog.read_text().splitlines() if changelog.exists() else []
+    if not any(re.match(rf"## {re.escape(member.version)}(\s|$)", line) for line in headings):
+        found.append(f"{member.name}: CHANGELOG.md has no heading '## {member.version}'")
+    copy = member.folder / "LICENSE"
+    if not copy.exists() or copy.read_text() != licence:
+        found.append(f"{member.name}: LICENSE is missing or not that of the root; copy it")
+    return found
+
+
+def _pinned(requirement: str, bounds: str) -> str:
+    name = re.split(r"[<>=!~; ]", requirement)[0]
+    return f"{name}{bounds}"
+
+
+def with_version(pyproject: str, version: str, names: Iterable[str]) -> str:
+    """The text of a `pyproject.toml` with the version, and with its siblings pinned to it."""
+    bounds = sibling_bounds(version)
+    text = re.sub(r'^version = ".*"$', f'version = "{version}"', pyproject, count=1, flags=re.MULTILINE)
+    for name in names:
+        text = re.sub(rf'(?<!= )"({re.escape(name)}(?:\[[\w,-]+\])?)(?:[<>=!~ ][^";]*)?"', rf'"\1{bounds}"', text)
+    return text
+
+
+def with_heading(changelog: str, version: str, today: date) -> str:
+    """The text of a changelog whose unreleased entries are those of the version.
+
+    A changelog without any says so: every package gets the version, also one that did not change.
+    """
+    heading = f"## {version} ({today.isoformat()})"
+    if re.search(rf"^## {re.escape(version)}(\s|$)", changelog, flags=re.MULTILINE):
+        return changelog
+    if _UNRELEASED in changelog:
+        return changelog.replace(_UNRELEASED, heading, 1)
+    title, _, rest = changelog.partition("\n")
+    return f"{title}\n\n{heading}\n\n- No changes of its own.\n{rest}"
+
+
+def set_version(members: Sequence[Member], version: str, today: date) -> list[Path]:
+    """Write the version into all members. Returns the files that changed."""
+    names = [member.name for member in members]
+    changed = []
+    for member in members:
+        pyproject, changelog = member.folder / "pyproject.toml", member.folder / "CHANGELOG.md"
+        for path, new in (
+            (pyproject, with_version(pyproject.read_text(), version, names)),
+            (changelog, with_heading(changelog.read_text(), version, today)),
+        ):
+            if path.read_text() != new:
+                path.write_text(new)
+                changed.append(path)
+    return changed
