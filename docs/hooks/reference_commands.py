@@ -1,0 +1,91 @@
+"""The commands, as their `--help` says it."""
+
+import contextlib
+import importlib.metadata
+import io
+import os
+import re
+import sys
+from collections.abc import Iterator
+from itertools import zip_longest
+from unittest import mock
+
+from reference_text import table
+
+_CHOICES = re.compile(r"^ {2,4}\{([\w,-]+)\}", re.MULTILINE)
+_OPTIONS = re.compile(r"^options:$", re.MULTILINE | re.IGNORECASE)
+_VARIABLE = re.compile(r"^(.*?)\s*\[(PENSTOCK_\w+)\]$")
+
+
+def commands() -> list[importlib.metadata.EntryPoint]:
+    """The scripts of all packages."""
+    points = importlib.metadata.entry_points(group="console_scripts")
+    return sorted({point.name: point for point in points if point.name.startswith("penstock")}.values())
+
+
+def help_text(point: importlib.metadata.EntryPoint, *words: str) -> str:
+    """What a command says to `--help`, at a fixed width, wherever it runs."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PENSTOCK_", "AWS_"))}
+    said = io.StringIO()
+    arguments = [point.name, *words, "--help"]
+    with (
+        mock.patch.dict(os.environ, kept | {"COLUMNS": "110", "NO_COLOR": "1", "TERM": "dumb"}, clear=True),
+        mock.patch.object(sys, "argv", arguments),
+        contextlib.redirect_stdout(said),
+        contextlib.suppress(SystemExit),
+    ):
+        point.load()()
+    return aligned(said.getvalue().rstrip())
+
+
+def aligned(text: str) -> str:
+    """Lines of a pipe, which are apart by tabs, as columns; a `-` at the end, for nothing, is left out."""
+    rows = [line.removesuffix("\t-").split("\t") for line in text.splitlines()]
+    widths = [max(map(len, column)) + 2 for column in zip_longest(*rows, fillvalue="")] if "\t" in text else []
+    return "\n".join("".join(map(str.ljust, row, widths)).rstrip() for row in rows) if widths else text
+
+
+def subcommands(point: importlib.metadata.EntryPoint, text: str) -> list[str]:
+    """Those that a command's help lists; of `penstock` itself, those that packages give to it."""
+    if point.name == "penstock":
+        return sorted(one.name for one in importlib.metadata.entry_points(group="penstock.commands"))
+    choices = _CHOICES.search(text)
+    return choices[1].split(",") if choices else []
+
+
+def settings(text: str) -> Iterator[tuple[str, str, str]]:
+    """Flag, variable and meaning of each setting in a help text that has a variable of the environment behind it."""
+    options = _OPTIONS.split(text, maxsplit=1)[-1]
+    for one in re.split(r"\n(?=  -)", options):
+        if not one.strip():
+            continue
+        flag, *rest = one.strip().split(None, 1)
+        words = re.sub(r"^[A-Z_]+\s+", "", " ".join("".join(rest).split()))
+        if found := _VARIABLE.match(words):
+            yield f"`{flag}`", f"`{found[2]}`", found[1]
+
+
+def commands_page() -> str:
+    """All commands and their subcommands."""
+    parts = ["# Command line\n", "What each command says to `--help`.\n"]
+    for point in commands():
+        text = help_text(point)
+        parts += [f"## {point.name}\n", "```text", text, "```\n"]
+        for word in subcommands(point, text):
+            parts += [f"### {point.name} {word}\n", "```text", help_text(point, word), "```\n"]
+    return "\n".join(parts)
+
+
+def settings_page() -> str:
+    """The settings of each service, with their variables."""
+    parts = [
+        "# Settings of the services\n",
+        "Each flag of `serve` has a variable of the environment behind it; a flag wins. Tokens are given by a file or "
+        "a variable, never by a flag. [Run the services](../how-to/run-the-services.md) shows them at work.\n",
+    ]
+    for point in commands():
+        if "{" in (text := help_text(point)) and "serve" in text:
+            rows = list(settings(help_text(point, "serve")))
+            if rows:
+                parts += [f"## {point.name} serve\n", table(("flag", "variable", "meaning"), rows)]
+    return "\n".join(parts)

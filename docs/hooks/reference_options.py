@@ -1,0 +1,43 @@
+"""The options of the data sources, with the names that other connectors have for them."""
+
+from itertools import groupby
+
+from reference_text import table
+
+from penstock.spark_plugin._options._docs import _TITLES as TITLES
+from penstock.spark_plugin._options._foreign_spec import Connector
+from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS
+from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
+from penstock.spark_plugin._options._option_table import OPTIONS
+
+
+def page() -> str:
+    """The page."""
+    parts = [
+        "# Options\n",
+        'Of `format("kinesis")` and `format("firehose")`, in any letter case, on `read`, `readStream`, `write`, '
+        "`writeStream` and in SQL. The names that Flink's connector, Databricks and the AWS connector have for them "
+        "are accepted too. An option that is not known is an error that names the nearest one.\n",
+    ]
+    for group, specs in groupby(OPTIONS, key=lambda spec: spec.group):
+        rows = [(_name(spec), _kind(spec), f"`{spec.default}`" if spec.default else "", _words(spec)) for spec in specs]
+        parts += [f"## {TITLES[group]}\n", table(("option", "type", "default", "meaning"), rows)]
+    return "\n".join(parts)
+
+
+def _name(spec: OptionSpec) -> str:
+    return f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
+
+
+def _kind(spec: OptionSpec) -> str:
+    return ", ".join(f"`{one}`" for one in spec.choices) if spec.type is OptionType.CHOICE else spec.type.value
+
+
+def _words(spec: OptionSpec) -> str:
+    doc = spec.doc + (" A secret: never shown." if spec.secret else "")
+    names = []
+    for connector in Connector:
+        found = [f"`{one.name}`" for one in FOREIGN_OPTIONS if one.connector is connector and one.option == spec.name]
+        if found:
+            names.append(f"{connector}: {', '.join(found)}")
+    return f"{doc} *{'; '.join(names)}.*" if names else doc

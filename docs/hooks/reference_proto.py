@@ -1,0 +1,85 @@
+"""The contracts, out of the comments of their `.proto` files."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from reference_text import cell, escaped
+
+_BLOCK = re.compile(r"^(service|message|enum) (\w+) \{(\})?")
+_RPC = re.compile(r"^rpc (\w+)\((.*?)\) returns \((.*?)\)")
+_FIELD = re.compile(r"^((?:optional |repeated )?[\w.<>, ]+?) ?(\w+) = (-?\d+)")
+_HEADS = {
+    "service": ("call", "request", "answer", ""),
+    "message": ("field", "type", "number", ""),
+    "enum": ("value", "", "number", ""),
+}
+
+
+@dataclass
+class Block:
+    """A service, a message or an enumeration, with its rows."""
+
+    kind: str
+    name: str
+    comment: str
+    rows: list[tuple[str, str, str, str]] = field(default_factory=list)
+
+
+@dataclass
+class Contract:
+    """A `.proto` file."""
+
+    package: str = ""
+    comment: str = ""
+    blocks: list[Block] = field(default_factory=list)
+
+
+def parse(text: str) -> Contract:
+    """What a file says; comments belong to what follows them."""
+    contract = Contract()
+    comment: list[str] = []
+    open_blocks: list[Block | None] = []  # None: a oneof, whose fields are those of its message
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("//"):
+            comment.append(line.removeprefix("//").strip())
+            continue
+        said, comment = " ".join(comment), [] if line else comment
+        owner = next((one for one in reversed(open_blocks) if one is not None), None)
+        if line.startswith("package "):
+            contract.package, contract.comment = line.removeprefix("package ").rstrip(";"), said
+        elif block := _BLOCK.match(line):
+            name = f"{owner.name}.{block[2]}" if owner else block[2]
+            contract.blocks.append(Block(block[1], name, said))
+            if not block[3]:
+                open_blocks.append(contract.blocks[-1])
+        elif line.startswith("oneof ") or (line.startswith("rpc ") and line.endswith("{")):
+            open_blocks.append(None)
+        elif line == "}":
+            open_blocks.pop()
+        if owner is not None and (call := _RPC.match(line)):
+            owner.rows.append((f"`{call[1]}`", f"`{call[2]}`", f"`{call[3]}`", said))
+        elif owner is not None and owner.kind == "enum" and (value := re.match(r"(\w+) = (\d+)", line)):
+            owner.rows.append((f"`{value[1]}`", "", value[2], said))
+        elif owner is not None and not line.startswith(("reserved", "option ")) and (one := _FIELD.match(line)):
+            owner.rows.append((f"`{one[2]}`", f"`{one[1].strip()}`", one[3], said))
+    return contract
+
+
+def page(root: Path) -> str:
+    """The page of all contracts of a repository."""
+    parts = [
+        "# Contracts\n",
+        "The services speak gRPC. These are their contracts, with the words of the `.proto` files; Python's generated "
+        "code is `penstock-proto`. Package versions (`v1`) only ever gain fields.\n",
+    ]
+    for file in sorted((root / "proto").rglob("*.proto")):
+        contract = parse(file.read_text())
+        parts += [f"## {contract.package}\n", escaped(contract.comment), ""]
+        for block in contract.blocks:
+            parts += [f"### {block.name}\n", f"*{block.kind}*: {escaped(block.comment)}\n"]
+            if block.rows:
+                parts += [f"| {' | '.join(_HEADS[block.kind])} |", "| --- | --- | --- | --- |"]
+                parts += [f"| {' | '.join(map(cell, row))} |" for row in block.rows]
+                parts.append("")
+    return "\n".join(parts)
