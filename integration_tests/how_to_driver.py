@@ -1,0 +1,120 @@
+"""Runs the Python of Markdown pages, in one process with one Spark session: page by page, block after block.
+
+Called with a folder for results and the pages' paths; the endpoint of an emulator is in the environment. Each page
+begins with streams of its own making (`flights`, `delays`, `returns`) and finds `spark` where it does not make it.
+Names of hosts in `PENSTOCK_HOW_TO_HOSTS` (JSON) are replaced by addresses of services that run.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import sys
+import time
+import traceback
+import urllib.request
+from pathlib import Path
+
+import boto3
+import pytest
+from docs_pages import BLOCK, name_of
+from pyspark.sql import SparkSession
+
+from penstock.spark_plugin import configure, ensure_java
+
+FLIGHTS = [
+    ("LH 400", "FRA", 12),
+    ("BA 117", "LHR", 45),
+    ("LH 716", "FRA", 3),
+    ("AF 6", "CDG", 0),
+    ("KL 641", "AMS", 31),
+    ("IB 6251", "MAD", 7),
+]
+STREAMS = {"flights": 2, "delays": 1, "returns": 1}
+ENDPOINT = os.environ["AWS_ENDPOINT_URL_KINESIS"]
+
+
+def control(method: str, path: str) -> dict:
+    request = urllib.request.Request(f"{ENDPOINT}/_emulator/{path}", method=method)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return json.loads(answer.read() or b"{}")
+
+
+def seed() -> None:
+    """The streams, and six flights, two of them in `returns` as well."""
+    control("POST", "reset")
+    client = boto3.client("kinesis")
+    for name, shards in STREAMS.items():
+        client.create_stream(StreamName=name, ShardCount=shards)
+    for name in STREAMS:
+        client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+    records = [
+        {"Data": json.dumps(dict(zip(("flight", "origin", "minutes"), one, strict=True))).encode(), "PartitionKey": key}
+        for number, one in enumerate(FLIGHTS)
+        for key in (str(number),)
+    ]
+    client.put_records(StreamName="flights", Records=records)
+    client.put_records(StreamName="returns", Records=records[:2])
+
+
+def clean_up(spark: SparkSession) -> None:
+    """Leave nothing of a page: no query, no table, no file where it was run."""
+    for query in spark.streams.active:
+        query.stop()
+    for table in spark.catalog.listTables():
+        spark.sql(f"DROP {'VIEW' if table.isTemporary else 'TABLE'} IF EXISTS `{table.name}`")
+    for path in Path().iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def run_page(page: Path, spark: SparkSession) -> dict:
+    """Run all blocks of a page but those that are marked; what was printed, and how it ended."""
+    seed()
+    text = page.read_text()
+    for name, address in json.loads(os.environ.get("PENSTOCK_HOW_TO_HOSTS", "{}")).items():
+        text = text.replace(name, address)
+    namespace: dict = {"__name__": page.stem, "spark": spark}
+    printed = io.StringIO()
+    began = time.monotonic()
+    error = ""
+    try:
+        for block in BLOCK.finditer(text):
+            marker = block["marker"] or ""
+            if marker.startswith("not run"):
+                continue
+            if marker == "pytest":
+                test = Path(f"test_{page.stem.replace('-', '_')}.py").absolute()
+                test.write_text(block["code"])
+                code = pytest.main(
+                    ["-q", "-p", "no:cacheprovider", "-c", os.devnull, f"--rootdir={test.parent}", str(test)]
+                )
+                assert code == 0, f"pytest ended with {code}"
+                continue
+            # Lines in tracebacks are those of the page.
+            lines = text.count("\n", 0, block.start("code"))
+            with contextlib.redirect_stdout(printed):
+                exec(compile("\n" * lines + block["code"], str(page), "exec"), namespace)
+    except BaseException:
+        error = traceback.format_exc()
+    clean_up(spark)
+    seconds = round(time.monotonic() - began, 1)
+    return {"printed": printed.getvalue(), "error": error, "seconds": seconds, "calls": control("GET", "stats")}
+
+
+def main() -> None:
+    results, *pages = map(Path, sys.argv[1:])
+    # Spark's paths are those of its JVM, which stays where it was started.
+    work = results / "work"
+    work.mkdir()
+    os.chdir(work)
+    ensure_java()
+    spark = configure(SparkSession.builder).getOrCreate()
+    for page in pages:
+        found = run_page(page, spark)
+        (results / f"{name_of(page)}.json").write_text(json.dumps(found))
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

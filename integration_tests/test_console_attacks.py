@@ -1,0 +1,163 @@
+"""What no browser would send to the console: nonsense, too much, or too slowly."""
+
+import gzip
+import http.client
+import re
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+sys.path.append(str(Path(__file__).parent))
+
+from console_tools import (
+    DEADLINE,
+    HEAD,
+    MIB,
+    MOST_GROWTH_BYTES,
+    TOKEN,
+    Service,
+    answers,
+    ask,
+    connect,
+    rest_of,
+    running_with_token,
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory):
+    with running_with_token(tmp_path_factory.mktemp("console")) as service:
+        yield service
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"\r\n\r\n",
+        b"GET",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"\xff" * 2_000 + b"\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 200,
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        HEAD + f"Authorization: Bearer {TOKEN}\0\r\n\r\n".encode(),
+        HEAD + f"Authorization Bearer {TOKEN}\r\n\r\n".encode(),
+        f"GET /?token={TOKEN} HTTP/1.1\r\nHost: 127.0.0.1\r\n Authorization: Bearer {TOKEN}\r\n\r\n".encode(),
+        b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        HEAD + b"Host: 127.0.0.1\r\n\r\n",
+        b"GET /consumers HTTP/1.1\r\nHost: 127.0.0.1@evil.example\r\n\r\n",
+        b"CONNECT 127.0.0.1:22 HTTP/1.1\r\nHost: 127.0.0.1:22\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\nhello",
+        b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nx\r\n",
+        b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: -5\r\n\r\n",
+        b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: 50\r\n\r\ntoken=",
+        b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n" + b"\x81\x05hello",
+    ],
+    ids=[
+        "nothing",
+        "empty lines",
+        "cut method",
+        "cut head",
+        "version",
+        "garbage",
+        "tls",
+        "http2",
+        "null in the token",
+        "no colon",
+        "folded header",
+        "proxy",
+        "two hosts",
+        "credentials in the host",
+        "connect",
+        "two lengths",
+        "chunk",
+        "negative length",
+        "cut form",
+        "websocket",
+    ],
+)
+def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: bytes):
+    """Cut short or malformed, it gets an error or an end, and no word of what it sent or of the inside."""
+    friend = http.client.HTTPConnection("127.0.0.1", service.port, timeout=DEADLINE)
+    friend.request("GET", "/healthz")
+    assert friend.getresponse().read() == b"ok\n"
+    with connect(service) as stranger:
+        stranger.sendall(sent)
+        stranger.shutdown(socket.SHUT_WR)
+        said = rest_of(stranger)
+    assert said is not None
+    if said:
+        assert re.match(rb"HTTP/1\.[01] (30[23]|4\d\d|501) ", said), said[:200]
+        assert TOKEN.encode() not in said
+        assert b"aiohttp" not in said
+        assert b"Traceback" not in said
+        assert b"default-src 'none'" in said
+    friend.request("GET", "/healthz")
+    assert friend.getresponse().read() == b"ok\n"
+    friend.close()
+    assert answers(service)
+
+
+def test_what_is_too_large_is_refused(service: Service):
+    """Lines, headers, forms, forms that are small only while they are compressed: refused, and not kept in memory."""
+    before = service.resident_bytes()
+    own = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
+    zeros = gzip.compress(b"token=" + b"0" * (64 * MIB))
+    for body, more in ((b"token=" + b"x" * 100_000, {}), (zeros, {"Content_Encoding": "gzip"})):
+        status, _, _ = ask(service, "/login", method="POST", body=body, **own, **more)
+        assert status == 413
+    large = b"x" * MIB
+    for sent in (
+        b"GET /" + large + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+        HEAD + b"X-Large: " + large + b"\r\n\r\n",
+        HEAD + b"".join(b"X-%d: y\r\n" % number for number in range(50_000)) + b"\r\n",
+        b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: 9999999999\r\n\r\n"
+        + large * 8,
+    ):
+        with connect(service) as stranger:
+            try:
+                stranger.sendall(sent)
+            except (ConnectionResetError, BrokenPipeError):
+                continue
+            said = rest_of(stranger)
+            assert said is not None
+            assert not said or re.match(rb"HTTP/1\.[01] 4\d\d ", said), said[:200]
+    assert answers(service)
+    assert service.resident_bytes() - before < MOST_GROWTH_BYTES / 2
+
+
+def test_slow_browsers_are_ended(service: Service):
+    """Some say nothing, or half of a head or a form, or a byte of it now and then; the others are answered."""
+    form = b"POST /login HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: 5000\r\n"
+    form += b"Content-Type: application/x-www-form-urlencoded\r\n\r\ntoken="
+    kinds = {"silent": b"", "half": HEAD, "dripping": HEAD, "half form": form, "dripping form": form}
+    deadline = time.monotonic() + 45
+    with ExitStack() as stack:
+        slow = {name: stack.enter_context(connect(service)) for name in kinds}
+        for name, begin in kinds.items():
+            slow[name].sendall(begin)
+            slow[name].setblocking(False)
+        said = dict.fromkeys(kinds, b"")
+        while slow:
+            assert time.monotonic() < deadline, list(slow)
+            assert answers(service)
+            time.sleep(0.5)  # between two drips
+            for name, connection in list(slow.items()):
+                try:
+                    if name.startswith("dripping"):
+                        connection.sendall(b"x" if "form" in name else b"X-More: x\r\n")
+                    part = connection.recv(65536)
+                except BlockingIOError:
+                    continue
+                except ConnectionError:
+                    part = b""
+                said[name] += part
+                if not part:
+                    del slow[name]
+    assert {name for name, text in said.items() if text.startswith(b"HTTP/1.1 408")} >= {"half form"}
+    assert answers(service)

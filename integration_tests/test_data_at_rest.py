@@ -1,0 +1,96 @@
+"""What is left on disk can be read by nobody but its owner, whatever the umask, and lies where it was told to lie."""
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+
+from penstock.async_sink.gateway import Journal
+from penstock.efo_consumer import ShardPosition, SqliteCheckpointStore, StreamPositions
+from penstock.efo_consumer._buffer_spill import SpillFolder
+from penstock.operator_attributes import SqliteJobStore
+from penstock.registration import SqliteLeaseStore
+
+sys.path.append(str(Path(__file__).parent))
+
+from security_tools import CONTRACTS, TOKEN, ask, call_any, raw_channel, running
+
+
+@pytest.fixture(autouse=True)
+def open_umask():
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def shown(folder: Path) -> dict[str, str]:
+    """Files that somebody else could read."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return {str(path): oct(mode) for path in files if (mode := stat.S_IMODE(path.stat().st_mode)) & 0o077}
+
+
+async def test_the_registrys_leases_are_private(tmp_path):
+    """In SQLite, with the files that belong to it."""
+    store = SqliteLeaseStore(tmp_path / "registry.sqlite")
+    await store.list()
+    assert shown(tmp_path) == {}
+    await store.close()
+
+
+def test_the_schedulers_jobs_are_private(tmp_path):
+    """In SQLite, with the files that belong to it."""
+    store = SqliteJobStore(tmp_path / "stages.sqlite")
+    store.load()
+    assert shown(tmp_path) == {}
+    store.close()
+
+
+async def test_checkpoints_are_private(tmp_path):
+    """Of consumers without Spark, in SQLite."""
+    store = SqliteCheckpointStore(tmp_path / "checkpoints.sqlite")
+    await store.save("job", StreamPositions({"flights": {"shardId-000000000000": ShardPosition.trim_horizon()}}))
+    assert shown(tmp_path) == {}
+
+
+async def test_the_gateways_journal_is_private(tmp_path):
+    """Accepted records, before they are written."""
+    journal = Journal(tmp_path / "journal")
+    assert shown(tmp_path) == {}
+    await journal.close()
+
+
+def test_spilled_records_are_in_a_folder_that_nobody_else_enters(tmp_path):
+    """The folder keeps others out, whatever the modes of its files."""
+    spill = SpillFolder(1_000_000, tmp_path)
+    assert stat.S_IMODE(spill.folder.stat().st_mode) == 0o700
+    spill.close()
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_no_name_that_a_client_sends_becomes_a_file_elsewhere(name, tmp_path):
+    """Every text of every message says to leave the folder; what the service has made are its own files."""
+    home = tmp_path / "a" / "b" / "home"
+    home.mkdir(parents=True)
+    evil = ["../../../evil", str(tmp_path / "evil"), "..\\..\\evil", "evil\0", "file:///evil"]
+    extra = {"DURABLE": str(home / "journal")} if name == "sink-gateway" else {}
+    with running(name, home, TOKEN=TOKEN, ENDPOINT_URL="http://127.0.0.1:9", **extra) as service:
+        with raw_channel(service.address) as channel:
+            for method in service.methods:
+                for text in evil:
+                    # Any field that is a text, in any message: those of other types are skipped as unknown.
+                    field = b"".join(
+                        bytes([one.number << 3 | 2, len(text)]) + text.encode()
+                        for one in method.input_type.fields
+                        if one.type == one.TYPE_STRING and one.number < 16
+                    )
+                    code, _ = call_any(channel, method, [field], timeout=0.5)
+                    assert code not in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAUTHENTICATED)
+            assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
+        assert [path for path in tmp_path.rglob("*") if "evil" in path.name] == []
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a"]
+        assert not Path("/evil").exists()
+        assert not Path("evil").exists()

@@ -1,0 +1,102 @@
+"""The code of the how-to and migration pages does what the pages say."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock.emulator.testing import running_emulator
+from penstock.rpc.testing import service_process
+
+sys.path.append(str(Path(__file__).parent))
+
+from docs_pages import POLICIES, WRITTEN, actions, blocks, name_of, runs
+
+EXPECTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
+SUBMIT = (
+    "--master local[2] --conf spark.ui.enabled=false --conf spark.sql.shuffle.partitions=2 "
+    "--conf spark.sql.session.timeZone=UTC --conf spark.ui.showConsoleProgress=false pyspark-shell"
+)
+
+
+# The first test waits for all pages: a minute on a quiet machine, several on a busy one.
+pytestmark = pytest.mark.timeout(600)
+RUNNING = [page for page in WRITTEN if runs(page)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
+    """What each page printed: one process, one Spark session and one emulator for all of them."""
+    folder = tmp_path_factory.mktemp("how-to")
+    token = folder / "token"
+    token.write_text("secret")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PENSTOCK_"))}
+    environment |= {
+        "AWS_REGION": "eu-west-1",
+        "AWS_DEFAULT_REGION": "eu-west-1",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "XDG_STATE_HOME": str(folder / "state"),
+        "PENSTOCK_REGISTRY_STORE": f"sqlite:///{folder / 'registry.db'}",
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_SUBMIT_ARGS": SUBMIT,
+    }
+    with ExitStack() as stack:
+        quick = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
+        emulator = stack.enter_context(running_emulator(region="eu-west-1", account_id="123456789012", **quick))
+        environment |= {
+            "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
+            "AWS_ENDPOINT_URL_FIREHOSE": emulator.endpoint_url,
+        }
+        hosts = {}
+        for name, module in {
+            "registry.internal:50051": "consumer_registry",
+            "reader.internal:50052": "shard_reader",
+            "sink.internal:50053": "sink_gateway",
+        }.items():
+            command = ["serve", "--token-file", str(token)]
+            service = service_process(f"penstock.services.{module}", command, environment)
+            hosts[name] = stack.enter_context(service).address
+        environment["PENSTOCK_HOW_TO_HOSTS"] = json.dumps(hosts)
+        driver = [sys.executable, str(Path(__file__).with_name("how_to_driver.py")), str(folder)]
+        ended = subprocess.run(
+            [*driver, *map(str, RUNNING)], env=environment, capture_output=True, text=True, timeout=580, check=False
+        )
+    assert ended.returncode == 0, ended.stderr[-4000:]
+    return {name_of(page): json.loads((folder / f"{name_of(page)}.json").read_text()) for page in RUNNING}
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=name_of)
+def test_a_page_does_what_it_says(page: Path, results: dict[str, dict]) -> None:
+    """All blocks in order; each `print` prints what the comment behind it says."""
+    found = results[name_of(page)]
+    if found["error"]:
+        pytest.fail(found["error"][-4000:])
+    printed = [line for line in found["printed"].splitlines() if line and not line.startswith(("|", "+"))]
+    ran = "\n".join(code for marker, code in blocks(page) if not marker)
+    assert printed == EXPECTED.findall(ran)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=name_of)
+def test_every_block_can_be_compiled(page: Path) -> None:
+    """Those too that need a platform which is not here; these say which."""
+    for marker, code in blocks(page):
+        compile(code, str(page), "exec")
+        assert marker in ("", "pytest") or re.fullmatch(r"not run: .+", marker), marker
+
+
+# What the seed of the pages, and boto3 in them, call besides.
+BESIDES = {"CreateStream", "DescribeStream", "PutRecord", "SplitShard", "DeleteStream"}
+
+
+@pytest.mark.parametrize("page", RUNNING, ids=name_of)
+def test_a_page_calls_only_what_the_policies_allow(page: Path, results: dict[str, dict]) -> None:
+    """Counted by the emulator: the page on IAM names each operation."""
+    called = {f"kinesis:{one}" for one in results[name_of(page)]["calls"]["calls"] if one not in BESIDES}
+    assert called - set().union(*map(actions, POLICIES)) == set()

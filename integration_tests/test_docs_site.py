@@ -1,0 +1,189 @@
+"""The documentation site: built strictly, whole, and with nothing of others' hosts."""
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+
+
+class Page(HTMLParser):
+    """Ids, links and what is loaded, of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.nameless_pictures: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        given = dict(attributes)
+        if found := given.get("id"):
+            self.ids.add(found)
+        if tag == "a" and (link := given.get("href")):
+            self.links.append(link)
+        elif tag == "link" and given.get("rel") not in ("canonical", "next", "prev"):
+            self.loaded.append(given.get("href") or "")
+        elif tag in ("script", "img", "iframe", "source") and (source := given.get("src")):
+            self.loaded.append(source)
+        if tag == "img" and not given.get("alt"):
+            self.nameless_pictures.append(given.get("src") or "")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(DOCS / "mkdocs.yml"), "-d", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {file: Page(file.read_text()) for file in site.rglob("*.html")}
+
+
+@pytest.fixture
+def hook(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(DOCS / "hooks"))
+    return importlib.import_module("reference")
+
+
+@pytest.mark.timeout(300)
+def test_each_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
+    """To a file of the site, and where it names a place, to that place; absolute ones only to the web."""
+    broken = []
+    for file, page in pages.items():
+        for link in page.links:
+            target = urlsplit(link)
+            if target.scheme in ("http", "https", "mailto") or file.name == "404.html":
+                continue
+            goal = (file.parent / unquote(target.path)).resolve() if target.path else file
+            goal = goal / "index.html" if goal.is_dir() else goal
+            place = unquote(target.fragment)
+            if link.startswith("/") or not goal.is_file() or (place and goal in pages and place not in pages[goal].ids):
+                broken.append((file.relative_to(site), link))
+    assert len(pages) > 30
+    assert broken == []
+
+
+def test_nothing_is_loaded_from_other_hosts(pages: dict[Path, Page], site: Path) -> None:
+    """Fonts, scripts and pictures are the site's own, so that reading it tells nobody."""
+    loaded = {source for page in pages.values() for source in page.loaded}
+    assert loaded
+    assert [source for source in loaded if urlsplit(source).netloc] == []
+    styles = "".join(file.read_text() for file in site.rglob("*.css"))
+    assert re.findall(r"url\([\"']?(?:https?:)?//[^)]*", styles) == []
+
+
+def test_what_is_typed_is_copied_without_prompts_and_answers(site: Path) -> None:
+    """The button of a console's block takes its text as it is shown while it copies: the style hides the rest then."""
+    page = (site / "tutorial" / "first-job.html").read_text()
+    consoles = re.findall(r'<div class="language-console highlight">(.*?)</div>', page, re.DOTALL)
+    assert len(consoles) >= 5
+    assert page.count('<span class="gp">$ </span>') == sum(one.count('<span class="gp">$ </span>') for one in consoles)
+    style = (site / "assets" / "site.css").read_text()
+    for part in ("gp", "go"):
+        assert re.search(rf"code\[data-md-copying\] \.{part}[^{{}}]*{{\s*display: none;", style)
+
+
+def test_a_search_finds_what_to_do_before_names(site: Path) -> None:
+    """Pages about failures weigh more than others, and lists of names less."""
+    index = json.loads((site / "search" / "search_index.json").read_text())["docs"]
+    weights = {one["location"].partition("#")[0]: one.get("boost", 1) for one in index}
+    assert weights["how-to/when-it-breaks.html"] > weights["operations/runbook.html"] > weights["how-to/reshard.html"]
+    assert weights["explanation/leases.html"] > weights["reference/api/penstock.rpc.html"]
+
+
+def test_pictures_have_words(pages: dict[Path, Page]) -> None:
+    """For who does not see them."""
+    assert [picture for page in pages.values() for picture in page.nameless_pictures] == []
+
+
+def test_no_page_tells_of_the_machine_that_built_it(site: Path) -> None:
+    """No folder of the checkout or of its user is in any page."""
+    local = re.compile("|".join(map(re.escape, (str(ROOT), f"{Path.home()}/", str(site)))))
+    assert [file.name for file in site.rglob("*.html") if local.search(file.read_text())] == []
+
+
+def test_each_error_says_what_cures_it(hook: ModuleType) -> None:
+    """All but the bases, which stand for no error by themselves."""
+    errors = importlib.import_module("reference_errors")
+    missing = []
+    for module in errors.error_modules():
+        found = errors.errors_of(module)
+        bases = {base for error in found for base in error.__mro__[1:]}
+        missing += [
+            f"{module}.{error.__name__}"
+            for error in found
+            if not errors.meaning_and_cure(error)[1] and error not in bases
+        ]
+    assert len(errors.error_modules()) >= 9
+    assert missing == [], "end each one's description with a paragraph that begins with `Cure: `"
+
+
+def test_the_reference_has_all_of_it(hook: ModuleType) -> None:
+    """Options, the services' settings, calls of the contracts, commands and the packages' public names."""
+    from penstock.spark_plugin._options._option_table import OPTIONS
+
+    generated = hook.generated()
+    assert [spec.name for spec in OPTIONS if f"`{spec.name}" not in generated["options.md"]] == []
+    for service in ("REGISTRY", "READER", "SINK", "STAGES"):
+        assert generated["settings.md"].count(f"`PENSTOCK_{service}_") >= 5
+    for call in ("Acquire", "ReadRange", "Write", "Submit", "CONSUMER_STATE_ACTIVE"):
+        assert f"| `{call}` |" in generated["contracts.md"]
+    for command in ("penstock-reader tail", "penstock-stages watch", "penstock-emulator"):
+        assert f"# {command}\n" in generated["commands.md"]
+    for name in ("millisBehindLatest", "numRecordsOut", "async_sink.submit"):
+        assert f"`{name}`" in generated["telemetry.md"]
+    assert "\n## Pipeline\n" in generated["api/penstock.spark_plugin.md"]
+    assert "\n## AsyncSinkWriter\n" in generated["api/penstock.async_sink.md"]
+
+
+def test_messages_fields_and_oneofs_of_a_contract_are_told_apart() -> None:
+    """The parser of the contracts, on a small one."""
+    sys.path.insert(0, str(DOCS / "hooks"))
+    try:
+        parse = importlib.import_module("reference_proto").parse
+    finally:
+        sys.path.pop(0)
+    contract = parse(
+        "// What it is.\npackage a.v1;\n// An order.\nmessage Order {\n  // One of both.\n  oneof kind {\n    // A.\n"
+        "    string a = 1;\n  }\n  // B.\n  repeated int64 b = 2;\n}\nmessage None {}\nenum E {\n  E_ONE = 1;\n}\n"
+    )
+    assert (contract.package, contract.comment) == ("a.v1", "What it is.")
+    assert [block.name for block in contract.blocks] == ["Order", "None", "E"]
+    assert contract.blocks[0].rows == [("`a`", "`string`", "1", "A."), ("`b`", "`repeated int64`", "2", "B.")]
+    assert contract.blocks[2].rows == [("`E_ONE`", "", "1", "")]
+
+
+@pytest.mark.timeout(120)
+def test_the_pictures_are_current() -> None:
+    """Each is what its code draws today; the plot of the congestion control is a run of the sink in simulated time.
+
+    In a process of its own: threads that other tests have left draw from the same random numbers.
+    """
+    command = [sys.executable, DOCS / "hooks" / "pictures.py", "--check"]
+    stale = subprocess.run(command, capture_output=True, text=True, check=True, timeout=100).stdout.split()
+    assert stale == [], "draw them by: python docs/hooks/pictures.py"
+
+
+@pytest.mark.timeout(300)
+def test_pictures_are_part_of_their_pages(site: Path) -> None:
+    """They take the page's colours, and have a name for who cannot see them."""
+    page = (site / "explanation" / "congestion-control.html").read_text()
+    assert re.search(r'<div class="picture"><svg [^>]*role="img" aria-label="Records per second', page)

@@ -1,0 +1,157 @@
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import readme_renderer.markdown
+from packaging.requirements import Requirement
+
+from release._artefacts import artefact_problems, build, wheel_contents, wheel_metadata, wheel_of
+from release._members import Member, find_members
+from release._versions import problems
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MEMBERS = find_members(ROOT)
+UV = str(Path(sys.executable).with_name("uv"))
+each_member = pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
+
+IMPORT_ALL = """
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> Path:
+    """Source archives of all members, and the wheels made of them."""
+    folder = tmp_path_factory.mktemp("built")
+    for member in MEMBERS:
+        build(member, folder, isolated=False)
+    return folder
+
+
+def environment_with(folder: Path, built: Path, *requirements: str) -> str:
+    """The Python of an environment with nothing but the requirements, siblings from what was built."""
+    subprocess.run([UV, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
+    python = str(folder / "bin" / "python")
+    install = [UV, "pip", "install", "-q", "-p", python, "--find-links", str(built), *requirements]
+    # First from the cache alone: an index that is asked may have PySpark fetched and built again, which takes a minute.
+    if subprocess.run([*install, "--offline"], capture_output=True, check=False).returncode:
+        subprocess.run(install, check=True)
+    return python
+
+
+def modules_of(member: Member) -> list[str]:
+    """Import names of all of its modules."""
+    source = member.folder / "src"
+    names = [".".join(file.relative_to(source).with_suffix("").parts) for file in source.rglob("*.py")]
+    return sorted(name.removesuffix(".__init__") for name in names)
+
+
+def words_of(html: str) -> str:
+    """What a reader sees of a page; of an image, what stands for it."""
+    return re.sub(r"<[^>]+>", "", re.sub(r'<img[^>]* alt="([^"]*)"[^>]*>', r"\1", html))
+
+
+def needs_no_extra(module: str) -> bool:
+    """Whether it is no command, no help for tests, nor what an extra is for."""
+    last = module.rpartition(".")[2]
+    return last not in {"__main__", "testing", "pytest_plugin", "telemetry"} and not last.startswith("_connect_")
+
+
+def test_the_packages_can_be_released_together():
+    """One version, siblings pinned to it, a heading in each changelog, the licence in each package."""
+    assert problems(MEMBERS, (ROOT / "LICENSE").read_text()) == []
+
+
+@each_member
+def test_artefacts_hold_what_belongs_there_and_nothing_else(member, built):
+    """Licence and marker of types are in; tests, caches and an `__init__.py` that hides other packages are not."""
+    assert artefact_problems(member, built) == []
+
+
+@each_member
+def test_a_source_archive_makes_the_wheel_of_the_tree(member, built, tmp_path):
+    """Whoever builds from the source archive gets the same files, to the byte."""
+    build(member, tmp_path, from_tree=True, isolated=False)
+    assert wheel_contents(wheel_of(member, tmp_path)) == wheel_contents(wheel_of(member, built))
+
+
+@each_member
+def test_a_wheel_tells_what_it_is_and_which_siblings_it_takes(member, built):
+    """A sibling of this version or a later patch of it is taken, that of the next minor version is not."""
+    metadata = wheel_metadata(wheel_of(member, built))
+    assert metadata["license-expression"] == ["Apache-2.0"]
+    assert metadata["license-file"] == ["LICENSE"]
+    names = {other.name for other in MEMBERS}
+    siblings = [one for one in map(Requirement, metadata.get("requires-dist", [])) if one.name in names]
+    major, minor, patch = map(int, member.version.split("."))
+    for sibling in siblings:
+        assert sibling.specifier.contains(member.version), sibling
+        assert sibling.specifier.contains(f"{major}.{minor}.{patch + 1}"), sibling
+        assert not sibling.specifier.contains(f"{major}.{minor + 1}.0"), sibling
+        assert not sibling.specifier.contains(f"{major + 1}.0.0"), sibling
+
+
+@each_member
+def test_a_readme_is_rendered_by_an_index(member, built):
+    """The wheel's description is Markdown that an index can show, with its code as code."""
+    metadata = wheel_metadata(wheel_of(member, built))
+    assert metadata["description-content-type"] == ["text/markdown"]
+    (text,) = metadata["description"]
+    warnings = io.StringIO()
+    rendered = readme_renderer.markdown.render(text, stream=warnings)
+    assert rendered is not None
+    assert warnings.getvalue() == ""
+    assert f">{member.name}<" in rendered
+    assert "```" not in rendered
+
+
+@each_member
+def test_a_readme_leads_nowhere_that_an_index_has_not(member, built):
+    """Links to files of the repository are words in a wheel's description; its words are those of the README."""
+    (text,) = wheel_metadata(wheel_of(member, built))["description"]
+    readme = (member.folder / "README.md").read_text()
+    shown, whole = readme_renderer.markdown.render(text), readme_renderer.markdown.render(readme)
+    assert shown is not None
+    assert whole is not None
+    places = set(re.findall(r'(?:href|src)="([^"]*)"', shown))
+    headings = {f"#{name}" for name in re.findall(r'id="([^"]*)"', shown)}
+    assert {place for place in places - headings if not place.startswith(("http://", "https://"))} == set()
+    assert words_of(shown) == words_of(whole)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    # The demo is where nearly all others are: the environment with everything has it.
+    "member",
+    [member for member in MEMBERS if member.name != "penstock-demo"],
+    ids=lambda member: member.name,
+)
+def test_a_wheel_installed_alone_imports_whole(member, built, tmp_path):
+    """In an empty environment, with nothing but what the package declares, each of its modules imports."""
+    python = environment_with(tmp_path / "environment", built, f"{member.name}=={member.version}")
+    modules = [name for name in modules_of(member) if needs_no_extra(name)]
+    subprocess.run([python, "-c", IMPORT_ALL, *modules], check=True, cwd=tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_all_wheels_together_make_one_working_installation(built, tmp_path):
+    """In one empty environment with all extras, each public module imports, and `penstock` is nobody's own package."""
+    wheels = [wheel_of(member, built) for member in MEMBERS]
+    extras = [wheel_metadata(wheel).get("provides-extra", []) for wheel in wheels]
+    wanted = [f"{member.name}[{','.join(extra)}]" for member, extra in zip(MEMBERS, extras, strict=True)]
+    python = environment_with(tmp_path / "environment", built, *wanted)
+    parts = [name.split(".") for member in MEMBERS for name in modules_of(member)]
+    public = [".".join(names) for names in parts if not any(name.startswith("_") for name in names)]
+    assert len(public) > 2 * len(MEMBERS)
+    check = IMPORT_ALL + "import penstock\nassert penstock.__file__ is None\nassert len(list(penstock.__path__)) == 1\n"
+    subprocess.run([python, "-c", check, *public], check=True, cwd=tmp_path)
+    versions = subprocess.run(
+        [str(Path(python).with_name("penstock")), "--version"], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert all(f"{member.name} {member.version}" in " ".join(versions.split()) for member in MEMBERS), versions

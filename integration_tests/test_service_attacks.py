@@ -1,0 +1,252 @@
+"""What no client of ours would send: too much, half of it, or garbage. The services say so, and go on."""
+
+import socket
+import sys
+from pathlib import Path
+
+import grpc
+import pytest
+from google.protobuf import message_factory
+from google.protobuf.descriptor import FieldDescriptor, MethodDescriptor
+from hypothesis import HealthCheck, given, seed, settings
+from hypothesis import strategies as st
+
+from penstock.emulator.testing import running_emulator
+from penstock.rpc import DEFAULT_MAX_MESSAGE_BYTES, ClientSecurity, open_channel
+
+sys.path.append(str(Path(__file__).parent))
+
+from security_tools import (
+    CONTRACTS,
+    DEADLINE,
+    PREFACE,
+    TOKEN,
+    Service,
+    ask,
+    call_any,
+    connect,
+    frame,
+    headers_frame,
+    path_of,
+    raw_channel,
+    running,
+    settings_frame,
+)
+
+MIB = 1024 * 1024
+# A service takes some 100 MiB, and one message of the largest size may be in memory a few times over.
+GROWTH_BYTES = 300 * MIB
+# What a service may say of a message that it can read; the rest would be a mistake of its own.
+TOLD = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    # It waits for what was asked for.
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+INSIDE = ("Traceback", 'File "', "site-packages", ".py", "/src/", "object at 0x", "<class")
+
+
+@pytest.fixture(scope="module")
+def kinesis():
+    with running_emulator() as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="module", params=CONTRACTS)
+def service(request, kinesis, tmp_path_factory):
+    """A service with a token, in front of the emulator."""
+    folder = tmp_path_factory.mktemp(request.param)
+    with running(request.param, folder, TOKEN=TOKEN, ENDPOINT_URL=kinesis.endpoint_url) as service:
+        yield service
+
+
+@pytest.fixture(autouse=True)
+def it_goes_on(service: Service):
+    """After each of these tests: the service answers, and has not grown without bound."""
+    with raw_channel(service.address) as channel:
+        assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
+    before = service.resident_bytes()
+    yield
+    assert service.process.process.poll() is None
+    with raw_channel(service.address) as channel:
+        assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
+    assert service.resident_bytes() - before < GROWTH_BYTES
+
+
+def test_a_message_that_is_too_large_is_refused_on_either_side(service: Service):
+    """A client of ours does not send it; the service does not take it from others, of any method."""
+    large = b"\0" * (DEFAULT_MAX_MESSAGE_BYTES + 1)
+    with open_channel(service.address, ClientSecurity(token=TOKEN), max_message_bytes=1_000) as ours:
+        code, details = ask(ours, service.quick(), large[:1_001], token=None)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert "1001 vs. 1000" in details
+    with raw_channel(service.address) as channel:
+        for method in service.methods:
+            code, details = call_any(channel, method, [large])
+            assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, method.full_name
+            assert str(DEFAULT_MAX_MESSAGE_BYTES) in details
+
+
+def test_a_message_that_is_small_only_while_it_is_compressed_is_refused(service: Service):
+    """64 MiB of zeros are 64 kB on the wire: it is the size in memory that counts."""
+    before = service.resident_bytes()
+    with raw_channel(service.address) as channel:
+        bomb = b"\0" * (DEFAULT_MAX_MESSAGE_BYTES * 4)
+        code, _ = ask(channel, service.quick(), bomb, compression=grpc.Compression.Gzip)
+        assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert service.resident_bytes() - before < GROWTH_BYTES
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        PREFACE[:10],
+        PREFACE + settings_frame()[:5],
+        PREFACE + settings_frame() + frame(9, 4, 1, b"\xff" * 50),
+        PREFACE + settings_frame() + frame(0, 0, 1, b"data of no call"),
+        PREFACE + settings_frame() + frame(7, 0, 0, b"\0"),
+        PREFACE + settings_frame() + b"\xff" * 100,
+    ],
+    ids=["nothing", "http1", "tls", "preface", "settings", "continuation", "stray", "goaway", "length"],
+)
+def test_a_connection_that_speaks_nonsense_ends_alone(service: Service, sent: bytes):
+    """Whatever comes before a call, cut short or malformed, is that connection's own trouble."""
+    with raw_channel(service.address) as friend, connect(service) as stranger:
+        stranger.sendall(sent)
+        assert ask(friend, service.quick())[0] is grpc.StatusCode.OK
+        stranger.shutdown(socket.SHUT_WR)
+        # Reads to the end: the service closes it, or resets it.
+        try:
+            while stranger.recv(65536):
+                pass
+        except ConnectionResetError:
+            pass
+        assert ask(friend, service.quick())[0] is grpc.StatusCode.OK
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"\0\0\0\1\0half", b"\0\0\0", b"\0\xff\xff\xff\xff" + b"x" * 1000, b"\2\0\0\0\1x", b"\1\0\0\0\4junk"],
+    ids=["message", "prefix", "4 GiB", "flag", "compressed"],
+)
+def test_half_a_message_is_no_message(service: Service, body: bytes):
+    """A call whose message never ends, or whose frame is none, leaves nothing behind, for every method."""
+    for method in service.methods:
+        with connect(service) as stranger:
+            stranger.sendall(PREFACE + settings_frame() + headers_frame(1, path_of(method)) + frame(0, 0, 1, body))
+            # Until its settings came: then it has read what was sent.
+            assert stranger.recv(65536)
+
+
+def test_garbage_is_refused_by_every_method(service: Service):
+    """Bytes that are no message of the contract: INVALID_ARGUMENT, and nothing from inside the service."""
+    with raw_channel(service.address) as channel:
+        for method in service.methods:
+            for garbage in (b"\xff" * 20, b"\x0a\xff\xff\xff\xff\x0f", b"\x0a\x05ab", b"\x0b", b"\x0a\x02\xc3\x28"):
+                first = method.input_type.fields_by_number.get(1)
+                if garbage.startswith(b"\x0a\x02") and (first is None or first.type != FieldDescriptor.TYPE_STRING):
+                    continue  # no text that these bytes could be wrong in
+                code, details = call_any(channel, method, [garbage], timeout=DEADLINE)
+                assert code is grpc.StatusCode.INVALID_ARGUMENT, (method.full_name, garbage, code, details)
+                assert not any(word in details for word in INSIDE), details
+
+
+_NUMBERS = {
+    FieldDescriptor.CPPTYPE_INT32: st.integers(-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: st.integers(-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: st.integers(0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: st.integers(0, 2**64 - 1),
+    FieldDescriptor.CPPTYPE_DOUBLE: st.floats(),
+    FieldDescriptor.CPPTYPE_BOOL: st.booleans(),
+    FieldDescriptor.CPPTYPE_ENUM: st.integers(-1, 9),
+}
+_TEXTS = st.one_of(
+    st.sampled_from(["", "a", "..", "../../etc/passwd", "/etc/passwd", "a\0b", "kinesis", "shardId-000000000000"]),
+    st.sampled_from(["flights", "arn:aws:kinesis:us-east-1:123456789012:stream/a", "%s%n", "x" * 5000, "';--"]),
+    st.text(max_size=20),
+)
+
+
+def _value(draw: st.DrawFn, field: FieldDescriptor, depth: int):
+    if field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        return _message(draw, field.message_type, depth - 1)
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return draw(st.binary(max_size=30) if field.type == FieldDescriptor.TYPE_BYTES else _TEXTS)
+    return draw(_NUMBERS[field.cpp_type])
+
+
+def _message(draw: st.DrawFn, kind, depth: int):
+    message = message_factory.GetMessageClass(kind)()
+    for field in kind.fields:
+        if not draw(st.booleans()) or (depth == 0 and field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE):
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            key, value = field.message_type.fields
+            made = getattr(message, field.name)
+            name = _value(draw, key, depth)
+            if value.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+                made[name].CopyFrom(_value(draw, value, depth))
+            else:
+                made[name] = _value(draw, value, depth)
+        elif field.is_repeated:
+            getattr(message, field.name).extend(_value(draw, field, depth) for _ in range(draw(st.integers(0, 3))))
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+            getattr(message, field.name).CopyFrom(_value(draw, field, depth))
+        else:
+            setattr(message, field.name, _value(draw, field, depth))
+    return message
+
+
+@st.composite
+def _contents(draw: st.DrawFn, kind) -> list[bytes]:
+    """Messages of the contract with any values, or damaged by a byte; or bytes."""
+    contents = []
+    for _ in range(draw(st.integers(1, 3))):
+        content = _message(draw, kind, 4).SerializeToString()
+        match draw(st.integers(0, 3)):
+            case 0 if content:
+                at = draw(st.integers(0, len(content) - 1))
+                content = content[:at] + draw(st.binary(max_size=2)) + content[at + 1 :]
+            case 1:
+                content = draw(st.binary(max_size=60))
+        contents.append(content)
+    return contents
+
+
+def test_no_message_makes_a_service_fail(service: Service):
+    """Fuzzed, for every method: a status that a client can make sense of, and nothing from inside the service."""
+    with raw_channel(service.address) as channel:
+        for method in service.methods:
+            _fuzz(channel, method)
+
+
+def _fuzz(channel: grpc.Channel, method: MethodDescriptor) -> None:
+    @seed(2013)
+    @settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(contents=_contents(method.input_type))
+    def attack(contents: list[bytes]) -> None:
+        code, details = call_any(channel, method, contents, timeout=0.5)
+        assert code in TOLD, (method.full_name, code, details, contents)
+        assert not any(word in details for word in INSIDE), details
+
+    attack()
+
+
+def test_the_log_tells_of_no_failure_of_its_own(service: Service):
+    """After all of the above: nothing went wrong that nobody foresaw, which a service would log; and no token."""
+    with raw_channel(service.address) as channel:
+        assert ask(channel, service.quick(), timeout=DEADLINE)[0] is grpc.StatusCode.OK
+    log = service.errors.read_text()
+    assert TOKEN not in log
+    # gRPC tells by itself of answers for which there is no client any more, as the deadlines above are short.
+    assert " ERROR penstock" not in log, log[log.find(" ERROR penstock") :][:5000]

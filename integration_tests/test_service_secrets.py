@@ -1,0 +1,184 @@
+"""Secrets that a service is given are seen nowhere: not in its log, spans, answers, or the list of processes."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import botocore.session
+import grpc
+import pytest
+
+from penstock.aws import AwsOptionError, AwsOptions
+from penstock.emulator.testing import running_emulator, start_emulator_process
+from penstock.rpc import ClientSecurity, RpcOptionError, open_channel
+from penstock.rpc.testing import service_process
+
+sys.path.append(str(Path(__file__).parent))
+
+from security_tools import CONTRACTS, Service, environment_of, methods_of, path_of, raw_channel
+
+SECRETS = {
+    "key": "planted/secret+0f1e2d3c4b5a6978",
+    "session": "planted-session-99887766554433221100",
+    "token": "planted-token-5566778899",
+    "guess": "planted-guess-1122334455",
+    "external": "planted-external-0011223344",
+    "proxy": "planted-proxy-0918273645",
+}
+# Runs a service with all loggers at DEBUG, but for those that say everything that goes over a socket.
+_LOUD = """
+import importlib, logging, sys
+logging.getLogger().setLevel(logging.DEBUG)
+sys.exit(importlib.import_module(sys.argv.pop(1) + ".__main__").main())
+"""
+_EXPORTER = """
+import os
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+
+class Files(SpanExporter):
+    def export(self, spans):
+        with open(os.environ["PENSTOCK_TEST_SPANS"], "a") as file:
+            file.writelines(span.to_json(indent=None) + "\\n" for span in spans)
+        return SpanExportResult.SUCCESS
+"""
+
+
+@pytest.fixture(scope="module")
+def kinesis():
+    with running_emulator(companions=("sts",)) as emulator:
+        yield emulator
+
+
+@pytest.fixture(scope="module")
+def modules(tmp_path_factory) -> Path:
+    """A folder for PYTHONPATH: the way in, and the exporter of spans."""
+    folder = tmp_path_factory.mktemp("modules")
+    (folder / "penstock_loud.py").write_text(_LOUD)
+    (folder / "penstock_files_exporter.py").write_text(_EXPORTER)
+    metadata = folder / "penstock_files_exporter-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: penstock-files-exporter\nVersion: 1.0\n")
+    point = "[opentelemetry_traces_exporter]\npenstock_files = penstock_files_exporter:Files\n"
+    (metadata / "entry_points.txt").write_text(point)
+    return folder
+
+
+def planted(name: str, folder: Path, modules: Path, kinesis) -> dict[str, str]:
+    """Every place of the environment that may hold a secret."""
+    own = {"TOKEN": SECRETS["token"], "ENDPOINT_URL": kinesis.endpoint_url, "REGION": "us-east-1"}
+    own |= {"ROLE_ARN": "arn:aws:iam::123456789012:role/reader", "ROLE_EXTERNAL_ID": SECRETS["external"]}
+    own |= {"STS_ENDPOINT_URL": kinesis.endpoints["sts"]}
+    proxy = f"http://user:{SECRETS['proxy']}@127.0.0.1:9"
+    return {
+        **environment_of(name, folder, **own),
+        "AWS_SECRET_ACCESS_KEY": SECRETS["key"],
+        "AWS_SESSION_TOKEN": SECRETS["session"],
+        "HTTPS_PROXY": proxy,
+        "https_proxy": proxy,
+        "NO_PROXY": "127.0.0.1",
+        "OTEL_TRACES_EXPORTER": "penstock_files",
+        "PENSTOCK_TEST_SPANS": str(folder / "spans.jsonl"),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(modules), os.environ.get("PYTHONPATH")])),
+    }
+
+
+def answers_to(service: Service) -> str:
+    """All that a service says to calls with the right and the wrong token, errors and their metadata included."""
+    said = []
+    with raw_channel(service.address) as channel:
+        for method in service.methods:
+            for token in (SECRETS["token"], SECRETS["guess"]):
+                metadata = [("authorization", f"Bearer {token}")]
+                first = method.input_type.fields_by_number.get(1)
+                text = first is not None and first.type == first.TYPE_STRING
+                content = b"\x0a\x07flights" if text else b""
+                call = channel.stream_stream(path_of(method))(iter([content]), metadata=metadata, timeout=2)
+                try:
+                    said += [repr(answer) for answer in call]
+                except grpc.RpcError as error:
+                    said.append(repr(error))
+                said.append(repr(call.trailing_metadata()))
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_no_secret_is_seen_of_a_service(name, kinesis, modules, tmp_path):
+    """Its log at DEBUG, its spans, what it answers, what it prints, and its command line are searched."""
+    module = "penstock.services." + name.replace("-", "_")
+    environment = planted(name, tmp_path, modules, kinesis)
+    with (
+        (tmp_path / "stderr.log").open("wb") as errors,
+        service_process("penstock_loud", [module, "serve"], environment, errors) as process,
+    ):
+        service = Service(name, process, tmp_path / "stderr.log")
+        (tmp_path / "answers").write_text(answers_to(service))
+        pid = process.process.pid
+        (tmp_path / "cmdline").write_bytes(Path(f"/proc/{pid}/cmdline").read_bytes())
+        assert process.terminate() == 0
+        assert process.process.stdout is not None
+        (tmp_path / "stdout.log").write_text(process.process.stdout.read())
+    assert "DEBUG" in service.errors.read_text()
+    spans = (tmp_path / "spans.jsonl").read_text()
+    assert methods_of(name)[0].name in spans
+    assert "UNAUTHENTICATED" in (tmp_path / "answers").read_text()
+    for path in tmp_path.rglob("*"):
+        for kind, secret in SECRETS.items():
+            content = path.read_bytes() if path.is_file() else b""
+            at = content.find(secret.encode())
+            assert at < 0, f"{kind} in {path.name}: {content[max(0, at - 300) : at + 50]!r}"
+
+
+@pytest.mark.parametrize("name", CONTRACTS)
+def test_secrets_are_no_flags(name, tmp_path):
+    """Every user of a machine sees command lines. The help shows no value of the environment; a URL's is not shown."""
+    module = "penstock.services." + name.replace("-", "_")
+    environment = environment_of(name, tmp_path, TOKEN=SECRETS["token"], ROLE_EXTERNAL_ID=SECRETS["external"])
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", module, "serve", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+    told = run("--help")
+    assert told.returncode == 0
+    assert "--token-file" in told.stdout
+    refused = [run("--token", "x"), run("--secret-access-key", "x")]
+    if name != "stage-scheduler":
+        for url in (f"https://user:{SECRETS['key']}@127.0.0.1:1", f"https://127.0.0.1:1/?token={SECRETS['key']}"):
+            refused.append(run("--endpoint-url", url))
+    for ended in (told, *refused):
+        assert not any(secret in ended.stdout + ended.stderr for secret in SECRETS.values())
+    for ended in refused:
+        assert ended.returncode == 2
+        assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("url", ["https://u:{}@host", "https://{}@host", "https://host/?token={}", "https://host#{}"])
+def test_a_url_with_credentials_is_refused_and_not_shown(url):
+    """URLs are shown in errors, logs and spans: those of AWS and of services hold no secret."""
+    secret = SECRETS["key"]
+    for option in ("endpoint_url", "sts_endpoint_url"):
+        role = {"role_arn": "arn:aws:iam::123456789012:role/r"} if option.startswith("sts") else {}
+        with pytest.raises(AwsOptionError) as refused:
+            AwsOptions(**{option: url.format(secret)}, **role)
+        assert secret not in str(refused.value) + repr(vars(refused.value))
+    with pytest.raises(RpcOptionError) as refused_too:
+        open_channel(f"user:{secret}@127.0.0.1:1", ClientSecurity())
+    assert secret not in str(refused_too.value)
+
+
+def test_no_secret_is_seen_of_the_emulator(capfd):
+    """It checks signatures, and says nothing of what they were made with, neither accepted nor refused."""
+    with start_emulator_process("--json", "--verify-signatures", "--access-keys", "AKIATEST=right") as emulator:
+        for key in ("right", SECRETS["key"]):
+            session = botocore.session.Session()
+            session.set_credentials("AKIATEST", key, SECRETS["session"])
+            client = session.create_client("kinesis", endpoint_url=emulator.endpoint_url, region_name="us-east-1")
+            try:
+                said = json.dumps(client.list_streams(), default=str)
+            except client.exceptions.ClientError as error:
+                said = str(error) + json.dumps(error.response, default=str)
+            assert not any(secret in said for secret in SECRETS.values())
+    logged = "".join(capfd.readouterr())
+    assert not any(secret in logged for secret in SECRETS.values())
