@@ -1,0 +1,53 @@
+"""What holds for the tests of all packages: the order of their files, and JVMs that are quick to start."""
+
+import os
+
+import pytest
+from hypothesis import settings
+
+# Seconds of a file alone on two quiet cores. With `--dist loadfile` a file is one worker's: the last one to begin
+# decides when all is done, so it must be a short one. A file that takes more than half a minute belongs here.
+SECONDS = {
+    "test_spark_exactly_once.py": 110,
+    "test_demo.py": 100,
+    "test_spark_killed_runs.py": 80,
+    "test_spark_cluster.py": 60,
+    "test_docs_how_to.py": 60,
+    "test_spark_kinesis.py": 50,
+    "test_spark_connect.py": 50,
+    "test_docs_tutorial.py": 60,
+    "test_spark_walk.py": 40,
+    "test_spark_same_rows.py": 40,
+    "test_spark_shared_stages.py": 40,
+    "test_spark_automatic.py": 35,
+    "test_release.py": 50,
+    "test_release_compose.py": 35,
+    "test_spark_bounded_reads.py": 35,
+    "test_spark_secrets.py": 30,
+    "test_spark_partition_windows.py": 30,
+    "test_reader_service_tail.py": 30,
+    "test_console_browser.py": 30,
+    "test_console_attacks.py": 45,
+    "test_spark_migration_runs.py": 40,
+}
+# The JVMs of tests live for minutes at most: they gain nothing from the second compiler, nor from several threads that
+# collect garbage, which take a quarter of the processor time.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("usual", deadline=None)
+settings.load_profile("usual")
+# For `.ci/run`, by `--hypothesis-profile=short`: properties that ask for no number of examples of their own try fewer.
+settings.register_profile("short", settings.get_profile("usual"), max_examples=30)
+
+
+def pytest_configure() -> None:
+    """Let all JVMs that tests start, and those that these start, be quick to start."""
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{JAVA} {os.environ.get('JAVA_TOOL_OPTIONS', '')}".strip()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest."""
+    items.sort(key=lambda item: -SECONDS.get(item.path.name, 0))
