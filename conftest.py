@@ -51,3 +51,13 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest."""
     items.sort(key=lambda item: -SECONDS.get(item.path.name, 0))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show how each test failed that was tried again: whether it passed then or not, something is wrong with it."""
+    reports = terminalreporter.getreports("rerun")
+    if reports:
+        terminalreporter.section("tried again")
+    for report in reports:
+        terminalreporter.write_sep("_", report.nodeid)
+        terminalreporter.write_line(report.longreprtext)
