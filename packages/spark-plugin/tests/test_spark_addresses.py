@@ -6,10 +6,20 @@ from pathlib import Path
 
 import pytest
 
-from penstock.efo_consumer import ReaderUnavailableError, ShardPosition, ShardRange, StreamPositions, read_ranges
+from penstock.efo_consumer import (
+    DataLossError,
+    ReaderConfig,
+    ReaderHost,
+    ReaderUnavailableError,
+    ShardPosition,
+    ShardRange,
+    StreamPositions,
+    read_ranges,
+)
 from penstock.emulator.testing import RunningEmulator
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._reading._addresses import ReaderAddress, reader_address
 from penstock.spark_plugin._reading._driver_settings import driver_settings
 from penstock.spark_plugin._reading._partition import KinesisPartition, read_partition
@@ -189,11 +199,43 @@ def test_an_address_of_another_machine_cannot_be_listened_on(kinesis: RunningEmu
         KinesisSession(KinesisOptions.parse(options, environ={}), StreamPositions({"nothing": {}}))
 
 
-def test_a_query_is_told_that_services_decide_about_losses(caplog: pytest.LogCaptureFixture) -> None:
-    """The option does not reach them: one that sets it would believe that expired records are skipped."""
-    options = {"streamName": "s", "region": "eu-west-1", "readerEndpoint": "127.0.0.1:9"}
-    for more in ({}, {"failOnDataLoss": "false"}):
-        assert "--fail-on-data-loss" not in caplog.text
-        with pytest.raises(ReaderUnavailableError):
-            KinesisSession(KinesisOptions.parse(options | more, environ={}), StreamPositions({"s": {}}))
-    assert "failOnDataLoss=false is not told to the shard readers at 127.0.0.1:9" in caplog.text
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_reader_service_is_told_whether_losses_fail_the_query(fail: bool, kinesis: RunningEmulator) -> None:
+    """Whatever the service itself is set to: a query and its tasks get what `failOnDataLoss` says, as without one."""
+    stream = f"losses-{fail}".lower()
+    client = kinesis.client()
+    client.create_stream(StreamName=stream, ShardCount=1)
+    client.get_waiter("stream_exists").wait(StreamName=stream, WaiterConfig={"Delay": 1})
+    client.put_record(StreamName=stream, PartitionKey="k", Data=b"left")
+    gone = StreamPositions({stream: {"shardId-000000000077": ShardPosition.after("1")}})
+    lost = [ShardRange(stream, "shardId-000000000077", ShardPosition.after("1"), ShardPosition.after("2"))]
+    aws = aws_options(KinesisOptions.parse(endpoint_options(kinesis.endpoint_url, stream), environ={}))
+    with ReaderHost(config=ReaderConfig(fail_on_data_loss=not fail), aws=aws) as service:
+        options = endpoint_options(
+            kinesis.endpoint_url,
+            stream,
+            readerEndpoint=service.address,
+            serviceToken=service.security.token or "",
+            failOnDataLoss=str(fail).lower(),
+        )
+        session = KinesisSession(KinesisOptions.parse(options, environ={}), gone)
+        try:
+            task = KinesisPartition(
+                address=session.address,
+                security=session.security,
+                session_id=session.session_id,
+                ranges=tuple(lost),
+                with_encryption_type=False,
+                traceparent=None,
+                fail_on_data_loss=fail,
+            )
+            if fail:
+                with pytest.raises(DataLossError, match="the shard is gone"):
+                    session.reader.positions(gone, wait_seconds=10)
+                with pytest.raises(DataLossError, match="the shard is gone"):
+                    list(read_partition(task))
+            else:
+                assert session.reader.positions(gone, wait_seconds=10).positions != gone
+                assert list(read_partition(task)) == []
+        finally:
+            session.close()

@@ -62,6 +62,8 @@ class BlockingSession:
         positions: StreamPositions,
         record_publisher: RecordPublisherType = RecordPublisherType.EFO,
         consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
+        *,
+        fail_on_data_loss: bool | None = None,
     ) -> int:
         """See `BlockingShardReader.open`."""
         request = OpenRequest(
@@ -71,6 +73,7 @@ class BlockingSession:
             consumers=tuple(
                 StreamConsumer(*consumer) if isinstance(consumer, tuple) else consumer for consumer in consumers
             ),
+            fail_on_data_loss=fail_on_data_loss,
         )
         reader = self._reader or self._reader_for(session_id)
         self._epoch = self._thread.call(reader.open(request))

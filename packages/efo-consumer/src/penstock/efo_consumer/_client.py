@@ -82,13 +82,16 @@ class RemoteShardReader:
         epoch: int = 0,
         with_encryption_type: bool = False,
         max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`. Leaving the generator early ends the call."""
         decoder = BatchDecoder()
         read_range = self._channel().unary_stream(
             READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
         )
-        call = read_range(read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes))
+        call = read_range(
+            read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes, fail_on_data_loss)
+        )
         try:
             async for answer in call:
                 for batch in decoder.decode(answer):
@@ -188,6 +191,7 @@ def read_range_request(
     epoch: int,
     with_encryption_type: bool,
     max_batch_bytes: int,
+    fail_on_data_loss: bool | None,
 ) -> pb.ReadRangeRequest:
     """Make the request for ranges."""
     return pb.ReadRangeRequest(
@@ -196,4 +200,5 @@ def read_range_request(
         ranges=messages.ranges_to_messages(ranges),
         with_encryption_type=with_encryption_type,
         max_batch_bytes=max_batch_bytes,
+        fail_on_data_loss=fail_on_data_loss,
     )

@@ -131,6 +131,7 @@ class FleetShardReader:
         epoch: int = 0,
         with_encryption_type: bool = False,
         max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`: by the owner, or by another reader when that one is gone."""
         if epoch:
@@ -138,7 +139,11 @@ class FleetShardReader:
 
         def read(endpoint: str, part: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
             return self._readers[endpoint].read_range(
-                session_id, part, with_encryption_type=with_encryption_type, max_batch_bytes=max_batch_bytes
+                session_id,
+                part,
+                with_encryption_type=with_encryption_type,
+                max_batch_bytes=max_batch_bytes,
+                fail_on_data_loss=fail_on_data_loss,
             )
 
         owners = self._members.owners(self._clock()) or list(self._readers)

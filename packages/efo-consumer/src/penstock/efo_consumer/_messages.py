@@ -99,6 +99,7 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
         ],
         named_shards_only=request.named_shards_only,
         session_seconds=request.session_seconds,
+        fail_on_data_loss=request.fail_on_data_loss,
     )
 
 
@@ -114,6 +115,7 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         ),
         named_shards_only=message.named_shards_only,
         session_seconds=message.session_seconds,
+        fail_on_data_loss=message.fail_on_data_loss if message.HasField("fail_on_data_loss") else None,
     )
 
 

@@ -116,7 +116,7 @@ class LocalShardReader:
             raise PositionsError("a session needs a position in at least one shard")
         self._check_fencing(request.consumers)
         self._loop = asyncio.get_running_loop()
-        fail = self._config.fail_on_data_loss
+        fail = self._fails_on_data_loss(request.fail_on_data_loss)
         lost = await check_positions(self._backend, request.positions, self._wall_clock(), fail=fail)
         async with self._opening:
             # Somebody with a newer lease may have come meanwhile.
@@ -165,6 +165,7 @@ class LocalShardReader:
         epoch: int = 0,
         with_encryption_type: bool = False,
         max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`. Leaving the generator early counts as not fetched."""
         session = self._sessions.get(session_id)
@@ -172,6 +173,7 @@ class LocalShardReader:
             session.check_epoch(epoch)
         if session is not None:
             session.touch()
+        fail = self._fails_on_data_loss(fail_on_data_loss, session)
         rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
         span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
         replayed: list[ShardRange] = []
@@ -180,7 +182,7 @@ class LocalShardReader:
             for shard_range in ranges:
                 stream, shard_id = shard_range.stream_name, shard_range.shard_id
                 columns = ReadColumns(stream, shard_id, with_encryption_type=with_encryption_type)
-                source = self._records(session, shard_range, replayed)
+                source = self._records(session, shard_range, replayed, fail)
                 try:
                     async for records in source:
                         if self._deaggregator is not None:
@@ -311,8 +313,13 @@ class LocalShardReader:
                 )
             self._fencing_tokens[name] = max(seen, consumer.fencing_token)
 
+    def _fails_on_data_loss(self, asked: bool | None, session: ReaderSession | None = None) -> bool:
+        if asked is None and session is not None:
+            return session.fail_on_data_loss
+        return self._config.fail_on_data_loss if asked is None else asked
+
     async def _records(
-        self, session: ReaderSession | None, shard_range: ShardRange, replayed: list[ShardRange]
+        self, session: ReaderSession | None, shard_range: ShardRange, replayed: list[ShardRange], fail: bool
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the range's records, WIRE_SCHEMA; what is read again is added to `replayed`."""
         whole = [Piece(shard_range.after, shard_range.upto)]
@@ -329,7 +336,7 @@ class LocalShardReader:
                 self._backend,
                 part,
                 stall_seconds=self._config.range_deadline.total_seconds(),
-                fail_on_data_loss=self._config.fail_on_data_loss,
+                fail_on_data_loss=fail,
                 wall_clock=self._wall_clock,
             )
             async with aclosing(records):

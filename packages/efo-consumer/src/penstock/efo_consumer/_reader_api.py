@@ -42,6 +42,8 @@ class OpenRequest:
         named_shards_only: follow exactly the shards that `positions` names, and let their children enter nothing: the
             caller spreads shards over several readers, and places children itself.
         session_seconds: after which a session that nobody called is ended; 0 leaves it to the reader.
+        fail_on_data_loss: whether records that the stream no longer holds are an error, instead of counted and
+            skipped; None leaves it to the reader.
     """
 
     session_id: str
@@ -50,6 +52,7 @@ class OpenRequest:
     consumers: tuple[StreamConsumer, ...] = ()
     named_shards_only: bool = False
     session_seconds: float = 0.0
+    fail_on_data_loss: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -198,11 +201,12 @@ class ShardReader(Protocol):
         epoch: int = 0,
         with_encryption_type: bool = False,
         max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the records of the ranges, range by range, in sequence order, always the same ones.
 
         Needs no session: what no buffer holds is read again from Kinesis. Epoch 0 skips the check of the
-            epoch.
+            epoch. `fail_on_data_loss` is as in `OpenRequest`; None leaves it to what the session was opened with.
 
         Raises:
             DataLossError: the stream no longer holds a range.
@@ -266,6 +270,8 @@ class BlockingShardReader(Protocol):
         positions: StreamPositions,
         record_publisher: RecordPublisherType = RecordPublisherType.EFO,
         consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
+        *,
+        fail_on_data_loss: bool | None = None,
     ) -> int:
         """See `ShardReader.open`; the other calls are for the session that was opened last."""
         ...

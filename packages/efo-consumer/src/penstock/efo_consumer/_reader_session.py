@@ -64,6 +64,11 @@ class ReaderSession:
         self._time_to_live = 0.0
         self._named_only = False
 
+    @property
+    def fail_on_data_loss(self) -> bool:
+        """As its caller asked, or as the reader is set."""
+        return self._followed.fail_on_data_loss
+
     async def adopt(self, request: OpenRequest, epoch: int) -> None:
         """Serve a new epoch; whoever still asks with an older one is refused from now on."""
         self.epoch = epoch

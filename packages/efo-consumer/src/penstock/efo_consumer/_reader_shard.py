@@ -76,7 +76,7 @@ class FollowedShard:
         self._on_end = on_end
         self._judge = judge
         self._outlived = outlived
-        self._fail_on_data_loss = fail_on_data_loss
+        self.fail_on_data_loss = fail_on_data_loss
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._records = 0
@@ -196,7 +196,7 @@ class FollowedShard:
             shard_id=self.shard_id,
             after=self.buffer.end,
             upto=LEFT,
-            fail=self._fail_on_data_loss,
+            fail=self.fail_on_data_loss,
         )
         self.losses += 1
         if loss.children is None:

@@ -69,6 +69,7 @@ class SessionShards:
         self._discoveries: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._named_only = False
+        self.fail_on_data_loss = config.fail_on_data_loss
 
     async def adopt(self, request: OpenRequest) -> None:
         """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew."""
@@ -78,12 +79,15 @@ class SessionShards:
             for shard_id, position in shards.items()
         }
         self._named_only = request.named_shards_only
+        asked = request.fail_on_data_loss
+        self.fail_on_data_loss = self._config.fail_on_data_loss if asked is None else asked
         await self._use_publisher(request)
         # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
         await asyncio.gather(*(self.shards[key].stop() for key in self._outdated(wanted)))
         outdated = [self._remove(key) for key in self._outdated(wanted)]
         self._finished = {}
         for key, shard in self.shards.items():
+            shard.fail_on_data_loss = self.fail_on_data_loss
             shard.buffer.forget_promises(wanted.get(key, ShardPosition.trim_horizon()))
             if self._publisher is not None:
                 shard.start(self._publisher)
@@ -191,7 +195,7 @@ class SessionShards:
             on_end=self._ended,
             judge=self._judge,
             outlived=self._outlived,
-            fail_on_data_loss=self._config.fail_on_data_loss,
+            fail_on_data_loss=self.fail_on_data_loss,
             clock=self._clock,
         )
         self.shards[key] = shard

@@ -116,6 +116,7 @@ class ReopeningShardReader:
         epoch: int = 0,
         with_encryption_type: bool = False,
         max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`."""
         if epoch:
@@ -125,7 +126,11 @@ class ReopeningShardReader:
         while True:
             resumption.begin()
             batches = self._reader.read_range(
-                session_id, ranges, with_encryption_type=with_encryption_type, max_batch_bytes=max_batch_bytes
+                session_id,
+                ranges,
+                with_encryption_type=with_encryption_type,
+                max_batch_bytes=max_batch_bytes,
+                fail_on_data_loss=fail_on_data_loss,
             )
             try:
                 async with aclosing(batches):

@@ -76,6 +76,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 epoch=request.epoch,
                 with_encryption_type=request.with_encryption_type,
                 max_batch_bytes=request.max_batch_bytes,
+                fail_on_data_loss=request.fail_on_data_loss if request.HasField("fail_on_data_loss") else None,
             )
             try:
                 yield encoder.schema

@@ -43,6 +43,7 @@ def read_ranges(
     with_encryption_type: bool = False,
     max_batch_bytes: int = 0,
     patience_seconds: float = 0.0,
+    fail_on_data_loss: bool | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of the ranges, READ_SCHEMA, range by range, in sequence order; always the same ones.
 
@@ -51,7 +52,8 @@ def read_ranges(
 
     Of several addresses, joined by commas, each range is asked of the reader that follows its shard, and of the next
     one when that cannot be reached. With `patience_seconds` readers that cannot be reached are waited for, and asked
-    again for what is missing.
+    again for what is missing. `fail_on_data_loss` is as in `OpenRequest`; None leaves it to what the session was opened
+    with.
 
     Raises:
         DataLossError: the stream no longer holds a range.
@@ -68,7 +70,10 @@ def read_ranges(
             try:
                 # Each reader of several counts epochs by itself: the caller's is that of all.
                 own_epoch = epoch if len(addresses) == 1 else 0
-                batches = _read(endpoint, security, session_id, part, own_epoch, with_encryption_type, max_batch_bytes)
+                request = read_range_request(
+                    session_id, part, own_epoch, with_encryption_type, max_batch_bytes, fail_on_data_loss
+                )
+                batches = _read(endpoint, security, request)
                 with closing(batches):
                     for batch in batches:
                         rest = resumption.rest(batch)
@@ -84,20 +89,14 @@ def read_ranges(
 
 
 def _read(
-    address: str,
-    security: ClientSecurity | None,
-    session_id: str,
-    ranges: Sequence[ShardRange],
-    epoch: int,
-    with_encryption_type: bool,
-    max_batch_bytes: int,
+    address: str, security: ClientSecurity | None, request: pb.ReadRangeRequest
 ) -> Generator[pa.RecordBatch, None, None]:
     channel = _channel(address, security or ClientSecurity())
     decoder = BatchDecoder()
     read_range = channel.unary_stream(
         READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
     )
-    call = read_range(read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes))
+    call = read_range(request)
     try:
         for answer in call:
             yield from decoder.decode(answer)

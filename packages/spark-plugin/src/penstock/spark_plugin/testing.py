@@ -52,6 +52,8 @@ class FakeShardReader:
         positions: StreamPositions,
         record_publisher: RecordPublisherType = RecordPublisherType.EFO,
         consumers: Sequence[StreamConsumer] = (),
+        *,
+        fail_on_data_loss: bool | None = None,
     ) -> int:
         """Note where it begins."""
         self.opened_at.append(positions)

@@ -160,8 +160,7 @@ READING = (
         group="reading",
         type=OptionType.BOOLEAN,
         default="true",
-        doc="Whether a range that the stream no longer holds fails the query. The reader services have a setting of "
-        "their own, which decides about records; deleted streams are the query's.",
+        doc="Whether a range that the stream no longer holds, or a stream that was deleted, fails the query.",
         aws="kinesis.failOnDataLoss",
     ),
     OptionSpec(

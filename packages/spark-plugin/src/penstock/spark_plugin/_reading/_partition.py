@@ -31,6 +31,7 @@ class KinesisPartition(InputPartition):
         traceparent: str | None,
         patience_seconds: float = 0.0,
         socket_path: Path | None = None,
+        fail_on_data_loss: bool = True,
     ) -> None:
         super().__init__(None)
         self.address = address
@@ -43,6 +44,8 @@ class KinesisPartition(InputPartition):
         """How long a reader that went away is waited for: a service comes back, and a driver does not."""
         self.socket_path = socket_path
         """Unix socket of the same reader, for tasks on the driver's machine."""
+        self.fail_on_data_loss = fail_on_data_loss
+        """Told with each read: a service that was started anew knows nothing of the session."""
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{one.stream_name}/{one.shard_id}" for one in self.ranges)
@@ -77,6 +80,7 @@ def read_partition(partition: KinesisPartition) -> Iterator[pa.RecordBatch]:
                     partition.ranges,
                     with_encryption_type=partition.with_encryption_type,
                     patience_seconds=partition.patience_seconds,
+                    fail_on_data_loss=partition.fail_on_data_loss,
                 )
             )
         while True:

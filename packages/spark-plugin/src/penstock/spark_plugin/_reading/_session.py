@@ -182,12 +182,6 @@ class KinesisSession:
                 self._leases = ConsumerLeases(options, aws, job_id)
                 undo.callback(self._leases.release)
             if options.reader_endpoint:
-                if not options.fail_on_data_loss:
-                    _log.warning(
-                        "failOnDataLoss=false is not told to the shard readers at %s: they decide about records that "
-                        "have expired, by their --fail-on-data-loss",
-                        ", ".join(options.reader_endpoint),
-                    )
                 self.security = service_security(options)
                 self.reader: BlockingSession = connect_reader(options.reader_endpoint, self.security)
                 undo.callback(self.reader.close)
@@ -201,6 +195,7 @@ class KinesisSession:
                 positions,
                 RecordPublisherType(options.record_publisher),
                 _consumers(options, self._leases.leases if self._leases else ()),
+                fail_on_data_loss=options.fail_on_data_loss,
             )
             # Of several services all addresses: tasks ask the one that follows a shard.
             self.address = self._host.address if self._host else self.reader.endpoint or ""

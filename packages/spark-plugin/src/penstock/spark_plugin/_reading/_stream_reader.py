@@ -331,6 +331,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             with_encryption_type=self._options.include_encryption_type,
             traceparent=traceparent,
             patience_seconds=SERVICE_PATIENCE_SECONDS if self._options.reader_endpoint else 0.0,
+            fail_on_data_loss=self._options.fail_on_data_loss,
         )
 
 

@@ -202,6 +202,7 @@ class OpenRequest(_message.Message):
     CONSUMERS_FIELD_NUMBER: _builtins.int
     NAMED_SHARDS_ONLY_FIELD_NUMBER: _builtins.int
     SESSION_SECONDS_FIELD_NUMBER: _builtins.int
+    FAIL_ON_DATA_LOSS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same query."""
     record_publisher: Global___RecordPublisherType.ValueType
@@ -210,6 +211,8 @@ class OpenRequest(_message.Message):
     """Follow exactly the shards that the caller names, never their children by itself: the caller spreads shards over several readers."""
     session_seconds: _builtins.float
     """Seconds after which a session that nobody called is ended; zero leaves it to the reader."""
+    fail_on_data_loss: _builtins.bool
+    """Whether records that the stream no longer holds are an error, instead of counted and skipped; the reader's own setting where absent."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """Where to begin, one entry per stream. Required: LATEST is resolved by the caller, once."""
@@ -227,12 +230,15 @@ class OpenRequest(_message.Message):
         consumers: _abc.Iterable[Global___StreamConsumer] | None = ...,
         named_shards_only: _builtins.bool = ...,
         session_seconds: _builtins.float = ...,
+        fail_on_data_loss: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "fail_on_data_loss", b"fail_on_data_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumers", b"consumers", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "session_id", b"session_id", "session_seconds", b"session_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "consumers", b"consumers", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "session_id", b"session_id", "session_seconds", b"session_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
+    _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fail_on_data_loss) -> _WhichOneofReturnType__fail_on_data_loss | None: ...
 
 Global___OpenRequest: _TypeAlias = OpenRequest  # noqa: Y015
 
@@ -425,6 +431,7 @@ class ReadRangeRequest(_message.Message):
     RANGES_FIELD_NUMBER: _builtins.int
     WITH_ENCRYPTION_TYPE_FIELD_NUMBER: _builtins.int
     MAX_BATCH_BYTES_FIELD_NUMBER: _builtins.int
+    FAIL_ON_DATA_LOSS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """As in Open."""
     epoch: _builtins.int
@@ -433,6 +440,8 @@ class ReadRangeRequest(_message.Message):
     """Add the columns `encryptionType` and `explicitHashKey`."""
     max_batch_bytes: _builtins.int
     """Most bytes of one Arrow batch; zero leaves it to the reader."""
+    fail_on_data_loss: _builtins.bool
+    """As in Open; what was said there where absent."""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardRange]:
         """Answered in this order."""
@@ -445,12 +454,15 @@ class ReadRangeRequest(_message.Message):
         ranges: _abc.Iterable[Global___ShardRange] | None = ...,
         with_encryption_type: _builtins.bool = ...,
         max_batch_bytes: _builtins.int = ...,
+        fail_on_data_loss: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "fail_on_data_loss", b"fail_on_data_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "max_batch_bytes", b"max_batch_bytes", "ranges", b"ranges", "session_id", b"session_id", "with_encryption_type", b"with_encryption_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "max_batch_bytes", b"max_batch_bytes", "ranges", b"ranges", "session_id", b"session_id", "with_encryption_type", b"with_encryption_type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
+    _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__fail_on_data_loss) -> _WhichOneofReturnType__fail_on_data_loss | None: ...
 
 Global___ReadRangeRequest: _TypeAlias = ReadRangeRequest  # noqa: Y015
 

@@ -1,0 +1,133 @@
+"""Whether a loss is an error is said by who opens a session or asks for a range; the reader's setting is a default."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from reader_homes import HOMES, reader_at, request
+
+from penstock.efo_consumer import (
+    SERVICE_NAME,
+    LocalShardReader,
+    ReaderConfig,
+    ReopeningShardReader,
+    ShardPosition,
+    ShardRange,
+    ShardReader,
+    ShardReaderServicer,
+    StreamPositions,
+    read_ranges,
+)
+from penstock.efo_consumer.errors import DataLossError, RecordPublisherFatalError
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.rpc import GrpcServer, ServerSettings
+
+ASKED = pytest.mark.parametrize("asked", [True, False])
+REFUSED = RecordPublisherFatalError("old", stream="s", shard_id="shard", code="InvalidArgumentException")
+
+
+def world() -> tuple[FakeKinesis, StreamPositions, list[int]]:
+    """A stream that holds three records and refuses the position that is asked for, once."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 3)
+    kinesis.fail("s", shard, REFUSED)
+    return kinesis, StreamPositions({"s": {shard: ShardPosition.after("500")}}), numbers
+
+
+def lost_range(kinesis: FakeKinesis, start: StreamPositions, numbers: list[int]) -> list[ShardRange]:
+    """Two records, of which the stream still holds the last."""
+    (shard,) = start.streams["s"]
+    kinesis.trim("s", shard, numbers[1])
+    return [ShardRange("s", shard, ShardPosition.after(str(numbers[0])), ShardPosition.after(str(numbers[2])))]
+
+
+async def rows(reader: ShardReader, ranges: list[ShardRange], **options: bool) -> list[int]:
+    return [
+        int(number)
+        async for batch in reader.read_range("q", ranges, **options)
+        for number in batch.column("sequenceNumber").to_pylist()
+    ]
+
+
+@HOMES
+@ASKED
+async def test_a_session_says_whether_a_loss_ends_its_shards(home: str, asked: bool) -> None:
+    """Against what the reader is set to."""
+    kinesis, start, _ = world()
+    async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=not asked)) as reader:
+        epoch = await reader.open(request(start, fail_on_data_loss=asked))
+        if asked:
+            with pytest.raises(DataLossError):
+                await reader.positions("q", epoch, start, wait_seconds=5)
+        else:
+            assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 3
+
+
+@HOMES
+@ASKED
+async def test_a_session_that_says_nothing_has_the_readers_setting(home: str, asked: bool) -> None:
+    """As clients that know nothing of it."""
+    kinesis, start, _ = world()
+    async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=asked)) as reader:
+        epoch = await reader.open(request(start))
+        if asked:
+            with pytest.raises(DataLossError):
+                await reader.positions("q", epoch, start, wait_seconds=5)
+        else:
+            assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 3
+
+
+@HOMES
+async def test_a_session_that_is_opened_again_may_change_its_mind(home: str) -> None:
+    """A query that failed is started again with `failOnDataLoss=false`, on the same service."""
+    kinesis, start, numbers = world()
+    async with reader_at(home, kinesis) as reader:
+        epoch = await reader.open(request(start, fail_on_data_loss=True))
+        with pytest.raises(DataLossError):
+            await reader.positions("q", epoch, start, wait_seconds=5)
+        kinesis.fail("s", next(iter(start.streams["s"])), REFUSED)
+        epoch = await reader.open(request(start, fail_on_data_loss=False))
+        found = await reader.positions("q", epoch, start, wait_seconds=5)
+        assert found.records == 3
+        # What the buffers no longer hold is read from the stream again.
+        await reader.commit("q", epoch, found.positions)
+        assert await rows(reader, lost_range(kinesis, start, numbers)) == numbers[2:]
+
+
+@HOMES
+@ASKED
+async def test_a_range_without_a_session_says_it_itself(home: str, asked: bool) -> None:
+    """A service that was started anew while a task asks knows nothing of the session."""
+    kinesis, start, numbers = world()
+    async with reader_at(home, kinesis, config=ReaderConfig(fail_on_data_loss=not asked)) as reader:
+        if asked:
+            with pytest.raises(DataLossError):
+                await rows(reader, lost_range(kinesis, start, numbers), fail_on_data_loss=asked)
+        else:
+            assert await rows(reader, lost_range(kinesis, start, numbers), fail_on_data_loss=asked) == numbers[2:]
+
+
+async def test_clients_of_services_pass_it_on() -> None:
+    """Those that open sessions again, and those of tasks."""
+    kinesis, start, numbers = world()
+    async with LocalShardReader(kinesis) as local:
+        register = [ShardReaderServicer(local).add_to]
+        settings = ServerSettings(drain_seconds=0)
+        async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]) as server:
+            reopening = ReopeningShardReader(server.address)
+            try:
+                assert (
+                    await rows(reopening, lost_range(kinesis, start, numbers), fail_on_data_loss=False) == numbers[2:]
+                )
+            finally:
+                await reopening.aclose()
+
+            def of_a_task() -> list[str]:
+                batches = read_ranges(
+                    server.address, None, "q", lost_range(kinesis, start, numbers), fail_on_data_loss=False
+                )
+                return [number for batch in batches for number in batch.column("sequenceNumber").to_pylist()]
+
+            assert await asyncio.to_thread(of_a_task) == [str(numbers[2])]
