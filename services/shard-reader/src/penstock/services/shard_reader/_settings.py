@@ -63,7 +63,8 @@ class ReaderSettings:
         _add(parser, _SUBSCRIBE_TRANSPORT, "what carries SubscribeToShard: auto, http2 or http1; default auto")
         _add(parser, "spill_folder", "where the folder for that is made; default: the system's temporary folder")
         _add(parser, "deaggregate", "whether aggregates of the Kinesis Producer Library are taken apart; default true")
-        _add(parser, "fail_on_data_loss", "whether a range that the stream no longer holds is an error for clients that do not say; default true")
+        lost = "whether a range that the stream no longer holds is an error for clients that do not say; default true"
+        _add(parser, "fail_on_data_loss", lost)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
