@@ -3,18 +3,14 @@
 Its shards have the names that the emulator gives, where the plugin looks them up.
 """
 
-import asyncio
 import multiprocessing
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from benchmarks._spark_ceiling import RECORD_BYTES
-from penstock.efo_consumer import SERVICE_NAME, LocalShardReader, ReaderConfig, ShardEvent, ShardReaderServicer
+from penstock.efo_consumer import ReaderConfig, ReaderHost, ShardEvent
 from penstock.efo_consumer.testing import FakeKinesis, FakeShard
-from penstock.rpc import GrpcServer, ServerSettings
 
 STREAM = "source"
 SHARDS = 4
@@ -41,40 +37,32 @@ class _Prefilled(FakeKinesis):
         return self._made[key]
 
 
-async def _serve(records: int, path: Path, pipe: Connection) -> None:
+def _run(records: int, pipe: Connection) -> None:
     kinesis = _Prefilled()
     for shard in kinesis.create_stream(STREAM, SHARDS):
         kinesis.put(STREAM, shard, records // SHARDS, size=RECORD_BYTES)
         for at in range(0, records // SHARDS, EVENT_RECORDS):
             kinesis._take(kinesis.shards[STREAM, shard], at, 0)
     nbytes = 2 * records * RECORD_BYTES
-    async with LocalShardReader(kinesis, ReaderConfig(buffer_bytes_per_shard=nbytes, buffer_bytes=nbytes)) as reader:
-        register = [ShardReaderServicer(reader).add_to]
-        settings = ServerSettings(socket_path=path)
-        async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]):
-            pipe.send("ready")
-            await asyncio.to_thread(pipe.recv)
-
-
-def _run(records: int, path: Path, pipe: Connection) -> None:
-    asyncio.run(_serve(records, path, pipe))
+    config = ReaderConfig(buffer_bytes_per_shard=nbytes, buffer_bytes=nbytes)
+    # As the reader of a query, which its tasks reach by the socket.
+    with ReaderHost(config=config, backend=lambda: kinesis) as host:
+        pipe.send((f"unix:{host.socket_path}", host.token))
+        pipe.recv()
 
 
 @contextmanager
-def prefilled_reader(records: int) -> Iterator[tuple[str, int]]:
-    """A reader of so many records in all: its endpoint, and its process' number."""
+def prefilled_reader(records: int) -> Iterator[tuple[dict[str, str], int]]:
+    """A reader of so many records in all: the options by which it is read, and its process' number."""
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
-    with tempfile.TemporaryDirectory() as folder:
-        # As tasks on the driver's machine reach the reader that lives there.
-        path = Path(folder) / "socket"
-        process = context.Process(target=_run, args=(records, path, other), name="bench reader")
-        process.start()
-        try:
-            pipe.recv()
-            yield f"unix:{path}", process.pid or 0
-        finally:
-            pipe.send(None)
-            process.join(10)
-            if process.is_alive():
-                process.kill()
+    process = context.Process(target=_run, args=(records, other), name="bench reader")
+    process.start()
+    try:
+        address, token = pipe.recv()
+        yield {"readerEndpoint": address, "serviceToken": token}, process.pid or 0
+    finally:
+        pipe.send(None)
+        process.join(10)
+        if process.is_alive():
+            process.kill()

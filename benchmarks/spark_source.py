@@ -109,12 +109,12 @@ def _ceiling() -> Rate:
     return measure(frame, _RECORDS, _WARM_UP_BATCHES)
 
 
-def _buffered(emulator: EmulatorProcess, address: str, pid: int) -> Rate:
+def _buffered(emulator: EmulatorProcess, reader: dict[str, str], pid: int) -> Rate:
     options = endpoint_options(
         emulator.endpoint_url,
         STREAM,
         initialPosition="TRIM_HORIZON",
-        readerEndpoint=address,
+        **reader,
         maxRecordsPerBatch=str(_BATCH_RECORDS),
     )
     return measure(_source("kinesis", **options), _RECORDS, _WARM_UP_BATCHES, pid)
@@ -152,10 +152,10 @@ def run(rounds: int) -> Iterator[Case]:
     with ExitStack() as stack:
         emulator = stack.enter_context(start_emulator_process("--no-enforce-limits"))
         _fill(emulator)
-        address, pid = stack.enter_context(prefilled_reader(_RECORDS))
+        reader, pid = stack.enter_context(prefilled_reader(_RECORDS))
         sides: dict[str, Callable[[], Rate]] = {
             "ceiling": _ceiling,
-            "buffered": lambda: _buffered(emulator, address, pid),
+            "buffered": lambda: _buffered(emulator, reader, pid),
             "end-to-end": lambda: _end_to_end(emulator),
         }
         for side in sides.values():

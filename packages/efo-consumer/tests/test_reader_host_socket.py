@@ -16,9 +16,10 @@ from penstock.rpc import ClientSecurity
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where temporary files go: its name is short, as a socket's path must be."""
+    """Where files in memory, and temporary ones, go: its name is short, as a socket's path must be."""
     with tempfile.TemporaryDirectory(prefix="p-") as made:
         monkeypatch.setattr("tempfile.tempdir", made)
+        monkeypatch.setattr("penstock.efo_consumer._host.MEMORY", Path(made))
         yield Path(made)
 
 
@@ -95,7 +96,7 @@ def test_a_folder_with_a_long_name_has_no_socket(
     """Where no socket's path fits, the network is what is left."""
     deep = folder / ("x" * 100)
     deep.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    monkeypatch.setattr("penstock.efo_consumer._host.MEMORY", deep)
     with ReaderHost(backend=lambda: kinesis) as host:
         assert host.socket_path is None
         start = kinesis.trim_horizon("s")

@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import time
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +19,7 @@ from penstock.efo_consumer._kinesis_backend import KinesisBackend
 from penstock.efo_consumer._reader import LocalShardReader
 from penstock.efo_consumer._reader_config import ReaderConfig
 from penstock.efo_consumer._servicer import SERVICE_NAME, ShardReaderServicer
+from penstock.efo_consumer._shared_blocks import MEMORY, BlockPool
 from penstock.rpc import (
     MAX_SOCKET_PATH_BYTES,
     ClientSecurity,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 1.0
-_SOCKET_FOLDERS = "penstock-reader-"
+_FOLDERS = "penstock-reader-"
 _SOCKET = "socket"
 # A host that starts listens within seconds of making its folder.
 _ABANDONED_SECONDS = 600.0
@@ -168,9 +169,10 @@ class ReaderHost:
     async def _serve(self) -> tuple[LocalShardReader, str]:
         async with AsyncExitStack() as exits:
             reader = await exits.enter_async_context(LocalShardReader(self._make_backend(), self._config))
-            self._socket_path = exits.enter_context(_private_socket_path())
+            self._socket_path, blocks = exits.enter_context(_private_folder())
             settings = dataclasses.replace(self._settings, socket_path=self._socket_path)
-            server = GrpcServer(settings, register=[ShardReaderServicer(reader).add_to], service_names=[SERVICE_NAME])
+            register = [ShardReaderServicer(reader, blocks).add_to]
+            server = GrpcServer(settings, register=register, service_names=[SERVICE_NAME])
             await exits.enter_async_context(server)
             exits.callback(reader.drain)
             self._exits = exits.pop_all()
@@ -183,22 +185,33 @@ class ReaderHost:
 
 
 @contextmanager
-def _private_socket_path() -> Iterator[Path | None]:
-    """A path in a new folder that nobody else may look into; folders that killed processes left are removed."""
+def _private_folder() -> Iterator[tuple[Path | None, BlockPool | None]]:
+    """The socket's path in a new folder that nobody else may look into, and that folder for blocks, if in memory.
+
+    Folders that killed processes left are removed.
+    """
     if not hasattr(socket, "AF_UNIX"):
-        yield None
+        yield None, None
         return
-    _remove_abandoned(Path(tempfile.gettempdir()))
-    folder = Path(tempfile.mkdtemp(prefix=_SOCKET_FOLDERS))
-    try:
-        path = folder / _SOCKET
-        yield path if len(bytes(path)) <= MAX_SOCKET_PATH_BYTES else None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as exits:
+        temporary = Path(tempfile.gettempdir())
+        for parent, in_memory in ((MEMORY, True), (temporary, False)):
+            _remove_abandoned(parent)
+            try:
+                folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=parent))
+            except OSError:  # no such folder on this system, or nobody may write there
+                if not in_memory:
+                    raise
+                continue
+            exits.callback(shutil.rmtree, folder, ignore_errors=True)
+            path = folder / _SOCKET
+            fits = len(bytes(path)) <= MAX_SOCKET_PATH_BYTES
+            yield (path, BlockPool(folder) if in_memory else None) if fits else (None, None)
+            return
 
 
 def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{_SOCKET_FOLDERS}*"):
+    for folder in parent.glob(f"{_FOLDERS}*"):
         with suppress(OSError):  # another's, or gone meanwhile
             about = folder.lstat()
             is_old = time.time() - about.st_mtime > _ABANDONED_SECONDS

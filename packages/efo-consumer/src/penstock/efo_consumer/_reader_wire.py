@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _ARROW_TAG = 0x0A
 _PADDING_TAG = 0x12
+_BLOCK_TAG = b"\x1a"
 # bytes objects begin at a multiple of 16.
 _ALIGNMENT = 16
 
@@ -42,8 +43,12 @@ class BatchEncoder:
 
     def encode(self, batch: pa.RecordBatch) -> bytes:
         """Give the answer that holds the batch."""
+        return encode(self.parts(batch))
+
+    def parts(self, batch: pa.RecordBatch) -> list[memoryview]:
+        """Give what `encode` puts together."""
         self._writer.write_batch(batch)
-        return encode(self._parts.take())
+        return self._parts.take()
 
 
 class _Parts(io.RawIOBase):
@@ -75,6 +80,19 @@ def encode(arrow_ipc: Sequence[memoryview | pa.Buffer]) -> bytes:
     padding = -used % _ALIGNMENT
     head = bytes((_PADDING_TAG, padding)) + bytes(padding) + bytes((_ARROW_TAG,)) + length
     return b"".join((head, *parts))
+
+
+def encode_block(name: str, nbytes: int) -> bytes:
+    """Give the response that names a block."""
+    return pb.ReadRangeResponse(block=name, block_bytes=nbytes).SerializeToString()
+
+
+def decode_near(message: bytes) -> pa.Buffer | tuple[str, int]:
+    """Give what `decode` does, or a block's name and how many bytes are in it."""
+    if message[:1] == _BLOCK_TAG:
+        answer = pb.ReadRangeResponse.FromString(message)
+        return answer.block, answer.block_bytes
+    return decode(message)
 
 
 def decode(message: bytes) -> pa.Buffer:

@@ -10,8 +10,9 @@ import grpc
 
 from penstock.efo_consumer import _messages as messages
 from penstock.efo_consumer._reader_api import SessionListing
-from penstock.efo_consumer._reader_wire import BatchEncoder
+from penstock.efo_consumer._reader_wire import BatchEncoder, encode, encode_block
 from penstock.efo_consumer._schema import read_schema
+from penstock.efo_consumer._shared_blocks import BlockWriter
 from penstock.efo_consumer._status import status_table
 from penstock.efo_consumer.errors import EfoConsumerError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
@@ -24,16 +25,23 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._reader_api import ShardReader
+    from penstock.efo_consumer._shared_blocks import BlockPool
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
 """For health checks and reflection."""
 
 
 class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
-    """Answers for a reader. `add_to` is what `GrpcServer(register=…)` wants."""
+    """Answers for a reader. `add_to` is what `GrpcServer(register=…)` wants.
 
-    def __init__(self, reader: ShardReader) -> None:
+    Args:
+        reader: whose answers are given.
+        blocks: in the folder of the server's Unix socket, if tasks may get batches there.
+    """
+
+    def __init__(self, reader: ShardReader, blocks: BlockPool | None = None) -> None:
         self._reader = reader
+        self._blocks = blocks
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Let the server answer for this servicer."""
@@ -69,6 +77,8 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
     async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[Any]:
         """See the contract; the answers are their bytes already."""
         encoder = BatchEncoder(read_schema(with_encryption_type=request.with_encryption_type))
+        pool = self._blocks if request.with_shared_blocks else None
+        blocks = None if pool is None else BlockWriter(pool)
         try:
             batches = self._reader.read_range(
                 request.session_id,
@@ -80,10 +90,14 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
             )
             try:
                 yield encoder.schema
-                async with aclosing(_one_ahead(batches, encoder)) as answers:
+                async with aclosing(_one_ahead(batches, encoder, blocks)) as answers:
                     async for message in answers:
                         yield message
+                if blocks is not None:
+                    await blocks.taken()
             finally:
+                if blocks is not None:
+                    blocks.close()
                 await batches.aclose()
         except EfoConsumerError as error:
             await abort_with(context, error, status_table(error))
@@ -139,13 +153,19 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
 
 
 async def _one_ahead(
-    batches: AsyncGenerator[pa.RecordBatch, None], encoder: BatchEncoder
+    batches: AsyncGenerator[pa.RecordBatch, None], encoder: BatchEncoder, blocks: BlockWriter | None
 ) -> AsyncGenerator[bytes, None]:
     """Encode each batch while the one before it is on its way."""
 
     async def encode_next() -> bytes | None:
         batch = await anext(batches, None)
-        return None if batch is None else encoder.encode(batch)
+        if batch is None:
+            return None
+        if blocks is None:
+            return encoder.encode(batch)
+        parts = encoder.parts(batch)
+        written = await blocks.write(parts)
+        return encode(parts) if written is None else encode_block(*written)
 
     following = asyncio.create_task(encode_next(), name="encode the next batch")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import threading
 import time
@@ -15,7 +16,8 @@ from penstock.efo_consumer._client import READ_RANGE, read_range_request
 from penstock.efo_consumer._fleet_members import runs
 from penstock.efo_consumer._fleet_ranges import Resumption, candidates
 from penstock.efo_consumer._patience import RETRY_SECONDS, Patience
-from penstock.efo_consumer._reader_wire import BatchDecoder, decode
+from penstock.efo_consumer._reader_wire import BatchDecoder, decode_near
+from penstock.efo_consumer._shared_blocks import Blocks, folder_of
 from penstock.efo_consumer._status import reader_error
 from penstock.efo_consumer.errors import ReaderUnavailableError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
@@ -23,14 +25,19 @@ from penstock.rpc import ClientSecurity, open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
     from penstock.efo_consumer._positions import ShardRange
 
+_log = logging.getLogger(__name__)
 _channels: dict[tuple[int, str, ClientSecurity], grpc.Channel] = {}
 _lock = threading.Lock()
 _MAX_CHANNELS = 16
+_blocks: dict[int, Blocks] = {}
+_without_blocks: set[tuple[int, str]] = set()
+"""Readers whose blocks this process could not open."""
 
 
 def read_ranges(
@@ -81,6 +88,9 @@ def read_ranges(
                             patience.worked()
                             yield rest
                 break
+            except _BlockError as error:
+                _log.warning("%s at %s: its records are read through the socket instead", error, endpoint)
+                _without_blocks.add((os.getpid(), endpoint))
             except ReaderUnavailableError as error:
                 if place % len(order) == 0:
                     if not patience.bears(error, time.monotonic()):
@@ -93,12 +103,16 @@ def _read(
 ) -> Generator[pa.RecordBatch, None, None]:
     channel = _channel(address, security or ClientSecurity())
     decoder = BatchDecoder()
+    folder = None if (os.getpid(), address) in _without_blocks else folder_of(address)
+    request.with_shared_blocks = folder is not None
     read_range = channel.unary_stream(
-        READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
+        READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode_near
     )
     call = read_range(request)
     try:
         for answer in call:
+            if isinstance(answer, tuple) and folder is not None:
+                answer = _take(folder, *answer)
             yield from decoder.decode(answer)
     except grpc.RpcError as error:
         raise reader_error(error, address) from error
@@ -107,6 +121,19 @@ def _read(
         end = getattr(call, "cancel", None) or getattr(call, "close", None)
         if end is not None:
             end()
+
+
+class _BlockError(Exception):
+    """A block is there for the reader, and not for us."""
+
+
+def _take(folder: Path, name: str, nbytes: int) -> pa.Buffer:
+    with _lock:
+        blocks = _blocks.setdefault(os.getpid(), Blocks())
+    try:
+        return blocks.take(folder, name, nbytes)
+    except OSError as error:
+        raise _BlockError(f"cannot open a block ({error})") from error
 
 
 def _channel(address: str, security: ClientSecurity) -> grpc.Channel:

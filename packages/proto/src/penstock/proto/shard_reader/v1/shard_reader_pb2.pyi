@@ -432,6 +432,7 @@ class ReadRangeRequest(_message.Message):
     WITH_ENCRYPTION_TYPE_FIELD_NUMBER: _builtins.int
     MAX_BATCH_BYTES_FIELD_NUMBER: _builtins.int
     FAIL_ON_DATA_LOSS_FIELD_NUMBER: _builtins.int
+    WITH_SHARED_BLOCKS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """As in Open."""
     epoch: _builtins.int
@@ -442,6 +443,8 @@ class ReadRangeRequest(_message.Message):
     """Most bytes of one Arrow batch; zero leaves it to the reader."""
     fail_on_data_loss: _builtins.bool
     """As in Open; what was said there where absent."""
+    with_shared_blocks: _builtins.bool
+    """The caller is of the reader's machine and user, and came by its Unix socket: it takes blocks of shared memory."""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardRange]:
         """Answered in this order."""
@@ -455,10 +458,11 @@ class ReadRangeRequest(_message.Message):
         with_encryption_type: _builtins.bool = ...,
         max_batch_bytes: _builtins.int = ...,
         fail_on_data_loss: _builtins.bool | None = ...,
+        with_shared_blocks: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "fail_on_data_loss", b"fail_on_data_loss"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "max_batch_bytes", b"max_batch_bytes", "ranges", b"ranges", "session_id", b"session_id", "with_encryption_type", b"with_encryption_type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "max_batch_bytes", b"max_batch_bytes", "ranges", b"ranges", "session_id", b"session_id", "with_encryption_type", b"with_encryption_type", "with_shared_blocks", b"with_shared_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
     _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
@@ -474,19 +478,29 @@ class ReadRangeResponse(_message.Message):
 
     ARROW_IPC_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
+    BLOCK_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
     arrow_ipc: _builtins.bytes
     """One or more whole messages of an Arrow IPC stream: the schema comes first, once; the concatenation of all answers is the stream."""
     padding: _builtins.bytes
     """Means nothing: a sender may put it before arrow_ipc, so that the receiver can use that where it lies, on an aligned address."""
+    block: _builtins.str
+    """In place of arrow_ipc, for callers that take blocks: name of a file beside the reader's Unix socket that holds the same from
+    its byte 4096 on. The caller maps it and writes a 2 to its first byte, and a 0 when it needs the content no more.
+    """
+    block_bytes: _builtins.int
+    """With block: bytes of the content."""
     def __init__(
         self,
         *,
         arrow_ipc: _builtins.bytes = ...,
         padding: _builtins.bytes = ...,
+        block: _builtins.str = ...,
+        block_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc", "padding", b"padding"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrow_ipc", b"arrow_ipc", "block", b"block", "block_bytes", b"block_bytes", "padding", b"padding"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
