@@ -1,5 +1,6 @@
 """Each way to give credentials, as options of the data source, against the emulator and an STS."""
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,12 +9,15 @@ from typing import ClassVar
 from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from penstock.aws import AwsSession
+from penstock.aws import AwsOptions, AwsSession
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._connections import aws_options, shared_session
+from penstock.spark_plugin._writing._writer import KinesisBatchWriter
 
 ROLE = "arn:aws:iam::123456789012:role/reader"
 
@@ -155,3 +159,46 @@ def test_a_web_identity(connect: Callable[..., AwsSession], sts: str, tmp_path: 
     assert (call["Action"], call["WebIdentityToken"]) == ("AssumeRoleWithWebIdentity", "a.web.token")
     assert (call["RoleSessionName"], call["signedBy"]) == ("pod", "")
     assert session.frozen_credentials().token
+
+
+def test_the_tasks_of_a_process_assume_a_role_once(
+    emulator: RunningEmulator, connect: Callable[..., AwsSession], sts: str
+) -> None:
+    """Each write task has a sink of its own, and all of them the same session: STS limits its calls."""
+    emulator.client().create_stream(StreamName="shared", ShardCount=1)
+    emulator.client().get_waiter("stream_exists").wait(StreamName="shared", WaiterConfig={"Delay": 1})
+    options = {
+        "streamName": "shared",
+        "region": "us-east-1",
+        "endpointUrl": emulator.endpoint_url,
+        "roleArn": ROLE,
+        "roleSessionName": "once",
+        "stsEndpointUrl": sts,
+        "awsAccessKeyId": "SOURCEKEY",
+        "awsSecretAccessKey": "s",
+    }
+    schema = StructType([StructField("data", BinaryType()), StructField("partitionKey", StringType())])
+    rows = pa.record_batch({"data": pa.array([b"row"], pa.binary()), "partitionKey": ["k"]})
+    for _ in range(3):
+        # As Spark does for each task: the writer comes from its pickle.
+        writer = pickle.loads(pickle.dumps(KinesisBatchWriter(KinesisOptions.parse(options), schema)))
+        assert writer.write(iter([rows])).records == 1
+    assert [call["RoleSessionName"] for call in _Sts.asked] == ["once"]
+
+
+def test_sessions_are_shared_by_those_alone_who_would_make_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other options, another environment and another process make their own; old ones are let go of."""
+    one, other = AwsOptions(region="eu-west-1"), AwsOptions(region="eu-west-2")
+    first = shared_session(one)
+    assert shared_session(one) is first
+    assert shared_session(other) is not first
+    with monkeypatch.context() as patch:
+        patch.setenv("AWS_PROFILE_OF_SOMEBODY", "x")
+        assert shared_session(one) is not first
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getpid", lambda: -1)
+        assert shared_session(one) is not first
+    assert shared_session(one) is first
+    for number in range(20):
+        shared_session(AwsOptions(region=f"eu-west-{number}"))
+    assert shared_session(one) is not first

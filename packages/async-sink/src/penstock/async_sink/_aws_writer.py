@@ -47,8 +47,8 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
     JSON_10: ClassVar[bool] = False
     """Whether the service speaks AWS JSON 1.0 instead of 1.1."""
 
-    def __init__(self, aws: AwsOptions, config: AsyncSinkConfig | None = None, **arguments: Any) -> None:
-        """As `AsyncSinkWriter`, with the options of the service's session."""
+    def __init__(self, aws: AwsOptions | AwsSession, config: AsyncSinkConfig | None = None, **arguments: Any) -> None:
+        """As `AsyncSinkWriter`, with the service's session, or the options of one."""
         self._aws = aws
         self._client: JsonClient | None = None
         self._failed_in_a_row = 0
@@ -62,7 +62,7 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
 
     def _make_client(self) -> JsonClient:
         return JsonClient(
-            AwsSession(self._aws),
+            self._aws if isinstance(self._aws, AwsSession) else AwsSession(self._aws),
             service=self.SERVICE,
             target_prefix=self.TARGET_PREFIX,
             json_version="1.0" if self.JSON_10 else "1.1",

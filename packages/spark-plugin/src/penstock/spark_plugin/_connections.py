@@ -1,8 +1,11 @@
 """How AWS and the services are reached, from the options."""
 
+import os
+import threading
+from collections import OrderedDict
 from pathlib import Path
 
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
@@ -10,6 +13,29 @@ from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 def aws_options(options: KinesisOptions) -> AwsOptions:
     """How AWS is reached."""
     return AwsOptions.from_mapping(options.aws_mapping())
+
+
+_MOST_SESSIONS = 16
+_sessions: OrderedDict[tuple[object, ...], AwsSession] = OrderedDict()
+_lock = threading.Lock()
+
+
+def shared_session(options: AwsOptions) -> AwsSession:
+    """The session of all tasks of a process that have the same options: what one of them found or renewed, all have.
+
+    Raises:
+        penstock.aws.AwsOptionError: No region is to be found, or no such profile.
+    """
+    environment = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    # A forked child has a session of its own: its parent's may be in the middle of something.
+    key = (os.getpid(), options, environment)
+    with _lock:
+        if key not in _sessions:
+            _sessions[key] = AwsSession(options)
+            while len(_sessions) > _MOST_SESSIONS:
+                _sessions.popitem(last=False)
+        _sessions.move_to_end(key)
+        return _sessions[key]
 
 
 def service_security(options: KinesisOptions) -> ClientSecurity:

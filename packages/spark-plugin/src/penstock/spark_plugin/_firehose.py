@@ -7,6 +7,7 @@ from typing import NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
+from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._options._migration import translate
 from penstock.spark_plugin._options._option_names import find_option
@@ -88,6 +89,7 @@ class FirehoseDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+        freeze_garbage()
         self._given = dict(options)
 
     @classmethod

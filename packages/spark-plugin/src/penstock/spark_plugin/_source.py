@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._firehose import refuse_overwrite
+from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._options._option_use import Use, check_use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
@@ -28,6 +29,7 @@ class KinesisDataSource(DataSource):
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
+        freeze_garbage()
         # Whether it is read or written is not known yet, and rows that are written may name their streams.
         parsed = KinesisOptions.parse(options, stream_required=False)
         if parsed.delivery_stream_name is not None:

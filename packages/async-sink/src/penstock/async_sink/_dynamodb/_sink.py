@@ -14,7 +14,7 @@ from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -53,7 +53,7 @@ class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
 
     def __init__(
         self,
-        aws: AwsOptions,
+        aws: AwsOptions | AwsSession,
         table_name: str,
         *,
         key_names: Sequence[str] = (),

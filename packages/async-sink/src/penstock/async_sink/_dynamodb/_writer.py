@@ -18,6 +18,7 @@ from penstock.aws import (
     AwsConnectionError,
     AwsOptions,
     AwsServiceError,
+    AwsSession,
     ErrorKind,
     JsonClient,
     classify,
@@ -92,7 +93,9 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter
     TARGET_PREFIX = "DynamoDB_20120810"
     JSON_10 = True
 
-    def __init__(self, aws: AwsOptions, *arguments: Any, key_names: Sequence[str] = (), **keywords: Any) -> None:
+    def __init__(
+        self, aws: AwsOptions | AwsSession, *arguments: Any, key_names: Sequence[str] = (), **keywords: Any
+    ) -> None:
         """`key_names` are the attributes of the table's key; DescribeTable tells them if they are not given."""
         self._key_names = tuple(key_names)
         super().__init__(aws, *arguments, **keywords)

@@ -13,7 +13,7 @@ from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -52,7 +52,7 @@ class FirehoseSink(AsyncSinkBase[I, FirehoseRequestEntry], Generic[I]):
 
     def __init__(
         self,
-        aws: AwsOptions,
+        aws: AwsOptions | AwsSession,
         delivery_stream_name: str,
         *,
         converter: ElementConverter[I, FirehoseRequestEntry] | Callable[[I], FirehoseRequestEntry] | None = None,

@@ -12,7 +12,16 @@ from penstock.async_sink._kinesis._put_records import PutRecords, WireFormat
 from penstock.async_sink._kinesis._shard_ranges import ShardRanges
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
 from penstock.async_sink._lookup import look_up, lookup_failed
-from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, ErrorKind, JsonClient, classify, error_code
+from penstock.aws import (
+    AwsConnectionError,
+    AwsOptions,
+    AwsServiceError,
+    AwsSession,
+    ErrorKind,
+    JsonClient,
+    classify,
+    error_code,
+)
 
 _MAX_PUT_RECORDS = 500
 _MAX_PUT_BYTES = 5 * 1024 * 1024
@@ -32,7 +41,7 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
 
     def __init__(
         self,
-        aws: AwsOptions,
+        aws: AwsOptions | AwsSession,
         *,
         stream_name: str | None,
         stream_arn: str | None,

@@ -18,7 +18,7 @@ from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 
 StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
 
@@ -59,7 +59,7 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
 
     def __init__(
         self,
-        aws: AwsOptions,
+        aws: AwsOptions | AwsSession,
         stream_name: str | None = None,
         *,
         stream_arn: str | None = None,

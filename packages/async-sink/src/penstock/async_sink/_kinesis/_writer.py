@@ -14,7 +14,7 @@ from penstock.async_sink._kinesis._put_records import PutRecords, WireFormat
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import InvalidRecordError
-from penstock.aws import AwsOptions, JsonClient
+from penstock.aws import AwsOptions, AwsSession, JsonClient
 
 
 class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
@@ -75,7 +75,7 @@ class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntry
 
     def __init__(
         self,
-        aws: AwsOptions,
+        aws: AwsOptions | AwsSession,
         *,
         stream_name: str | None,
         stream_arn: str | None,

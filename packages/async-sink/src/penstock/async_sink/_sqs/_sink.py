@@ -14,7 +14,7 @@ from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._strategy import RateLimitingStrategy
 from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import SinkOptionError
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -55,7 +55,7 @@ class SqsSink(AsyncSinkBase[I, SqsRequestEntry], Generic[I]):
 
     def __init__(
         self,
-        aws: AwsOptions,
+        aws: AwsOptions | AwsSession,
         queue_url: str,
         *,
         converter: ElementConverter[I, SqsRequestEntry] | Callable[[I], SqsRequestEntry] | None = None,

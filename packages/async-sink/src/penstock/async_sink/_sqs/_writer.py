@@ -13,7 +13,7 @@ from penstock.async_sink._entries import EntryFailure, EntryListener
 from penstock.async_sink._sqs._entry import SqsRequestEntry, check_entry, size_in_bytes, to_wire
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
-from penstock.aws import AwsOptions, ErrorKind, JsonClient, classify, classify_code, error_code
+from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify, classify_code, error_code
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -126,7 +126,7 @@ class SqsWriter(AwsSinkWriter[I, SqsRequestEntry], SqsEntryWriter[I]):
     TARGET_PREFIX = "AmazonSQS"
     JSON_10 = True
 
-    def __init__(self, aws: AwsOptions, *arguments: Any, queue_url: str, **keywords: Any) -> None:
+    def __init__(self, aws: AwsOptions | AwsSession, *arguments: Any, queue_url: str, **keywords: Any) -> None:
         self._head = _encoder.encode({"QueueUrl": queue_url})[:-1] + b',"Entries":'
         super().__init__(aws, *arguments, **keywords)
 

@@ -10,6 +10,7 @@ from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
 if TYPE_CHECKING:
     from penstock.async_sink import FirehoseSink, RateLimitingStrategy, RemoteSink, TerminalRecordHandler
+    from penstock.aws import AwsSession
 
 _DEFAULTS = KinesisOptions(stream_name=("",))
 _LIMITS = (
@@ -25,9 +26,14 @@ Strategy = Callable[[AsyncSinkConfig], "RateLimitingStrategy"]
 
 
 def make_sink(
-    options: KinesisOptions, stream: str | None = None, *, firehose: bool = False, terminal: Terminal | None = None
+    options: KinesisOptions,
+    stream: str | None = None,
+    *,
+    firehose: bool = False,
+    terminal: Terminal | None = None,
+    session: "AwsSession | None" = None,
 ) -> "KinesisStreamsSink | FirehoseSink[Any] | RemoteSink":
-    """The sink for a stream; for that of the options by default.
+    """The sink for a stream; for that of the options by default. With a `session` it is not made anew of the options.
 
     Raises:
         penstock.async_sink.errors.SinkOptionError: A limit is above the service's.
@@ -48,16 +54,17 @@ def make_sink(
             config=config,
             terminal=terminal,
         )
+    aws = aws_options(options) if session is None else session
     if firehose:
         from penstock.async_sink import FirehoseSink, firehose_strategy
 
         limited = _limited(options, firehose_strategy) or firehose_strategy
-        return FirehoseSink(aws_options(options), stream, config=config, strategy=limited, terminal=terminal)
+        return FirehoseSink(aws, stream, config=config, strategy=limited, terminal=terminal)
     from penstock.async_sink import AggregationConfig, aggregation_strategy, kinesis_strategy
 
     usual: Strategy = aggregation_strategy if options.aggregation else kinesis_strategy
     return KinesisStreamsSink(
-        aws_options(options),
+        aws,
         stream_name=None if arn else stream,
         stream_arn=arn,
         config=config,

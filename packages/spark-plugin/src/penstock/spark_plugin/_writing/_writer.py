@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from penstock.rpc import LoopThread
+from penstock.spark_plugin._connections import aws_options, shared_session
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
@@ -133,9 +134,12 @@ class _Writer:
         )
 
     def _sinks(self, letters: DeadLetterFile | None) -> "Callable[[str], object]":
+        # Made of the options by each writer, it would look for configuration and assume roles each time.
+        session = None if self._options.sink_endpoint is not None else shared_session(aws_options(self._options))
+
         def make(stream: str) -> object:
             terminal = None if letters is None else lambda: DeadLetterFileHandler(letters, stream)
-            return make_sink(self._options, stream, firehose=self._firehose, terminal=terminal)
+            return make_sink(self._options, stream, firehose=self._firehose, terminal=terminal, session=session)
 
         return make
 
@@ -178,6 +182,7 @@ class _Writer:
         return Records(records.batch.filter(good), left, records.first_row)
 
     def _log_commit(self, messages: Sequence[WriterCommitMessage | None], what: str) -> None:
+        freeze_garbage()
         if _WORKER_LOGGING in os.environ:
             # Spark collects what is logged in this process of its own, in which nobody else can set a level.
             _log.setLevel(logging.INFO)
