@@ -44,7 +44,7 @@ _CASES = (
 )
 _TRIES = 5
 # The JVM compiles what is used for long: its share of a write falls to a third over the first ones.
-_WARM_WRITES = 3
+_WARM_WRITES = 10
 _PARTITIONS = 4
 _PER_REQUEST = 500
 
