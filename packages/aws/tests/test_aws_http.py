@@ -95,6 +95,18 @@ async def test_one_connection_serves_call_after_call() -> None:
     assert body == b"x" * 300_000
 
 
+@pytest.mark.parametrize("sizes", [(), (3, 4), (10, 300_000), (300_000, 10, 200_000), (5, 300_000, 7, 8)])
+async def test_a_body_in_parts_is_one_body(sizes: tuple[int, ...]) -> None:
+    """Of whatever sizes, bytes and views: what is large is not copied, and all of it comes in its order."""
+    content = [bytes([number]) * size for number, size in enumerate(sizes)]
+    parts = [memoryview(part) if number % 2 else part for number, part in enumerate(content)]
+    async with serving(always(ok(b"{}"))) as server, client_of(server) as client:
+        for _ in range(2):
+            await client.call_raw("PutRecords", parts)
+        assert server.connections == 1
+    assert [body for _, body in server.requests] == [b"".join(content)] * 2
+
+
 async def test_calls_at_once_have_a_connection_each_up_to_the_limit() -> None:
     """The others wait, and take the connections over."""
     release = asyncio.Event()

@@ -102,6 +102,9 @@ def test_a_signature_is_that_of_botocore(
         assert got[name] == want[name]
     assert got.get("x-amz-security-token") == want.get("x-amz-security-token")
     assert got["content-length"] == str(len(body))
+    cut = len(body) // 3
+    in_parts = [body[:cut], memoryview(body)[cut:]]
+    assert _headers(signer.head(credentials, operation, in_parts, content_type=content_type)) == got
 
 
 def test_other_credentials_and_another_day_make_another_key() -> None:

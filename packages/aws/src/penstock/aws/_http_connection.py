@@ -7,13 +7,18 @@ by llhttp and given whole.
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 import httptools
 
 _MAX_HEAD_BYTES = 64 * 1024
-# A small body in one packet with the head; a copy of a large one costs more than another call of the kernel.
+# What is small in one packet with the head; a copy of what is large costs more than another call of the kernel.
 _MAX_JOINED_BYTES = 128 * 1024
+
+
+Parts: TypeAlias = Sequence[bytes | memoryview]
+"""A body; of memoryviews each item is a byte."""
 
 
 class HttpAnswer(NamedTuple):
@@ -64,7 +69,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         """Whether another request may be sent."""
         return self._transport is not None and not self._transport.is_closing()
 
-    async def request(self, head: bytes, body: bytes) -> HttpAnswer:
+    async def request(self, head: bytes, body: Parts) -> HttpAnswer:
         """Send a request, wait for its answer. Cancelling it spoils the connection: abort it then.
 
         Raises:
@@ -74,11 +79,16 @@ class HttpConnection(asyncio.BufferedProtocol):
             raise HttpConnectionError("the connection was closed", untouched=True)
         self._begin()
         self._waiter = self._loop.create_future()
-        if len(body) <= _MAX_JOINED_BYTES:
-            self._transport.write(head + body)
-        else:
-            self._transport.write(head)
-            self._transport.write(body)
+        joined: list[bytes | memoryview] = [head]
+        for part in body:
+            if len(part) > _MAX_JOINED_BYTES:
+                self._transport.write(b"".join(joined))
+                self._transport.write(part)
+                joined.clear()
+            else:
+                joined.append(part)
+        if joined:
+            self._transport.write(b"".join(joined))
         return await self._waiter
 
     def abort(self) -> None:

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from penstock.aws._http_connection import HttpAnswer, HttpConnection, HttpConnectionError
+from penstock.aws._http_connection import HttpAnswer, HttpConnection, HttpConnectionError, Parts
 
 if TYPE_CHECKING:
     import ssl
@@ -53,7 +53,7 @@ class HttpPool:
         self._connections: set[HttpConnection] = set()
         self._is_closed = False
 
-    async def call(self, head: bytes, body: bytes) -> HttpAnswer:
+    async def call(self, head: bytes, body: Parts) -> HttpAnswer:
         """Send a request, give its answer. Cancelling it closes its connection.
 
         A connection that turns out to be closed, with not a byte of an answer, is replaced once by a new one.
@@ -81,7 +81,7 @@ class HttpPool:
         for connection in connections:
             await connection.wait_closed()
 
-    async def _request(self, connection: HttpConnection, head: bytes, body: bytes) -> HttpAnswer:
+    async def _request(self, connection: HttpConnection, head: bytes, body: Parts) -> HttpAnswer:
         try:
             answer = await connection.request(head, body)
         except BaseException:

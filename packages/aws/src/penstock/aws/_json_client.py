@@ -13,6 +13,7 @@ from botocore.credentials import ReadOnlyCredentials
 
 from penstock.aws._cbor import as_json
 from penstock.aws._classify import are_credentials_refused
+from penstock.aws._http_connection import Parts
 from penstock.aws._http_pool import HttpPool
 from penstock.aws._session import AwsSession
 from penstock.aws._signer import JsonSigner
@@ -159,8 +160,8 @@ class JsonClient:
         # Another call may have been refused before, and have found others: looking again would find the same.
         return await self._credentials() != refused or await asyncio.to_thread(self._session.renew_credentials)
 
-    async def call_raw(self, operation: str, body: bytes, *, content_type: str | None = None) -> bytes:
-        """Send a JSON body, give the JSON body of the answer.
+    async def call_raw(self, operation: str, body: bytes | Parts, *, content_type: str | None = None) -> bytes:
+        """Send a JSON body, give the JSON body of the answer. A large body in parts is not put together.
 
         With another `content_type` the body is of that type, and so is the answer; Kinesis knows CBOR as
         `application/x-amz-cbor-1.1`.
@@ -170,17 +171,18 @@ class JsonClient:
             AwsConnectionError: no answer came.
             AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
         """
+        parts = (body,) if isinstance(body, bytes) else body
         credentials = await self._credentials()
         try:
-            return await self._call_once(credentials, operation, body, content_type)
+            return await self._call_once(credentials, operation, parts, content_type)
         except AwsServiceError as error:
             # Refused before anything was done: to send it again cannot do it twice.
             if not are_credentials_refused(error) or not await self._has_others(credentials):
                 raise
-        return await self._call_once(await self._credentials(), operation, body, content_type)
+        return await self._call_once(await self._credentials(), operation, parts, content_type)
 
     async def _call_once(
-        self, credentials: ReadOnlyCredentials, operation: str, body: bytes, content_type: str | None
+        self, credentials: ReadOnlyCredentials, operation: str, body: Parts, content_type: str | None
     ) -> bytes:
         head = self._signer.head(credentials, operation, body, content_type=content_type)
         try:

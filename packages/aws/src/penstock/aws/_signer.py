@@ -23,6 +23,8 @@ from penstock.aws.errors import AwsOptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from penstock.aws._http_connection import Parts
+
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _NO_CREDENTIALS = ReadOnlyCredentials("", "", None)
 
@@ -75,7 +77,7 @@ class JsonSigner:
         self._date = ""
 
     def head(
-        self, credentials: ReadOnlyCredentials, operation: str, body: bytes, *, content_type: str | None = None
+        self, credentials: ReadOnlyCredentials, operation: str, body: bytes | Parts, *, content_type: str | None = None
     ) -> bytes:
         """The request's first line and headers, with the empty line behind them.
 
@@ -87,6 +89,10 @@ class JsonSigner:
         """
         if not (operation.isascii() and operation.isalnum()):
             raise ValueError(f"{operation!r} is no operation")
+        parts = (body,) if isinstance(body, bytes) else body
+        digest = sha256()
+        for part in parts:
+            digest.update(part)
         second = int(self._wall_clock())
         if second != self._second:
             self._second, self._date = second, time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(second))
@@ -104,7 +110,7 @@ class JsonSigner:
             f"{f'x-amz-security-token:{token}{chr(10)}' if token else ''}"
             f"x-amz-target:{self._target_prefix}.{operation}\n"
         )
-        canonical = f"POST\n{self._canonical_url}\n{fields}\n{names}\n{sha256(body).hexdigest()}"
+        canonical = f"POST\n{self._canonical_url}\n{fields}\n{names}\n{digest.hexdigest()}"
         to_sign = f"{_ALGORITHM}\n{date}\n{day_key.scope}\n{sha256(canonical.encode()).hexdigest()}"
         signature = hmac.digest(day_key.key, to_sign.encode(), "sha256").hex()
         return (
@@ -112,7 +118,7 @@ class JsonSigner:
             f"{fields.replace(chr(10), chr(13) + chr(10))}"
             f"authorization:{_ALGORITHM} Credential={credentials.access_key}/{day_key.scope}, "
             f"SignedHeaders={names}, Signature={signature}\r\n"
-            f"content-length:{len(body)}\r\n"
+            f"content-length:{sum(map(len, parts))}\r\n"
             "user-agent:penstock-aws\r\n\r\n"
         ).encode()
 

@@ -35,6 +35,10 @@ class CborPutRecordsCodec(PutRecordsCodec):
 
     def encode(self, entries: Sequence[KinesisRequestEntry]) -> bytes:
         """The request's body."""
+        return b"".join(self.encode_parts(entries))
+
+    def encode_parts(self, entries: Sequence[KinesisRequestEntry]) -> Sequence[bytes | memoryview]:
+        """The request's body in parts: rows that were written in CBOR before are not copied."""
         parts = entries.parts if isinstance(entries, BatchEntries) else ()
         records = [
             part.rows.records(part.start, part.start + part.count)
@@ -42,8 +46,8 @@ class CborPutRecordsCodec(PutRecordsCodec):
             if isinstance(part, EntryRun) and isinstance(part.rows, CborRecords)
         ]
         if parts and len(records) == len(parts):
-            return b"".join((before_records(self._stream, len(entries)), *records))
-        return encode_put_records(self._stream, *columns_of(entries))
+            return (before_records(self._stream, len(entries)), *records)
+        return (encode_put_records(self._stream, *columns_of(entries)),)
 
 
 def default_format(url: str) -> WireFormat:
@@ -71,7 +75,7 @@ class PutRecords:
         if self.is_in_cbor(client):
             codec = self._cbor
             try:
-                return await client.call_raw("PutRecords", codec.encode(entries), content_type=codec.content_type)
+                return await client.call_raw("PutRecords", codec.encode_parts(entries), content_type=codec.content_type)
             except AwsServiceError as error:
                 if error.code not in _NOT_UNDERSTOOD and error.status not in _NOT_UNDERSTOOD_STATUS:
                     raise
