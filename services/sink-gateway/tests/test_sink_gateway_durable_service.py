@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -160,32 +161,34 @@ async def test_kill_9_on_a_full_disk_loses_nothing_that_was_acknowledged(
 
 def _create(emulator: RunningEmulator) -> dict[str, tuple[str, Callable[[], int]]]:
     firehose, dynamodb, sqs = (emulator.client(service) for service in ("firehose", "dynamodb", "sqs"))
+    # moto keeps what is made for as long as the process lives.
+    name = f"flights-{uuid.uuid4().hex[:8]}"
     firehose.create_delivery_stream(
-        DeliveryStreamName="flights",
+        DeliveryStreamName=name,
         ExtendedS3DestinationConfiguration={
             "RoleARN": "arn:aws:iam::123456789012:role/r",
             "BucketARN": "arn:aws:s3:::b",
         },
     )
     dynamodb.create_table(
-        TableName="flights",
+        TableName=name,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
     )
-    url = sqs.create_queue(QueueName="flights")["QueueUrl"]
+    url = sqs.create_queue(QueueName=name)["QueueUrl"]
 
     def messages() -> int:
         answer = sqs.get_queue_attributes(QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
         return int(answer["Attributes"]["ApproximateNumberOfMessages"])
 
     def lines() -> int:
-        folder = emulator.firehose_folder / "flights"
+        folder = emulator.firehose_folder / name
         return sum(file.read_bytes().count(b"\n") for file in folder.iterdir())
 
     return {
-        "firehose": ("flights", lines),
-        "dynamodb": ("flights", lambda: int(dynamodb.scan(TableName="flights", Select="COUNT")["Count"])),
+        "firehose": (name, lines),
+        "dynamodb": (name, lambda: int(dynamodb.scan(TableName=name, Select="COUNT")["Count"])),
         "sqs": (url, messages),
     }
 

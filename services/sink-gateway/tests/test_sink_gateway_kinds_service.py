@@ -2,6 +2,7 @@
 
 import base64
 import os
+import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -45,16 +46,22 @@ def gateway(emulator: RunningEmulator) -> Iterator[ServiceProcess]:
         yield process
 
 
+def new(name: str) -> str:
+    """A name that nothing has had: moto keeps what is made for as long as the process lives."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
 async def send(gateway: ServiceProcess, kind: str, destination: str, entries: list[Any]) -> None:
     async with RemoteSink(gateway.address, kind=kind, destination=destination).create_writer() as writer:
         await writer.write_many(entries)
     assert writer.metrics.records_out == len(entries)
 
 
-def stream(emulator: RunningEmulator, name: str, shards: int) -> None:
-    client = emulator.client()
+def stream(emulator: RunningEmulator, shards: int) -> str:
+    client, name = emulator.client(), new("stream")
     client.create_stream(StreamName=name, ShardCount=shards)
     client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+    return name
 
 
 def records(emulator: RunningEmulator, name: str) -> list[list[tuple[str, bytes]]]:
@@ -69,20 +76,20 @@ def records(emulator: RunningEmulator, name: str) -> list[list[tuple[str, bytes]
 
 async def test_records_of_streams(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
     """Data, keys of any script, and hash keys that pick another shard than the key does."""
-    stream(emulator, "keys", 2)
+    name = stream(emulator, 2)
     entries = [KinesisRequestEntry(b"\x00\xff", "ключ", str(half)) for half in (0, 2**128 - 1)]
-    await send(gateway, "kinesis", "keys", entries)
-    assert records(emulator, "keys") == [[("ключ", b"\x00\xff")], [("ключ", b"\x00\xff")]]
+    await send(gateway, "kinesis", name, entries)
+    assert records(emulator, name) == [[("ключ", b"\x00\xff")], [("ключ", b"\x00\xff")]]
 
 
 async def test_the_largest_records_of_streams(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
     """1 MiB with its key, five of them in a request; a byte more is refused before it is sent."""
-    stream(emulator, "large", 5)
+    name = stream(emulator, 5)
     step = 2**128 // 5 + 1
     data = os.urandom(2**20 - 1)
-    await send(gateway, "kinesis", "large", [KinesisRequestEntry(data, "k", str(number * step)) for number in range(5)])
-    assert records(emulator, "large") == [[("k", data)]] * 5
-    async with RemoteSink(gateway.address, destination="large").create_writer() as writer:
+    await send(gateway, "kinesis", name, [KinesisRequestEntry(data, "k", str(number * step)) for number in range(5)])
+    assert records(emulator, name) == [[("k", data)]] * 5
+    async with RemoteSink(gateway.address, destination=name).create_writer() as writer:
         with pytest.raises(RecordTooLargeError):
             await writer.write(KinesisRequestEntry(data + b"x", "k"))
 
@@ -90,24 +97,25 @@ async def test_the_largest_records_of_streams(emulator: RunningEmulator, gateway
 async def test_records_of_delivery_streams(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
     """Any bytes, and the largest record."""
     configuration = {"RoleARN": "arn:aws:iam::123456789012:role/r", "BucketARN": "arn:aws:s3:::b"}
+    name = new("any")
     emulator.client("firehose").create_delivery_stream(
-        DeliveryStreamName="any", ExtendedS3DestinationConfiguration=configuration
+        DeliveryStreamName=name, ExtendedS3DestinationConfiguration=configuration
     )
     large = os.urandom(1_024_000)
-    await send(gateway, "firehose", "any", [FirehoseRequestEntry(b"\x00\xff\n"), FirehoseRequestEntry(large)])
-    written = b"".join(file.read_bytes() for file in sorted((emulator.firehose_folder / "any").iterdir()))
+    await send(gateway, "firehose", name, [FirehoseRequestEntry(b"\x00\xff\n"), FirehoseRequestEntry(large)])
+    written = b"".join(file.read_bytes() for file in sorted((emulator.firehose_folder / name).iterdir()))
     assert written == b"\x00\xff\n" + large
 
 
-def table(emulator: RunningEmulator, name: str, key_type: str) -> Any:
-    client = emulator.client("dynamodb")
+def table(emulator: RunningEmulator, key_type: str) -> tuple[Any, str]:
+    client, name = emulator.client("dynamodb"), new("items")
     client.create_table(
         TableName=name,
         BillingMode="PAY_PER_REQUEST",
         AttributeDefinitions=[{"AttributeName": "id", "AttributeType": key_type}],
         KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
     )
-    return client
+    return client, name
 
 
 def plain(value: Any) -> Any:
@@ -122,7 +130,7 @@ def plain(value: Any) -> Any:
 
 async def test_items_of_tables(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
     """Every type, nested, numbers with all their digits, names of any script; and deletes."""
-    client = table(emulator, "items", "S")
+    client, name = table(emulator, "S")
     values = {
         "id": "ключ",
         "número": Decimal("1.2345678901234567890123456789012345678"),
@@ -132,28 +140,28 @@ async def test_items_of_tables(emulator: RunningEmulator, gateway: ServiceProces
         "deep": [{"x": [{"y": [b"\x01", {b"\x02"}]}]}],
     }
     entry = DynamoDbRequestEntry.put(values)
-    await send(gateway, "dynamodb", "items", [entry, DynamoDbRequestEntry.put({"id": "gone"})])
-    await send(gateway, "dynamodb", "items", [DynamoDbRequestEntry.delete_key({"id": "gone"})])
-    (found,) = client.scan(TableName="items")["Items"]
+    await send(gateway, "dynamodb", name, [entry, DynamoDbRequestEntry.put({"id": "gone"})])
+    await send(gateway, "dynamodb", name, [DynamoDbRequestEntry.delete_key({"id": "gone"})])
+    (found,) = client.scan(TableName=name)["Items"]
     assert plain(found) == plain(entry.item)
 
 
 async def test_large_items_with_binary_keys(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
     """A binary counts as many bytes as it has, not as base64 has: 25 items of almost 400 kB are one request."""
-    client = table(emulator, "large", "B")
+    client, name = table(emulator, "B")
     data = os.urandom(390_000)
     entries = [DynamoDbRequestEntry.put({"id": bytes([number]), "data": data}) for number in range(25)]
-    await send(gateway, "dynamodb", "large", entries)
-    found = client.get_item(TableName="large", Key={"id": {"B": b"\x07"}})["Item"]
+    await send(gateway, "dynamodb", name, entries)
+    found = client.get_item(TableName=name, Key={"id": {"B": b"\x07"}})["Item"]
     assert found["data"]["B"] == data
-    assert client.scan(TableName="large", Select="COUNT")["Count"] + _more(client) == 25
+    assert client.scan(TableName=name, Select="COUNT")["Count"] + _more(client, name) == 25
 
 
-def _more(client: Any) -> int:
+def _more(client: Any, name: str) -> int:
     """The second page of a scan, if the first one was cut off at 1 MB."""
-    counted, page = 0, client.scan(TableName="large", Select="COUNT")
+    counted, page = 0, client.scan(TableName=name, Select="COUNT")
     while "LastEvaluatedKey" in page:
-        page = client.scan(TableName="large", Select="COUNT", ExclusiveStartKey=page["LastEvaluatedKey"])
+        page = client.scan(TableName=name, Select="COUNT", ExclusiveStartKey=page["LastEvaluatedKey"])
         counted += page["Count"]
     return counted
 
@@ -161,7 +169,7 @@ def _more(client: Any) -> int:
 async def test_messages_of_queues(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
     """Attributes of each type, groups, and deduplication: what is sent twice is there once."""
     client = emulator.client("sqs")
-    url = client.create_queue(QueueName="all.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    url = client.create_queue(QueueName=f"{new('all')}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     attributes = {"s": "ж", "i": 10**20, "f": -0.25, "d": Decimal("1.50"), "b": b"\x00\xff"}
     entry = SqsRequestEntry("рейс", "group", "once", attributes=attributes)
     await send(gateway, "sqs", url, [entry])
@@ -191,11 +199,11 @@ async def test_saved_entries_of_any_kind_are_sent_by_a_successor(
 ) -> None:
     """What a writer could not send is kept as bytes, and arrives from another process's writer."""
     client = emulator.client("sqs")
-    url = client.create_queue(QueueName="saved")["QueueUrl"]
-    items = table(emulator, "saved", "B")
+    url = client.create_queue(QueueName=new("saved"))["QueueUrl"]
+    items, name = table(emulator, "B")
     message = SqsRequestEntry("рейс", attributes={"n": Decimal("0.10")})
     item = DynamoDbRequestEntry.put({"id": b"\xff", "tags": {"a", "b"}})
-    for kind, destination, entry in (("sqs", url, message), ("dynamodb", "saved", item)):
+    for kind, destination, entry in (("sqs", url, message), ("dynamodb", name, item)):
         # Nobody listens there.
         away = RemoteSink("127.0.0.1:1", kind=kind, destination=destination).create_writer()
         await away.__aenter__()
@@ -209,14 +217,14 @@ async def test_saved_entries_of_any_kind_are_sent_by_a_successor(
     (received,) = client.receive_message(QueueUrl=url, MessageAttributeNames=["All"])["Messages"]
     assert received["Body"] == "рейс"
     assert received["MessageAttributes"]["n"]["StringValue"] == "0.10"
-    (found,) = items.scan(TableName="saved")["Items"]
+    (found,) = items.scan(TableName=name)["Items"]
     assert plain(found) == plain(item.item)
 
 
 async def test_the_largest_and_the_delayed_messages(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
     """256,000 bytes with the attributes; a delay keeps a message back; what breaks a rule is refused on write."""
     client = emulator.client("sqs")
-    url = client.create_queue(QueueName="large")["QueueUrl"]
+    url = client.create_queue(QueueName=new("large"))["QueueUrl"]
     body = base64.b64encode(os.urandom(192_000)).decode()
     largest = SqsRequestEntry(body[: -len("a" + "String" + "x")], attributes={"a": "x"})
     await send(gateway, "sqs", url, [largest, SqsRequestEntry("later", delay_seconds=900)])
