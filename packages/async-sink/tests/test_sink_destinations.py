@@ -2,7 +2,7 @@
 
 import asyncio
 import pickle
-import re
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
@@ -40,9 +40,14 @@ def emulator() -> Iterator[RunningEmulator]:
         yield emulator
 
 
+def new() -> str:
+    """A name that nothing has had: moto keeps what is made for as long as the process lives."""
+    return f"flights-{uuid.uuid4().hex}"
+
+
 @pytest.fixture
-def delivery_stream(emulator: RunningEmulator, request: pytest.FixtureRequest) -> str:
-    name = request.node.name[:64]
+def delivery_stream(emulator: RunningEmulator) -> str:
+    name = new()
     client = emulator.client("firehose")
     client.create_delivery_stream(
         DeliveryStreamName=name,
@@ -55,9 +60,8 @@ def delivery_stream(emulator: RunningEmulator, request: pytest.FixtureRequest) -
 
 
 @pytest.fixture
-def table(emulator: RunningEmulator, request: pytest.FixtureRequest) -> Any:
-    client = emulator.client("dynamodb")
-    name = request.node.name[:64]
+def table(emulator: RunningEmulator) -> Any:
+    client, name = emulator.client("dynamodb"), new()
     client.create_table(
         TableName=name,
         BillingMode="PAY_PER_REQUEST",
@@ -71,10 +75,8 @@ def table(emulator: RunningEmulator, request: pytest.FixtureRequest) -> Any:
 
 
 @pytest.fixture
-def queue(emulator: RunningEmulator, request: pytest.FixtureRequest) -> str:
-    url: str = emulator.client("sqs").create_queue(QueueName=re.sub("[^a-zA-Z0-9_]", "-", request.node.name)[:75])[
-        "QueueUrl"
-    ]
+def queue(emulator: RunningEmulator) -> str:
+    url: str = emulator.client("sqs").create_queue(QueueName=new())["QueueUrl"]
     return url
 
 
@@ -292,7 +294,7 @@ async def test_attributes_of_messages_arrive(emulator: RunningEmulator, queue: s
 
 async def test_fifo_queues_get_groups_and_drop_repeats(emulator: RunningEmulator) -> None:
     """Messages of a group keep their order with one request in flight; a deduplication id is there once."""
-    url = emulator.client("sqs").create_queue(QueueName="flights.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
+    url = emulator.client("sqs").create_queue(QueueName=f"{new()}.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]
     batch = pa.record_batch(
         {
             "body": [str(number) for number in range(12)] + ["0"],

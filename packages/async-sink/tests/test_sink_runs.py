@@ -227,11 +227,12 @@ class ByRange(OneByOne):
 
 
 @pytest.mark.parametrize(
-    ("listener", "told"),
-    [(OneByOne(), [(i, 1) for i in range(15)]), (ByRange(), [(0, 9), (9, 6)])],
+    ("kind", "told"),
+    [(OneByOne, [(i, 1) for i in range(15)]), (ByRange, [(0, 9), (9, 6)])],
 )
-async def test_a_listener_is_told_of_neighbours_at_once_if_it_can(listener: OneByOne, told: list[Any]) -> None:
+async def test_a_listener_is_told_of_neighbours_at_once_if_it_can(kind: type[OneByOne], told: list[Any]) -> None:
     """One that knows single entries only is told of each."""
+    listener = kind()
     async with RowsWriter(lambda entries, handler: handler.complete()) as writer:
         await writer.write(KinesisRequestEntry(b"", "first"))
         await writer.write_many(rows(15), listener=listener)
