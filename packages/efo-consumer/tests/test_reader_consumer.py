@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -145,24 +146,25 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_with_its_name(tmp_path: 
 async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last() -> None:
     """One item per name; a table that is not there is told."""
     with running_emulator(companions=("dynamodb",)) as running:
-        client = running.client("dynamodb")
+        # moto keeps tables for as long as the process lives.
+        client, table = running.client("dynamodb"), f"checkpoints-{uuid.uuid4().hex}"
         client.create_table(
-            TableName="checkpoints",
+            TableName=table,
             KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
             AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
             BillingMode="PAY_PER_REQUEST",
         )
-        store = DynamoDbCheckpointStore(running, "checkpoints")
+        store = DynamoDbCheckpointStore(running, table)
         assert await store.load("billing") is None
         for number in ("1", "2"):
             positions = StreamPositions({"orders": {"shard": ShardPosition.after(number)}})
             await store.save("billing", positions)
             assert await store.load("billing") == positions
         assert await store.load("other") is None
-        client.put_item(TableName="checkpoints", Item={"name": {"S": "odd"}, "positions": {"S": "{}"}})
-        for name, table in (("odd", "checkpoints"), ("billing", "nothing")):
+        client.put_item(TableName=table, Item={"name": {"S": "odd"}, "positions": {"S": "{}"}})
+        for name, where in (("odd", table), ("billing", "nothing")):
             with pytest.raises(CheckpointError) as raised:
-                await DynamoDbCheckpointStore(running, table).load(name)
+                await DynamoDbCheckpointStore(running, where).load(name)
             assert raised.value.name == name
 
 

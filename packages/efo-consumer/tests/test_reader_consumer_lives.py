@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -127,10 +128,11 @@ async def test_latest_is_resolved_once_although_nothing_was_checkpointed(
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
 async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(kind: str, tmp_path: Path) -> None:
     """Consumers of one name, each of another stream, write to one place in turns: each finds its own again."""
+    table = f"checkpoints-{uuid.uuid4().hex}"  # moto keeps tables for as long as the process lives
     with running_emulator(companions=("dynamodb",) if kind == "dynamodb" else ()) as running:
         if kind == "dynamodb":
             running.client("dynamodb").create_table(
-                TableName="shared-checkpoints",
+                TableName=table,
                 KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
                 AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
                 BillingMode="PAY_PER_REQUEST",
@@ -138,7 +140,7 @@ async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(kin
         stores = {
             stream: SqliteCheckpointStore(tmp_path / "all.db")
             if kind == "sqlite"
-            else DynamoDbCheckpointStore(running, "shared-checkpoints")
+            else DynamoDbCheckpointStore(running, table)
             for stream in ("orders", "returns")
         }
         for number in ("1", "2", "3"):

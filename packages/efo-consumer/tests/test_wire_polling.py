@@ -2,6 +2,7 @@
 
 import base64
 import json
+import uuid
 from contextlib import aclosing
 from datetime import timedelta
 from itertools import pairwise
@@ -298,6 +299,7 @@ def test_the_pace_forgets_shards_that_are_not_read() -> None:
 
 async def test_readers_of_a_process_share_the_reads_of_a_shard() -> None:
     """Two publishers that were built apart keep to 5 reads/s together, unless they read another account or region."""
+    orders = f"orders-{uuid.uuid4().hex}"  # what is shared lives as long as the process
     session = AwsSession(AwsOptions(region="eu-west-1", endpoint_url="http://one.test"))
     same = AwsSession(AwsOptions(region="eu-west-1", endpoint_url="http://one.test"))
     other = AwsSession(AwsOptions(region="eu-west-2", endpoint_url="http://one.test"))
@@ -305,9 +307,9 @@ async def test_readers_of_a_process_share_the_reads_of_a_shard() -> None:
     paces = [PollingTools.for_session(one, config).pace for one in (session, same, other)]
     assert paces[0] is paces[1]
     assert paces[0] is not paces[2]
-    assert paces[0].reserve("orders", SHARD, 10.0) == 0.0
-    assert paces[1].reserve("orders", SHARD, 10.0) == pytest.approx(0.2)
-    assert paces[2].reserve("orders", SHARD, 10.0) == 0.0
+    assert paces[0].reserve(orders, SHARD, 10.0) == 0.0
+    assert paces[1].reserve(orders, SHARD, 10.0) == pytest.approx(0.2)
+    assert paces[2].reserve(orders, SHARD, 10.0) == 0.0
 
 
 async def test_an_interval_of_its_own_binds_only_its_reader() -> None:
