@@ -25,7 +25,7 @@ ROLE = "arn:aws:iam::123456789012:role/reader"
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[RunningEmulator]:
     """A Kinesis, and an STS."""
-    with running_emulator(companions=("sts",)) as running:
+    with running_emulator(companions=("sts",), enforce_limits=False) as running:
         yield running
 
 

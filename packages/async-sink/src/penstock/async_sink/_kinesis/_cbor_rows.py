@@ -101,7 +101,8 @@ class CborRows:
         hash_keys = None if self._hash_keys is None else self._hash_keys[start:end]
         records = encode_rows(self._data.slice(start, count), self._keys.slice(start, count), hash_keys)
         _, places, content = records.buffers()
-        self._chunk = CborRecords(
-            memoryview(content), integers32(places, records.offset, count + 1), array("q", self.ends[start : end + 1])
-        )
+        ends = array("q")
+        # At once: the constructor would make an integer of each.
+        ends.frombytes(self.ends[start : end + 1].tobytes())
+        self._chunk = CborRecords(memoryview(content), integers32(places, records.offset, count + 1), ends)
         self._first, self._end = start, end
