@@ -134,11 +134,10 @@ class _Writer:
         )
 
     def _sinks(self, letters: DeadLetterFile | None) -> "Callable[[str], object]":
-        # Made of the options by each writer, it would look for configuration and assume roles each time.
-        session = None if self._options.sink_endpoint is not None else shared_session(aws_options(self._options))
-
         def make(stream: str) -> object:
             terminal = None if letters is None else lambda: DeadLetterFileHandler(letters, stream)
+            # Made of the options by each writer, it would look for configuration and assume roles each time.
+            session = None if self._options.sink_endpoint is not None else shared_session(aws_options(self._options))
             return make_sink(self._options, stream, firehose=self._firehose, terminal=terminal, session=session)
 
         return make
