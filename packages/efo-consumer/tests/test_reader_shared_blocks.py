@@ -308,6 +308,19 @@ def test_old_maps_are_let_go_of(pool: BlockPool, monkeypatch: pytest.MonkeyPatch
     assert open_files(pool._folder) <= 2 * 2
 
 
+def test_blocks_that_a_reader_removed_are_let_go_of_with_the_next(pool: BlockPool) -> None:
+    """Tasks that end early have readers remove blocks: their memory must not stay in each worker."""
+    tasks = Blocks()
+    for _ in range(5):
+        block = pool.lend()
+        assert block is not None
+        block.fill(PART)
+        tasks.take(pool._folder, block.name, 70_000)
+        pool.remove(block)
+    del block
+    assert open_files(pool._folder) == 2
+
+
 def open_files(folder: Path) -> int:
     """Descriptors of this process on files in a folder."""
     found = 0

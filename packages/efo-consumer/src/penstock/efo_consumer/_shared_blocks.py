@@ -233,6 +233,9 @@ class Blocks:
     def _map(self, path: Path) -> tuple[int, mmap.mmap]:
         found = self._mapped.get(path)
         if found is None:
+            # What a reader removed is memory that only this map holds.
+            for gone in [known for known in self._mapped if not known.exists()]:
+                os.close(self._mapped.pop(gone)[0])
             while len(self._mapped) >= self.MOST_MAPPED:
                 os.close(self._mapped.pop(next(iter(self._mapped)))[0])
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
