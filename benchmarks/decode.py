@@ -14,8 +14,8 @@ from botocore.eventstream import EventStream
 from botocore.parsers import EventStreamJSONParser
 from botocore.session import get_session
 
-from penstock.efo_consumer._decode import decode_payload
-from penstock.efo_consumer._eventstream import FrameDecoder, FrameKinds
+from penstock.efo_consumer._wire.decode import decode_payload
+from penstock.efo_consumer._wire.eventstream import FrameDecoder, FrameKinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -61,10 +61,10 @@ class Provider(metrics.MeterProvider):
 
 metrics.set_meter_provider(Provider())
 
-import penstock.efo_consumer._reader_loss
-import penstock.efo_consumer._reader_metrics
+import penstock.efo_consumer._continuity.loss
+import penstock.efo_consumer._reader.metrics
 from penstock.async_sink._telemetry import SinkTelemetry
-from penstock.efo_consumer._publisher_metrics import PublisherMetrics
+from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._stage_metrics import DRIVER, SERVICE, StageMetrics
 from penstock.registration._registry_metrics import SweepMetrics
 from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
@@ -95,10 +95,10 @@ DECLARING = {
     "async_sink/_count_metrics.py",
     "async_sink/_distributions.py",
     "async_sink/_gauge_metrics.py",
-    "efo_consumer/_publisher_metrics.py",
-    "efo_consumer/_read_counts.py",
-    "efo_consumer/_reader_loss.py",
-    "efo_consumer/_reader_metrics.py",
+    "efo_consumer/_publish/metrics.py",
+    "efo_consumer/_consumer/start.py",
+    "efo_consumer/_continuity/loss.py",
+    "efo_consumer/_reader/metrics.py",
     "operator_attributes/_stage_metrics.py",
     "registration/_registry_metrics.py",
     "spark_plugin/_reading/_listener_metrics.py",

@@ -19,9 +19,9 @@ from penstock.efo_consumer import (
     SqliteCheckpointStore,
     StreamPositions,
 )
-from penstock.efo_consumer import _consumer_leases as leases_module
-from penstock.efo_consumer._consumer_leases import ConsumerLeases
-from penstock.efo_consumer._consumer_start import begin
+from penstock.efo_consumer._consumer import leases as leases_module
+from penstock.efo_consumer._consumer.leases import ConsumerLeases
+from penstock.efo_consumer._consumer.start import begin
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.registration import AcquireRequest, Lease
 from penstock.registration.errors import LeaseLostError, RegistrationError

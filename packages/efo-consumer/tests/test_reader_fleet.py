@@ -23,7 +23,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._fleet_members import Members, place
+from penstock.efo_consumer._remote.members import Members, place
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import GrpcServer, ServerSettings
 

@@ -21,7 +21,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     measure_lag,
 )
-from penstock.efo_consumer._polling_reads import PollingTools
+from penstock.efo_consumer._publish.polling import PollingTools
 
 START = ShardPosition.trim_horizon()
 

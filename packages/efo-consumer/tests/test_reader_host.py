@@ -28,12 +28,12 @@ from penstock.efo_consumer import (
     ShardRange,
     StaleEpochError,
     StreamPositions,
-    _tasks,
     connect_reader,
     ranges_between,
     read_ranges,
 )
-from penstock.efo_consumer._rendezvous import choose_endpoint
+from penstock.efo_consumer._remote import fetch
+from penstock.efo_consumer._remote.members import choose_endpoint
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import ClientSecurity, RpcOptionError
 
@@ -123,11 +123,11 @@ def test_a_task_that_stops_early_ends_its_call(hosted: Hosted) -> None:
 def test_channels_are_kept_per_process_and_endpoint(hosted: Hosted, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second task of a worker uses the first one's channel; a forked child makes its own."""
     security = hosted.host.security
-    first = _tasks._channel(hosted.host.address, security)
-    assert _tasks._channel(hosted.host.address, security) is first
-    assert _tasks._channel("127.0.0.1:1", security) is not first
+    first = fetch._channel(hosted.host.address, security)
+    assert fetch._channel(hosted.host.address, security) is first
+    assert fetch._channel("127.0.0.1:1", security) is not first
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    assert _tasks._channel(hosted.host.address, security) is not first
+    assert fetch._channel(hosted.host.address, security) is not first
 
 
 def test_a_process_that_forks_reads_in_its_children(hosted: Hosted) -> None:

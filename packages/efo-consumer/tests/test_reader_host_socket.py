@@ -19,7 +19,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where files in memory, and temporary ones, go: its name is short, as a socket's path must be."""
     with tempfile.TemporaryDirectory(prefix="p-") as made:
         monkeypatch.setattr("tempfile.tempdir", made)
-        monkeypatch.setattr("penstock.efo_consumer._host.MEMORY", Path(made))
+        monkeypatch.setattr("penstock.efo_consumer._embedded.host.MEMORY", Path(made))
         yield Path(made)
 
 
@@ -96,7 +96,7 @@ def test_a_folder_with_a_long_name_has_no_socket(
     """Where no socket's path fits, the network is what is left."""
     deep = folder / ("x" * 100)
     deep.mkdir()
-    monkeypatch.setattr("penstock.efo_consumer._host.MEMORY", deep)
+    monkeypatch.setattr("penstock.efo_consumer._embedded.host.MEMORY", deep)
     with ReaderHost(backend=lambda: kinesis) as host:
         assert host.socket_path is None
         start = kinesis.trim_horizon("s")

@@ -25,10 +25,9 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._messages import position_from_message, position_to_message
-from penstock.efo_consumer._polling import PollingRecordPublisher
-from penstock.efo_consumer._polling_reads import PollingTools
-from penstock.efo_consumer._reader_loss import CLOCK_MARGIN_SECONDS, passed_over
+from penstock.efo_consumer._continuity.loss import CLOCK_MARGIN_SECONDS, passed_over
+from penstock.efo_consumer._publish.polling import PollingRecordPublisher, PollingTools
+from penstock.efo_consumer._remote.messages import position_from_message, position_to_message
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator

@@ -21,7 +21,7 @@ def modules_after(statement: str) -> set[str]:
 def test_a_task_that_reads_ranges_loads_no_client_of_aws() -> None:
     """Spark starts many Python workers: what only the driver needs is loaded by the driver."""
     found = modules_after("from penstock.efo_consumer import READ_SCHEMA, ShardRange, StreamPositions, read_ranges")
-    assert "penstock.efo_consumer._tasks" in found
+    assert "penstock.efo_consumer._remote.fetch" in found
     assert found.isdisjoint({"awscrt", "aiohttp", "botocore", "boto3", "pandas"})
 
 

@@ -23,7 +23,7 @@ from penstock.efo_consumer import (
     SubscribeTransportType,
     ranges_between,
 )
-from penstock.efo_consumer._publisher_metrics import _behind
+from penstock.efo_consumer._publish.metrics import _behind
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator
 

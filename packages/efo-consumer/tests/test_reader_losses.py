@@ -10,20 +10,20 @@ import pytest
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
-    ChildShard,
     DataLossError,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
     ReaderConfig,
     RecordPublisherType,
+    Shard,
     ShardFailedError,
     ShardPosition,
     ShardRange,
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._reader_loss import successors
+from penstock.efo_consumer._continuity.loss import successors
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis, FakeShard
 from penstock.emulator.testing import running_emulator
@@ -160,8 +160,8 @@ def test_what_goes_on_after_an_expired_shard_is_what_nobody_reads() -> None:
     assert [shard.shard_id for shard in successors("a", listed, {"a", "y"})] == ["c", "d"]
     late = successors("z", listed, {"z", "y"})
     assert late == (
-        ChildShard("c", ("z",), "0", str(2**128 - 1)),
-        ChildShard("d", ("z",), "0", str(2**128 - 1)),
+        Shard("c", ("z",), "0", str(2**128 - 1)),
+        Shard("d", ("z",), "0", str(2**128 - 1)),
     )
 
 

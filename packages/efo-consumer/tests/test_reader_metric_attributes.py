@@ -13,8 +13,8 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from penstock.efo_consumer import WIRE_SCHEMA, ChildShard, PublisherMetrics, ShardEvent
-from penstock.efo_consumer._metric_attributes import PER_SHARD, per_shard
+from penstock.efo_consumer import WIRE_SCHEMA, PublisherMetrics, Shard, ShardEvent
+from penstock.efo_consumer._model.metric_attributes import PER_SHARD, per_shard
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def read_anew() -> Iterator[None]:
 
 
 def event(millis: int, *, is_end: bool = False) -> ShardEvent:
-    children = (ChildShard("child", ("c",), "0", "9"),) if is_end else ()
+    children = (Shard("child", ("c",), "0", "9"),) if is_end else ()
     return ShardEvent(pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA), "1", millis, children, 0)
 
 
@@ -112,7 +112,7 @@ def test_shards_are_told_apart_on_request(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_forked_child_counts_although_its_parent_was_counting() -> None:
     """A thread that is not there any more cannot hold the child's reading up."""
     code = (
-        "import os\nfrom penstock.efo_consumer import _read_counts as counting\ncounting._lock.acquire()\n"
+        "import os\nfrom penstock.efo_consumer._consumer import start as counting\ncounting._lock.acquire()\n"
         "if os.fork() == 0:\n    os._exit(0 if counting._lock.acquire(timeout=5) else 1)\n"
         "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
     )

@@ -34,7 +34,7 @@ from penstock.efo_consumer import (
     ranges_between,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._initial import shards_open_at
+from penstock.efo_consumer._start.initial import shards_open_at
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc import GrpcServer, ServerSettings
 

@@ -25,7 +25,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._sequence_time import arrival_seconds
+from penstock.efo_consumer._continuity.sequence_time import arrival_seconds
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.efo_consumer.testing import FakeKinesis
 

@@ -21,7 +21,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._patience import Patience
+from penstock.efo_consumer._remote.resume import Patience
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import GrpcServer, ServerSettings
 

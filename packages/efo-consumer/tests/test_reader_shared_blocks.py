@@ -18,12 +18,12 @@ from penstock.efo_consumer import (
     ReaderHost,
     ShardRange,
     StreamPositions,
-    _shared_blocks,
-    _tasks,
     ranges_between,
     read_ranges,
 )
-from penstock.efo_consumer._shared_blocks import MEMORY, BlockPool, Blocks, BlockWriter, folder_of
+from penstock.efo_consumer._embedded import shared_blocks
+from penstock.efo_consumer._embedded.shared_blocks import MEMORY, BlockPool, Blocks, BlockWriter, folder_of
+from penstock.efo_consumer._remote import fetch
 from penstock.efo_consumer.testing import FakeKinesis
 
 RECORDS, EVENT_RECORDS, RECORD_BYTES = 9_000, 600, 1_000
@@ -33,8 +33,8 @@ pytestmark = pytest.mark.skipif(not MEMORY.is_dir(), reason="this system keeps n
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is known of readers of other tests."""
-    monkeypatch.setattr(_tasks, "_without_blocks", set())
-    monkeypatch.setattr(_tasks, "_blocks", {})
+    monkeypatch.setattr(fetch, "_without_blocks", set())
+    monkeypatch.setattr(fetch, "_blocks", {})
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_without_memory_for_blocks_records_come_through_the_socket(
 
 def test_where_nothing_is_kept_in_memory_there_are_no_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The socket lies among the temporary files then."""
-    monkeypatch.setattr("penstock.efo_consumer._host.MEMORY", tmp_path / "missing")
+    monkeypatch.setattr("penstock.efo_consumer._embedded.host.MEMORY", tmp_path / "missing")
     with ReaderHost(backend=FakeKinesis) as reader:
         assert reader.socket_path is not None
         assert MEMORY not in reader.socket_path.parents
@@ -201,7 +201,7 @@ async def written(writer: BlockWriter) -> str:
 async def test_a_call_gets_no_more_than_its_share_and_waits_for_what_it_has(pool: BlockPool) -> None:
     """The rest of the pool is for others."""
     writer, tasks = BlockWriter(pool, patience_seconds=5), Blocks()
-    names = [await written(writer) for _ in range(_shared_blocks._MOST_OF_A_CALL)]
+    names = [await written(writer) for _ in range(shared_blocks._MOST_OF_A_CALL)]
     buffers = [tasks.take(pool._folder, name, 70_000) for name in names]
     waiting = asyncio.create_task(written(writer))
     await asyncio.sleep(0)
@@ -288,9 +288,9 @@ def test_a_forked_child_lets_go_of_nothing_of_its_parents(pool: BlockPool) -> No
         del buffer
         os._exit(0)
     os.waitpid(child, 0)
-    assert block.state == _shared_blocks._TAKEN
+    assert block.state == shared_blocks._TAKEN
     del buffer
-    assert block.state == _shared_blocks._FREE
+    assert block.state == shared_blocks._FREE
 
 
 def test_old_maps_are_let_go_of(pool: BlockPool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._buffer_spill import SpillFolder, _remove_abandoned
+from penstock.efo_consumer._buffer.spill import SpillFolder, _remove_abandoned
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
 SEGMENTS = 30

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.efo_consumer import LocalShardReader, OpenRequest, ReaderConfig, StreamPositions, ranges_between
-from penstock.efo_consumer._buffer_spill import SpillFolder
+from penstock.efo_consumer._buffer.spill import SpillFolder
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
 BIG = 100_000

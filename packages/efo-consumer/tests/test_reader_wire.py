@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.efo_consumer._reader_wire import BatchDecoder, BatchEncoder, decode, encode
+from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, BatchEncoder, decode, encode
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 

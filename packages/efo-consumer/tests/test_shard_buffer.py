@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.efo_consumer._buffer import ShardBuffer
-from penstock.efo_consumer._buffer_pool import BufferPool
-from penstock.efo_consumer._positions import ShardPosition
-from penstock.efo_consumer._publisher import ChildShard
+from penstock.efo_consumer._buffer.buffer import ShardBuffer
+from penstock.efo_consumer._buffer.pool import BufferPool
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer.testing import shard_event, wire_records
 
 TRIM_HORIZON = ShardPosition.trim_horizon()
 END = ShardPosition.shard_end()
-CHILDREN = (ChildShard("child", ("parent",), "0", "1"),)
+CHILDREN = (Shard("child", ("parent",), "0", "1"),)
 
 
 def at(number: int) -> ShardPosition:

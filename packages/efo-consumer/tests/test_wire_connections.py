@@ -12,11 +12,11 @@ from wire_world import HALF, ORDERS, TRANSPORTS, data, read, until, world
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._config import RecordPublisherConfig, SubscribeTransportType
-from penstock.efo_consumer._http2 import Http2Subscription
-from penstock.efo_consumer._positions import ShardPosition
-from penstock.efo_consumer._publisher import RecordPublisherType
-from penstock.efo_consumer._publisher_factory import RecordPublisherFactory
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._publish.factory import RecordPublisherFactory
+from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer._wire.http2 import Http2Subscription
 from penstock.emulator._tls import server_context
 
 
@@ -97,7 +97,7 @@ async def test_the_end_of_a_shard_keeps_the_connection() -> None:
 
 async def test_a_connection_with_an_abandoned_stream_goes_with_its_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the service sends on to nobody, the connection takes no new streams, and is closed after its others."""
-    monkeypatch.setattr("penstock.efo_consumer._http2._END_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("penstock.efo_consumer._wire.http2._END_GRACE_SECONDS", 0.0)
     async with world(shards=2) as kinesis:
         proxy = await kinesis.proxy(SubscribeTransportType.HTTP2)
         publisher = kinesis.publisher(url=proxy.url)

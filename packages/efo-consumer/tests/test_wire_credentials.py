@@ -26,7 +26,7 @@ from penstock.efo_consumer import (
     SubscribeTransportType,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._publisher_factory import RecordPublisherFactory
+from penstock.efo_consumer._publish.factory import RecordPublisherFactory
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.emulator.testing import running_emulator
 

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.efo_consumer._decode import decode_payload
-from penstock.efo_consumer._publisher import WIRE_SCHEMA, ChildShard
+from penstock.efo_consumer._model.events import WIRE_SCHEMA
+from penstock.efo_consumer._model.shards import Shard
+from penstock.efo_consumer._wire.decode import decode_payload
 from penstock.efo_consumer.errors import PayloadDecodeError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -113,7 +114,7 @@ def test_the_end_of_a_shard_names_the_children() -> None:
     }
     decoded = decode_payload(encode([], ChildShards=[child], MillisBehindLatest=0))
     parents = ("shardId-000000000001", "shardId-000000000002")
-    assert decoded.child_shards == (ChildShard("shardId-000000000003", parents, "0", "99"),)
+    assert decoded.child_shards == (Shard("shardId-000000000003", parents, "0", "99"),)
     assert decoded.records.num_rows == 0
     assert decoded.records.schema.equals(WIRE_SCHEMA)
 

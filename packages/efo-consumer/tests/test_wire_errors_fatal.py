@@ -23,10 +23,11 @@ from wire_errors_kinesis import (
     read,
 )
 
-from penstock.efo_consumer._config import SubscribeTransportType
-from penstock.efo_consumer._diagnosis import KinesisDiagnosis
-from penstock.efo_consumer._positions import ShardPosition
-from penstock.efo_consumer._publisher import RecordPublisher, ShardEvent
+from penstock.efo_consumer._model.events import ShardEvent
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._publish.config import SubscribeTransportType
+from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
+from penstock.efo_consumer._publish.publisher import RecordPublisher
 from penstock.efo_consumer.errors import (
     RecordPublisherError,
     RecordPublisherFatalError,

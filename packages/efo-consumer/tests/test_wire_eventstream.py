@@ -9,7 +9,7 @@ from botocore.eventstream import EventStreamBuffer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.efo_consumer._eventstream import (
+from penstock.efo_consumer._wire.eventstream import (
     MAX_HEADERS_BYTES,
     Frame,
     FrameDecoder,

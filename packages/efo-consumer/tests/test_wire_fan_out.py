@@ -13,12 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock.aws import AwsServiceError, BackoffPolicy
-from penstock.efo_consumer._config import RecordPublisherConfig
-from penstock.efo_consumer._decode import decode_payload
-from penstock.efo_consumer._fan_out import FanOutRecordPublisher
-from penstock.efo_consumer._positions import ShardPosition
-from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
-from penstock.efo_consumer._subscription import SubscribeRequest, SubscriptionEvent
+from penstock.efo_consumer._model.events import ShardEvent
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.efo_consumer._publish.fan_out import FanOutRecordPublisher
+from penstock.efo_consumer._wire.decode import decode_payload
+from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscriptionEvent
 from penstock.efo_consumer.errors import (
     EfoConsumerConfigError,
     EventStreamChecksumError,

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.aws import AwsServiceError
-from penstock.efo_consumer._decode import decode_payload
-from penstock.efo_consumer._http2_window import ReceiveWindow
-from penstock.efo_consumer._subscription import SubscriptionEvent, SubscriptionParser
+from penstock.efo_consumer._wire.decode import decode_payload
+from penstock.efo_consumer._wire.http2_connections import ReceiveWindow
+from penstock.efo_consumer._wire.subscription import SubscriptionEvent, SubscriptionParser
 from penstock.efo_consumer.errors import EfoConsumerError, PayloadDecodeError
 
 EVENT = (b":event-type", b"SubscribeToShardEvent")

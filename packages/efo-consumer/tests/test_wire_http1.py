@@ -13,9 +13,9 @@ import pytest
 
 from penstock.aws import AwsServiceError, AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._http1 import Http1Subscription, Http1Transport
-from penstock.efo_consumer._positions import ShardPosition
-from penstock.efo_consumer._subscription import SubscribeRequest
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._wire.http1 import Http1Subscription, Http1Transport
+from penstock.efo_consumer._wire.subscription import SubscribeRequest
 from penstock.efo_consumer.errors import SubscriptionConnectionError
 from penstock.emulator._tls import server_context
 

@@ -10,9 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.aws import AwsServiceError
-from penstock.efo_consumer._http1_answer import Http1Answer
-from penstock.efo_consumer._http1_body import BufferPool
-from penstock.efo_consumer._subscription import Outcome, SubscriptionEvent
+from penstock.efo_consumer._wire.http1 import BufferPool, Http1Answer
+from penstock.efo_consumer._wire.subscription import Outcome, SubscriptionEvent
 from penstock.efo_consumer.errors import (
     EfoConsumerError,
     EventStreamTruncatedError,

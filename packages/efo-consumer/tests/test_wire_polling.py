@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, AwsSession, BackoffPolicy, JsonClient
-from penstock.efo_consumer._config import RecordPublisherConfig
-from penstock.efo_consumer._polling import PollingRecordPublisher, read_once
-from penstock.efo_consumer._polling_pace import ReadPace
-from penstock.efo_consumer._polling_reads import PollingTools
-from penstock.efo_consumer._positions import ShardPosition
-from penstock.efo_consumer._publisher import ShardEvent, StreamIdentity
+from penstock.efo_consumer._model.events import ShardEvent
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.efo_consumer._publish.pace import ReadPace
+from penstock.efo_consumer._publish.polling import PollingRecordPublisher, PollingTools, read_once
 from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError
 
 SHARD = "shardId-000000000000"

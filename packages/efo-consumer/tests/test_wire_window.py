@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.efo_consumer._http2_window import ReceiveWindow
+from penstock.efo_consumer._wire.http2_connections import ReceiveWindow
 
 _WINDOW = 1000
 

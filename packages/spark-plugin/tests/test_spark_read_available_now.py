@@ -12,8 +12,8 @@ from reading_driver import Runs
 
 from penstock.efo_consumer import (
     WIRE_SCHEMA,
-    ChildShard,
     PositionsSnapshot,
+    Shard,
     ShardEvent,
     ShardPosition,
     ShardStats,
@@ -152,7 +152,7 @@ def event(*numbers: int, arrived: int, is_end: bool = False) -> ShardEvent:
         for one in numbers
     ]
     records = pa.RecordBatch.from_pylist(rows, schema=WIRE_SCHEMA)
-    children = (ChildShard("child", ("s",), "0", "9"),) if is_end else ()
+    children = (Shard("child", ("s",), "0", "9"),) if is_end else ()
     return ShardEvent(records, None if is_end else str(numbers[-1]), 0, children, 0)
 
 

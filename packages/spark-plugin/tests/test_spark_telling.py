@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from penstock.aws import AwsOptions
-from penstock.efo_consumer._diagnosis import _ADVICE
+from penstock.efo_consumer._publish.diagnosis import _ADVICE
 from penstock.efo_consumer.errors import ShardFailedError
 from penstock.emulator.testing import RunningEmulator
 from penstock.registration import (

@@ -13,10 +13,10 @@ from penstock.async_sink._settlement import TerminalReason, Termination
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import Consumer, ShardStats
-from penstock.efo_consumer._kpl import DeaggregationCounts
-from penstock.efo_consumer._publisher_metrics import PublisherMetrics
-from penstock.efo_consumer._reader_loss import Loss, report
-from penstock.efo_consumer._reader_metrics import stood_still
+from penstock.efo_consumer._continuity.loss import Loss, report
+from penstock.efo_consumer._publish.metrics import PublisherMetrics
+from penstock.efo_consumer._reader.metrics import stood_still
+from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StageFailed, StageStarted, compile
 from penstock.operator_attributes._staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry

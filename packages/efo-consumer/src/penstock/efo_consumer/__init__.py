@@ -4,42 +4,34 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.efo_consumer._blocking import BlockingSession, connect_reader
-    from penstock.efo_consumer._checkpoint import CheckpointStore, SqliteCheckpointStore
-    from penstock.efo_consumer._checkpoint_dynamodb import DynamoDbCheckpointStore
-    from penstock.efo_consumer._client import RemoteShardReader
-    from penstock.efo_consumer._config import RecordPublisherConfig, SubscribeTransportType
-    from penstock.efo_consumer._consumer import Consumer, ConsumerBatch
-    from penstock.efo_consumer._consumer_records import ConsumerRecord
-    from penstock.efo_consumer._fan_out import FanOutRecordPublisher
-    from penstock.efo_consumer._fleet import FleetShardReader
-    from penstock.efo_consumer._host import ReaderHost
-    from penstock.efo_consumer._initial import resolve_initial_positions
-    from penstock.efo_consumer._initial_sequence import resolve_sequence_numbers
-    from penstock.efo_consumer._kinesis_backend import KinesisBackend
-    from penstock.efo_consumer._kpl import DeaggregationCounts, HashKeyRange, deaggregate
-    from penstock.efo_consumer._lag import ShardLag, measure_lag
-    from penstock.efo_consumer._list_shards import Shard, ShardFilter, list_shards
-    from penstock.efo_consumer._polling import PollingRecordPublisher, read_once
-    from penstock.efo_consumer._positions import (
+    from penstock.efo_consumer._consumer.checkpoint import (
+        CheckpointStore,
+        DynamoDbCheckpointStore,
+        SqliteCheckpointStore,
+    )
+    from penstock.efo_consumer._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
+    from penstock.efo_consumer._consumer.lag import ShardLag, measure_lag
+    from penstock.efo_consumer._continuity.sequence_time import arrival_seconds
+    from penstock.efo_consumer._embedded.blocking import BlockingSession, connect_reader
+    from penstock.efo_consumer._embedded.host import ReaderHost
+    from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
+    from penstock.efo_consumer._model.positions import (
         PositionType,
         ShardPosition,
         ShardRange,
         StreamPositions,
         ranges_between,
     )
-    from penstock.efo_consumer._publisher import (
-        WIRE_SCHEMA,
-        ChildShard,
-        RecordPublisher,
-        RecordPublisherType,
-        ShardEvent,
-        StreamIdentity,
-    )
-    from penstock.efo_consumer._publisher_factory import RecordPublisherFactory
-    from penstock.efo_consumer._publisher_metrics import PublisherMetrics
-    from penstock.efo_consumer._reader import LocalShardReader
-    from penstock.efo_consumer._reader_api import (
+    from penstock.efo_consumer._model.schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_batch
+    from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+    from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
+    from penstock.efo_consumer._publish.factory import RecordPublisherFactory
+    from penstock.efo_consumer._publish.fan_out import FanOutRecordPublisher
+    from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
+    from penstock.efo_consumer._publish.metrics import PublisherMetrics
+    from penstock.efo_consumer._publish.polling import PollingRecordPublisher, read_once
+    from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
+    from penstock.efo_consumer._reader.api import (
         BlockingShardReader,
         FollowedBatch,
         OpenRequest,
@@ -51,14 +43,18 @@ if TYPE_CHECKING:
         ShardStats,
         StreamConsumer,
     )
-    from penstock.efo_consumer._reader_backend import ReaderBackend
-    from penstock.efo_consumer._reader_config import ReaderConfig
-    from penstock.efo_consumer._reopening import ReopeningShardReader
-    from penstock.efo_consumer._schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_batch
-    from penstock.efo_consumer._sequence_time import arrival_seconds
-    from penstock.efo_consumer._servicer import SERVICE_NAME, ShardReaderServicer
-    from penstock.efo_consumer._starting_position import StartingPosition, StartingPositionType
-    from penstock.efo_consumer._tasks import read_ranges
+    from penstock.efo_consumer._reader.backend import KinesisBackend, ReaderBackend
+    from penstock.efo_consumer._reader.config import ReaderConfig
+    from penstock.efo_consumer._reader.local import LocalShardReader
+    from penstock.efo_consumer._remote.client import RemoteShardReader
+    from penstock.efo_consumer._remote.fetch import read_ranges
+    from penstock.efo_consumer._remote.fleet import FleetShardReader
+    from penstock.efo_consumer._remote.reopening import ReopeningShardReader
+    from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ShardReaderServicer
+    from penstock.efo_consumer._start.initial import resolve_initial_positions
+    from penstock.efo_consumer._start.position import StartingPosition, StartingPositionType
+    from penstock.efo_consumer._start.sequence import resolve_sequence_numbers
+    from penstock.efo_consumer._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate
     from penstock.efo_consumer.errors import (
         CheckpointError,
         DataLossError,
@@ -84,7 +80,6 @@ __all__ = [
     "BlockingShardReader",
     "CheckpointError",
     "CheckpointStore",
-    "ChildShard",
     "Consumer",
     "ConsumerBatch",
     "ConsumerRecord",
@@ -155,36 +150,66 @@ __all__ = [
 ]
 
 _MODULES = {
-    "_blocking": ("BlockingSession", "connect_reader"),
-    "_checkpoint": ("CheckpointStore", "SqliteCheckpointStore"),
-    "_checkpoint_dynamodb": ("DynamoDbCheckpointStore",),
-    "_client": ("RemoteShardReader",),
-    "_config": ("RecordPublisherConfig", "SubscribeTransportType"),
-    "_consumer": ("Consumer", "ConsumerBatch"),
-    "_consumer_records": ("ConsumerRecord",),
-    "_fan_out": ("FanOutRecordPublisher",),
-    "_fleet": ("FleetShardReader",),
-    "_host": ("ReaderHost",),
-    "_initial": ("resolve_initial_positions",),
-    "_initial_sequence": ("resolve_sequence_numbers",),
-    "_kinesis_backend": ("KinesisBackend",),
-    "_kpl": ("DeaggregationCounts", "HashKeyRange", "deaggregate"),
-    "_lag": ("ShardLag", "measure_lag"),
-    "_list_shards": ("Shard", "ShardFilter", "list_shards"),
-    "_polling": ("PollingRecordPublisher", "read_once"),
-    "_positions": ("PositionType", "ShardPosition", "ShardRange", "StreamPositions", "ranges_between"),
-    "_publisher": (
-        "WIRE_SCHEMA",
-        "ChildShard",
-        "RecordPublisher",
-        "RecordPublisherType",
+    "_consumer.checkpoint": (
+        "CheckpointStore",
+        "DynamoDbCheckpointStore",
+        "SqliteCheckpointStore",
+    ),
+    "_consumer.consumer": (
+        "Consumer",
+        "ConsumerBatch",
+        "ConsumerRecord",
+    ),
+    "_consumer.lag": (
+        "ShardLag",
+        "measure_lag",
+    ),
+    "_continuity.sequence_time": ("arrival_seconds",),
+    "_embedded.blocking": (
+        "BlockingSession",
+        "connect_reader",
+    ),
+    "_embedded.host": ("ReaderHost",),
+    "_model.events": (
         "ShardEvent",
+        "WIRE_SCHEMA",
+    ),
+    "_model.positions": (
+        "PositionType",
+        "ShardPosition",
+        "ShardRange",
+        "StreamPositions",
+        "ranges_between",
+    ),
+    "_model.schema": (
+        "READ_SCHEMA",
+        "READ_SCHEMA_WITH_ENCRYPTION",
+        "to_read_batch",
+    ),
+    "_model.shards": (
+        "Shard",
         "StreamIdentity",
     ),
-    "_publisher_factory": ("RecordPublisherFactory",),
-    "_publisher_metrics": ("PublisherMetrics",),
-    "_reader": ("LocalShardReader",),
-    "_reader_api": (
+    "_publish.config": (
+        "RecordPublisherConfig",
+        "SubscribeTransportType",
+    ),
+    "_publish.factory": ("RecordPublisherFactory",),
+    "_publish.fan_out": ("FanOutRecordPublisher",),
+    "_publish.list_shards": (
+        "ShardFilter",
+        "list_shards",
+    ),
+    "_publish.metrics": ("PublisherMetrics",),
+    "_publish.polling": (
+        "PollingRecordPublisher",
+        "read_once",
+    ),
+    "_publish.publisher": (
+        "RecordPublisher",
+        "RecordPublisherType",
+    ),
+    "_reader.api": (
         "BlockingShardReader",
         "FollowedBatch",
         "OpenRequest",
@@ -196,14 +221,31 @@ _MODULES = {
         "ShardStats",
         "StreamConsumer",
     ),
-    "_reader_backend": ("ReaderBackend",),
-    "_reader_config": ("ReaderConfig",),
-    "_reopening": ("ReopeningShardReader",),
-    "_schema": ("READ_SCHEMA", "READ_SCHEMA_WITH_ENCRYPTION", "to_read_batch"),
-    "_sequence_time": ("arrival_seconds",),
-    "_servicer": ("SERVICE_NAME", "ShardReaderServicer"),
-    "_starting_position": ("StartingPosition", "StartingPositionType"),
-    "_tasks": ("read_ranges",),
+    "_reader.backend": (
+        "KinesisBackend",
+        "ReaderBackend",
+    ),
+    "_reader.config": ("ReaderConfig",),
+    "_reader.local": ("LocalShardReader",),
+    "_remote.client": ("RemoteShardReader",),
+    "_remote.fetch": ("read_ranges",),
+    "_remote.fleet": ("FleetShardReader",),
+    "_remote.reopening": ("ReopeningShardReader",),
+    "_remote.servicer": (
+        "SERVICE_NAME",
+        "ShardReaderServicer",
+    ),
+    "_start.initial": ("resolve_initial_positions",),
+    "_start.position": (
+        "StartingPosition",
+        "StartingPositionType",
+    ),
+    "_start.sequence": ("resolve_sequence_numbers",),
+    "_wire.kpl": (
+        "DeaggregationCounts",
+        "HashKeyRange",
+        "deaggregate",
+    ),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

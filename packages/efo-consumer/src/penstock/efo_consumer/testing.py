@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from penstock.efo_consumer._bell import Bell
-from penstock.efo_consumer._positions import ShardPosition, StreamPositions
-from penstock.efo_consumer._publisher import WIRE_SCHEMA, ChildShard, ShardEvent
+from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
+from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._model.shards import Shard
+from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
-    from penstock.efo_consumer._publisher import RecordPublisher, RecordPublisherType, StreamIdentity
+    from penstock.efo_consumer._model.shards import StreamIdentity
+    from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
 
 _MILLIS_PER_RECORD = 10
 
@@ -47,7 +49,7 @@ def shard_event(
     records: pa.RecordBatch,
     continuation: int | None,
     *,
-    child_shards: tuple[ChildShard, ...] = (),
+    child_shards: tuple[Shard, ...] = (),
     millis_behind_latest: int = 0,
 ) -> ShardEvent:
     """Make an event; its byte count is the truth."""
@@ -69,19 +71,19 @@ class FakeShard:
     parent_shard_ids: tuple[str, ...] = ()
     sequence_numbers: list[int] = field(default_factory=list)
     data: list[bytes] = field(default_factory=list)
-    children: tuple[ChildShard, ...] = ()
+    children: tuple[Shard, ...] = ()
     trimmed: int = 0
     gone: bool = False
     hash_keys: tuple[int, int] = (0, 2**128 - 1)
 
     @property
     def starting_hash_key(self) -> str:
-        """See `KnownShard`."""
+        """See `Shard`."""
         return str(self.hash_keys[0])
 
     @property
     def ending_hash_key(self) -> str:
-        """See `KnownShard`."""
+        """See `Shard`."""
         return str(self.hash_keys[1])
 
 
@@ -134,7 +136,7 @@ class FakeKinesis:
         parts = _split((min(keys), max(keys)), count)
         ids = [self._add_shard(stream, tuple(parents), part) for part in parts]
         children = tuple(
-            ChildShard(shard_id, tuple(parents), str(first), str(last))
+            Shard(shard_id, tuple(parents), str(first), str(last))
             for shard_id, (first, last) in zip(ids, parts, strict=True)
         )
         for parent in parents:

@@ -1,0 +1,1 @@
+"""What was read and not committed yet."""

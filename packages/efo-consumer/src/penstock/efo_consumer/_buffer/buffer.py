@@ -1,0 +1,312 @@
+"""What a shard's publisher brought and nobody committed yet: pure, exact, bounded by its owner.
+
+A buffer covers one interval of a shard's sequence numbers without gap. Its segments are the events that had
+records; events of an idle shard only move the end. Four things happen to a segment, in this order: it is
+*promised* (a caller was given a position at or beyond its last record), *delivered* (its records were
+fetched), and *trimmed* (committed). When room is short it may be *evicted* once it was promised: its numbers
+stay, its records are gone and have to be read from Kinesis again. With a spill it may be moved out of memory instead,
+promised or not.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer._buffer.segment import Piece, Segment, payload_bytes, rows_upto, sequence_number_at
+from penstock.efo_consumer._model.positions import PositionType, ShardPosition
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.efo_consumer._buffer.segment import Spill
+    from penstock.efo_consumer._model.events import ShardEvent
+
+_MAX_EVICTED_SEGMENTS = 256
+_MAX_GAPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReach:
+    """How far one shard's buffer leads from a position: to `end`, over `rows` records of `nbytes` bytes."""
+
+    end: ShardPosition
+    rows: int = 0
+    nbytes: int = 0
+
+
+class ShardBuffer:
+    """The buffered interval of one shard.
+
+    Args:
+        origin: where the publisher began.
+    """
+
+    def __init__(self, origin: ShardPosition) -> None:
+        self.origin = origin
+        self.millis_behind_latest: int | None = None
+        self._caught_up_millis = origin.caught_up_millis
+        self.held_bytes = 0
+        self._segments: list[Segment] = []
+        self._end = origin
+        self._origin_is_held = True
+        # The smallest sequence number after which every record up to the end is in the segments.
+        self._held_after = int(origin.sequence_number) if origin.sequence_number is not None else None
+
+    @property
+    def end(self) -> ShardPosition:
+        """The furthest position: the last continuation, or SHARD_END."""
+        return self._end
+
+    def with_caught_up(self, position: ShardPosition) -> ShardPosition:
+        """Give a position with the last time at which nothing lay beyond it, if it is the end and that is known."""
+        if position != self._end or position.sequence_number is None or self._caught_up_millis is None:
+            return position
+        return replace(position, caught_up_millis=self._caught_up_millis)
+
+    @property
+    def rows(self) -> int:
+        """Records that are held in memory."""
+        return sum(segment.rows for segment in self._segments if segment.records is not None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes (data and partition keys) that are held in memory."""
+        return sum(segment.nbytes for segment in self._segments if segment.records is not None)
+
+    def append(self, event: ShardEvent) -> None:
+        """Take the next event. Records at or before the end, if a publisher repeats some, are left out.
+
+        An event without continuation and without children has no records either: it only tells the lag.
+        """
+        self.millis_behind_latest = event.millis_behind_latest
+        if event.caught_up_millis is not None:
+            self._caught_up_millis = event.caught_up_millis
+        if event.continuation is None and not event.child_shards:
+            return
+        records, nbytes = event.records, event.nbytes
+        if self._end.sequence_number is not None and records.num_rows:
+            repeated = rows_upto(records, int(self._end.sequence_number))
+            if repeated:
+                records = records.slice(repeated)
+                nbytes = payload_bytes(records)
+        end = ShardPosition.shard_end() if event.continuation is None else ShardPosition.after(event.continuation)
+        if records.num_rows:
+            last = sequence_number_at(records, records.num_rows - 1)
+            if end.rank < (1, last):
+                end = ShardPosition.after(str(last))
+            first = sequence_number_at(records, 0)
+            segment = Segment(first, last, end, records.num_rows, nbytes, records)
+            self._segments.append(segment)
+            self.held_bytes += segment.held_bytes
+        elif end.rank < self._end.rank:
+            end = self._end
+        elif self._segments:
+            self._segments[-1].stop = end
+        if self._held_after is None and self._origin_is_held and end.sequence_number is not None:
+            first = sequence_number_at(records, 0) if records.num_rows else int(end.sequence_number)
+            self._held_after = first
+        self._end = end
+
+    def covers(self, position: ShardPosition) -> bool:
+        """Tell whether every record after `position`, up to the end, is in the segments (evicted or not)."""
+        if position == self.origin and self._origin_is_held:
+            return True
+        if position.type is not PositionType.AFTER_SEQUENCE_NUMBER:
+            return position == self._end
+        return self._held_after is not None and self._held_after <= position.rank[1] and position.rank <= self._end.rank
+
+    def holds(self, position: ShardPosition) -> bool:
+        """Tell whether `covers(position)` and none of those records is evicted."""
+        return self.covers(position) and all(
+            segment.is_held for segment in self._segments[self._index_after(position) :]
+        )
+
+    def available(self, position: ShardPosition) -> ShardReach:
+        """Tell what lies between `position` and the end."""
+        return self.reach(position, None, None)
+
+    def reach(
+        self, position: ShardPosition, max_rows: int | None, max_bytes: int | None, *, at_least_one: bool = False
+    ) -> ShardReach:
+        """Give the furthest position from `position` within the limits; a position beyond the end stays.
+
+        `max_rows` may cut a segment; `max_bytes`, and an evicted segment, may not be cut. With
+        `at_least_one`, the first segment is let through though it be larger than `max_bytes`.
+
+        Raises:
+            NotAtHandError: a spilled segment has to be looked into, which is not in memory.
+        """
+        if position.rank > self._end.rank or self._end.rank[0] == 0:
+            return ShardReach(position)
+        end, rows, nbytes = position, 0, 0
+        for segment in self._segments[self._index_after(position) :]:
+            skip, part_bytes, records = 0, segment.nbytes, None
+            if (1, segment.first) <= position.rank and (records := segment.look()) is not None:
+                skip = rows_upto(records, position.rank[1])
+                part_bytes = payload_bytes(records.slice(skip))
+            part_rows = segment.rows - skip
+            first = at_least_one and not rows
+            if max_bytes is not None and nbytes + part_bytes > max_bytes and not first:
+                return ShardReach(end, rows, nbytes)
+            if max_rows is not None and rows + part_rows > max_rows:
+                take = max_rows - rows
+                records = segment.look() if take > 0 and records is None else records
+                if take > 0 and records is None:
+                    # The records are gone, so is the place to cut at: whole when it is the first, else not at
+                    # all.
+                    if first:
+                        return ShardReach(segment.stop, part_rows, part_bytes)
+                elif take > 0 and records is not None:
+                    part = records.slice(skip, take)
+                    cut = ShardPosition.after(str(sequence_number_at(part, take - 1)))
+                    return ShardReach(cut, rows + take, nbytes + payload_bytes(part))
+                return ShardReach(end, rows, nbytes)
+            end, rows, nbytes = segment.stop, rows + part_rows, nbytes + part_bytes
+        return ShardReach(self._end, rows, nbytes)
+
+    def read(self, after: ShardPosition, upto: ShardPosition) -> list[pa.RecordBatch] | None:
+        """Give the records of (after, upto], or None when not all of them are held."""
+        batches = [piece.load() for piece in self.pieces(after, upto)]
+        found = [batch for batch in batches if batch is not None]
+        return found if len(found) == len(batches) else None
+
+    def pieces(self, after: ShardPosition, upto: ShardPosition) -> list[Piece]:
+        """Divide (after, upto] into what is held and what is missing, in order; neighbours that are missing are one.
+
+        What is missing in many places is given as one missing piece: each costs a read of the shard's 5 a second.
+        """
+        found: list[Piece] = []
+        at, begins = after, self._held_begin(after)
+        if begins is None or begins.rank >= upto.rank or self._end.rank <= after.rank:
+            return [Piece(after, upto)]
+        if begins != after:
+            found.append(Piece(after, begins))
+            at = begins
+        for segment in self._segments[self._index_after(at) :]:
+            if (1, segment.first) > upto.rank:
+                break
+            last = ShardPosition.after(str(segment.last))
+            until = last if last.rank < upto.rank else upto
+            if not segment.is_held and found and found[-1].is_missing:
+                found[-1] = Piece(found[-1].after, until)
+            else:
+                is_whole = at.rank < (1, segment.first) and (1, segment.last) <= upto.rank
+                found.append(Piece(at, until, segment.records, segment.spilled, is_whole))
+            at = until
+        if upto.rank > self._end.rank:
+            found.append(Piece(self._end, upto))
+        return found if sum(piece.is_missing for piece in found) <= _MAX_GAPS else [Piece(after, upto)]
+
+    def _held_begin(self, after: ShardPosition) -> ShardPosition | None:
+        """Give the first position from `after` on from which all records are in the segments."""
+        if self.covers(after):
+            return after
+        if self._held_after is None or after.rank > (1, self._held_after):
+            return None
+        return ShardPosition.after(str(self._held_after))
+
+    def promise(self, position: ShardPosition, now: float) -> None:
+        """Note that a caller was given `position`."""
+        for segment in self._segments:
+            if (1, segment.last) > position.rank:
+                break
+            if segment.promised_at is None:
+                segment.promised_at = now
+
+    def forget_promises(self, position: ShardPosition) -> None:
+        """Note that a new caller begins at `position`: what lies beyond was promised to another only."""
+        for segment in self._segments[self._index_after(position) :]:
+            segment.promised_at, segment.delivered = None, False
+
+    def deliver(self, after: ShardPosition, upto: ShardPosition) -> None:
+        """Note that the records of (after, upto] were fetched."""
+        for segment in self._segments[self._index_after(after) :]:
+            if (1, segment.last) > upto.rank:
+                break
+            segment.delivered = True
+            if segment.spilled is not None:
+                # Who fetched it seldom needs it again; others need the room.
+                segment.drop()
+
+    def evict(self, promised_before: float) -> int:
+        """Let go of the oldest segment that may go, and give the bytes that this freed; 0 when none may.
+
+        One may go when it was promised and delivered, or promised no later than `promised_before`: it can be
+        read again.
+        """
+        for index, segment in enumerate(self._segments):
+            if segment.records is None:
+                continue
+            if segment.promised_at is None or not (segment.delivered or segment.promised_at <= promised_before):
+                return 0
+            freed = segment.held_bytes
+            segment.drop()
+            self.held_bytes -= freed
+            if index >= _MAX_EVICTED_SEGMENTS:
+                self._merge_evicted(index)
+            return freed
+        return 0
+
+    def spill(self, spill: Spill) -> int:
+        """Move the newest records, which are needed last, out of memory; give the bytes freed, 0 without room."""
+        for segment in reversed(self._segments):
+            if segment.records is None:
+                continue
+            spilled = None if segment.delivered else spill.store(segment.records)
+            if spilled is None:
+                return 0
+            freed = segment.held_bytes
+            segment.records, segment.spilled = None, spilled
+            self.held_bytes -= freed
+            return freed
+        return 0
+
+    def clear(self) -> None:
+        """Let go of all records, wherever they are."""
+        for segment in self._segments:
+            segment.drop()
+        self.held_bytes = 0
+
+    def trim(self, position: ShardPosition) -> None:
+        """Forget the segments up to `position`: they were committed."""
+        count = self._index_after(position)
+        if not count:
+            return
+        last = self._segments[count - 1].last
+        self.held_bytes -= sum(segment.held_bytes for segment in self._segments[:count])
+        for segment in self._segments[:count]:
+            segment.drop()
+        del self._segments[:count]
+        self._held_after = last
+        self._origin_is_held = False
+
+    def _index_after(self, position: ShardPosition) -> int:
+        kind, number = position.rank
+        if kind == 0:
+            return 0
+        if kind == 2:
+            return len(self._segments)
+        return bisect_right(self._segments, number, key=lambda segment: segment.last)
+
+    def _merge_evicted(self, end: int) -> None:
+        """Make one of the neighbours before `end` that are held no more; what waits on a disk between them stays."""
+        begin = end
+        while begin and not self._segments[begin - 1].is_held:
+            begin -= 1
+        evicted = self._segments[begin:end]
+        if not evicted:
+            return
+        self._segments[begin:end] = [
+            Segment(
+                evicted[0].first,
+                evicted[-1].last,
+                evicted[-1].stop,
+                sum(segment.rows for segment in evicted),
+                sum(segment.nbytes for segment in evicted),
+                None,
+                promised_at=evicted[0].promised_at,
+                delivered=True,
+            )
+        ]

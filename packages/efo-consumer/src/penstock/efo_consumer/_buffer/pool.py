@@ -1,0 +1,126 @@
+"""The bounds of all buffers of a reader, and what has to go when they are reached: pure, `now` is an
+argument."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.efo_consumer._buffer.buffer import ShardBuffer
+    from penstock.efo_consumer._buffer.segment import Spill
+    from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._model.positions import ShardPosition
+
+LOOK_AGAIN_SECONDS = 1.0
+"""Promised segments may go after a while, which nobody tells."""
+
+
+class BufferPool:
+    """Counts the bytes that buffers hold, and makes room by evicting what can be read again.
+
+    Only promised segments are evicted: those that were delivered at once, others when nobody fetched them for
+    `promise_grace_seconds`. So a caller that commits late, or never, cannot stop the reader, and what nobody
+    was told about stays. The bounds are looked at before an event is fetched: each shard may exceed them by
+    one event.
+
+    Args:
+        shard_bytes: bound of each buffer.
+        total_bytes: bound of all.
+        promise_grace_seconds: how long a promised segment waits for its reader.
+        spill: takes what was not delivered when memory has no room; as far as it has room, nothing else is evicted.
+    """
+
+    def __init__(
+        self, *, shard_bytes: int, total_bytes: int, promise_grace_seconds: float, spill: Spill | None = None
+    ) -> None:
+        self._spill = spill
+        self._shard_bytes = shard_bytes
+        self._total_bytes = total_bytes
+        self._grace = promise_grace_seconds
+        self._held = 0
+        # Ordered by the last append: the first is the quietest, and its promised segments the oldest.
+        self._buffers: dict[ShardBuffer, None] = {}
+        # When everything was looked at in vain, and what was known to have changed by then.
+        self._in_vain: tuple[float, int] | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that all buffers hold, with what is on its way to a disk."""
+        return self._held + self._in_flight
+
+    @property
+    def _in_flight(self) -> int:
+        return 0 if self._spill is None else self._spill.memory_bytes
+
+    def append(self, buffer: ShardBuffer, event: ShardEvent) -> None:
+        """Append an event to a buffer, which belongs to the pool from then on."""
+        before = buffer.held_bytes
+        buffer.append(event)
+        if buffer.held_bytes != before:
+            self._held += buffer.held_bytes - before
+            self._buffers.pop(buffer, None)
+            self._buffers[buffer] = None
+
+    def trim(self, buffer: ShardBuffer, position: ShardPosition) -> None:
+        """Trim a buffer."""
+        before = buffer.held_bytes
+        buffer.trim(position)
+        if buffer in self._buffers:
+            self._held += buffer.held_bytes - before
+
+    def remove(self, buffer: ShardBuffer) -> None:
+        """Let go of a buffer as a whole."""
+        if buffer in self._buffers:
+            del self._buffers[buffer]
+            self._held -= buffer.held_bytes
+            buffer.clear()
+
+    def make_room(self, buffer: ShardBuffer, now: float, changes: int | None = None) -> bool:
+        """Evict what must and may go; tell whether the buffer may take another event.
+
+        Args:
+            buffer: of a shard.
+            now: seconds.
+            changes: grows whenever something happened that may make room. Where nothing did, a thousand shards that
+                wait do not all look at a thousand buffers, but one of them in a second.
+        """
+        promised_before = now - self._grace
+        while buffer.held_bytes >= self._shard_bytes:
+            if not self._evict(buffer, promised_before):
+                return False
+        while self._held >= self._total_bytes:
+            if self._evict(buffer, promised_before):
+                continue
+            # Whoever holds nothing may take one event: others cannot keep it from being read at all.
+            if self._is_in_vain(now, changes):
+                return not buffer.held_bytes
+            if not self._evict_others(promised_before):
+                self._in_vain = None if changes is None else (now, changes)
+                return not buffer.held_bytes
+        # What is being written frees its memory in a moment: whoever holds something waits for that.
+        return self.held_bytes < self._total_bytes or not buffer.held_bytes
+
+    def _is_in_vain(self, now: float, changes: int | None) -> bool:
+        return self._in_vain is not None and self._in_vain[1] == changes and now - self._in_vain[0] < LOOK_AGAIN_SECONDS
+
+    def _evict_others(self, promised_before: float) -> bool:
+        """Evict from all buffers until there is room; tell whether there is."""
+        for other in list(self._buffers):
+            while self._held >= self._total_bytes and self._evict(other, promised_before):
+                pass
+            if self._held < self._total_bytes:
+                return True
+        return False
+
+    def _evict(self, buffer: ShardBuffer, promised_before: float) -> bool:
+        if buffer not in self._buffers:
+            # Its shard was let go and is about to end: its bytes count no more.
+            return False
+        freed = 0
+        if self._spill is not None:
+            # What was delivered goes first; what was not is kept on disk rather than read again.
+            freed = buffer.evict(-math.inf) or buffer.spill(self._spill)
+        freed = freed or buffer.evict(promised_before)
+        self._held -= freed
+        return freed > 0

@@ -1,0 +1,177 @@
+"""What a buffer is made of, and what it gives of a range."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.efo_consumer._model.positions import ShardPosition
+
+SEGMENT_OVERHEAD_BYTES = 4096
+"""What a segment costs beside its records: Arrow buffers, padding and Python objects."""
+
+
+class Spilled(Protocol):
+    """Records outside of memory, or on their way there."""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `load` answers at once; if not, it reads from a disk."""
+        ...
+
+    def keep(self) -> None:
+        """Read the records and keep them in memory, until `release`. Blocks; for another thread than the caller's."""
+        ...
+
+    def release(self) -> None:
+        """Keep the records no longer."""
+        ...
+
+    def load(self) -> pa.RecordBatch | None:
+        """Give the records; None when they cannot be read, or were dropped."""
+        ...
+
+    def drop(self) -> None:
+        """Let go of them. Can be called again."""
+        ...
+
+
+class Spill(Protocol):
+    """Keeps records outside of memory."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that are in memory all the same, because they are not written yet."""
+        ...
+
+    def store(self, records: pa.RecordBatch) -> Spilled | None:
+        """Keep records; None when there is no room."""
+        ...
+
+
+class NotAtHandError(Exception):
+    """What was asked can only be told from records that are not in memory: keep them there, and ask again."""
+
+    def __init__(self, spilled: Spilled) -> None:
+        super().__init__("the records have to be read first")
+        self.spilled = spilled
+
+
+@dataclass(slots=True)
+class Segment:
+    """The records of one event, or (evicted) what is still known of several neighbouring ones.
+
+    Attributes:
+        first: sequence number of the first record.
+        last: sequence number of the last record.
+        stop: the furthest position that has no record between it and `last`.
+        rows: number of records.
+        nbytes: their data and partition keys.
+        records: WIRE_SCHEMA; None once spilled or evicted.
+        spilled: the records outside of memory; None while in memory, and once evicted.
+        promised_at: when a caller was first given a position at or beyond `last`; seconds of the owner's clock.
+        delivered: whether the records were fetched.
+    """
+
+    first: int
+    last: int
+    stop: ShardPosition
+    rows: int
+    nbytes: int
+    records: pa.RecordBatch | None
+    spilled: Spilled | None = None
+    promised_at: float | None = None
+    delivered: bool = False
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that the segment holds, about."""
+        return 0 if self.records is None else self.nbytes + SEGMENT_OVERHEAD_BYTES
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the records are in memory or spilled."""
+        return self.records is not None or self.spilled is not None
+
+    def look(self) -> pa.RecordBatch | None:
+        """Give the records without waiting for a disk; None when they are gone.
+
+        Raises:
+            NotAtHandError: they have to be read first.
+        """
+        if self.records is None and self.spilled is not None:
+            if not self.spilled.is_at_hand:
+                raise NotAtHandError(self.spilled)
+            return self.spilled.load()
+        return self.records
+
+    def drop(self) -> None:
+        """Let go of the records wherever they are."""
+        self.records = None
+        spilled, self.spilled = self.spilled, None
+        if spilled is not None:
+            spilled.drop()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a range: records in (after, upto], in memory, spilled, or (neither) to be read from Kinesis again."""
+
+    after: ShardPosition
+    upto: ShardPosition
+    records: pa.RecordBatch | None = None
+    spilled: Spilled | None = None
+    is_whole: bool = False
+    """Whether all of the records are known to be in the piece: then nobody need look for its bounds among them."""
+
+    @property
+    def is_at_hand(self) -> bool:
+        """Whether `load` answers at once; if not, it reads from a disk."""
+        return self.records is not None or self.spilled is None or self.spilled.is_at_hand
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the records are not held."""
+        return self.records is None and self.spilled is None
+
+    def load(self) -> pa.RecordBatch | None:
+        """Give exactly the records of the piece; None when they are not, or no longer, held."""
+        records = self.records
+        if records is None and self.spilled is not None:
+            records = self.spilled.load()
+        if records is None or self.is_whole:
+            return records
+        rows = records.num_rows
+        first, end = 0, rows
+        if self.after.sequence_number is not None:
+            first = rows_upto(records, int(self.after.sequence_number))
+        if self.upto.sequence_number is not None:
+            end = max(first, rows_upto(records, int(self.upto.sequence_number)))
+        return records if end - first == rows else records.slice(first, end - first)
+
+
+def rows_upto(records: pa.RecordBatch, sequence_number: int) -> int:
+    """Count the leading records whose sequence number is not larger, as integers."""
+    column, rows = records.column("sequenceNumber"), int(records.num_rows)
+    # All or nothing is what most callers ask for.
+    if not rows or int(column[rows - 1].as_py()) <= sequence_number:
+        return rows
+    return bisect_right(range(records.num_rows), sequence_number, key=lambda row: int(column[row].as_py()))
+
+
+def sequence_number_at(records: pa.RecordBatch, row: int) -> int:
+    """Give the sequence number of a row."""
+    return int(records.column("sequenceNumber")[row].as_py())
+
+
+def payload_bytes(records: pa.RecordBatch) -> int:
+    """Count the bytes of data and partition keys."""
+    data = pc.sum(pc.binary_length(records.column("data"))).as_py() or 0
+    keys = pc.sum(pc.binary_length(records.column("partitionKey"))).as_py() or 0
+    return int(data) + int(keys)

@@ -1,0 +1,1 @@
+"""The plain consumer, for applications without Spark."""

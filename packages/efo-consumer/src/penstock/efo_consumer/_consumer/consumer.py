@@ -1,0 +1,332 @@
+"""Reading streams without Spark: batches as they come, each with the positions that it leads to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import AsyncExitStack, aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from penstock.aws import AwsOptions, AwsSession
+from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore
+from penstock.efo_consumer._consumer.leases import ConsumerLeases
+from penstock.efo_consumer._consumer.start import begin
+from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer._reader.api import OpenRequest
+from penstock.efo_consumer._reader.backend import KinesisBackend
+from penstock.efo_consumer._reader.config import ReaderConfig
+from penstock.efo_consumer._reader.local import LocalShardReader
+from penstock.efo_consumer.errors import EfoConsumerConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+    from types import TracebackType
+
+    from penstock.efo_consumer._consumer.checkpoint import CheckpointStore
+    from penstock.efo_consumer._reader.api import FollowedBatch, ShardReader, ShardStats, StreamConsumer
+    from penstock.efo_consumer._start.position import StartingPosition
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerRecord:
+    """A user record.
+
+    Attributes:
+        stream_name: the stream.
+        shard_id: the shard.
+        sequence_number: decimal digits; user records of one aggregate share it.
+        sub_sequence_number: its place within an aggregate, from 0; 0 for a record that is in none.
+        partition_key: as its producer gave it.
+        approximate_arrival_timestamp: by the service's clock, in UTC.
+        data: as its producer gave it.
+    """
+
+    stream_name: str
+    shard_id: str
+    sequence_number: str
+    sub_sequence_number: int
+    partition_key: str
+    approximate_arrival_timestamp: datetime
+    data: bytes
+
+
+_COLUMNS = (
+    "streamName",
+    "shardId",
+    "sequenceNumber",
+    "subSequenceNumber",
+    "partitionKey",
+    "approximateArrivalTimestamp",
+    "data",
+)
+
+
+def records_of(batch: pa.RecordBatch) -> Iterator[ConsumerRecord]:
+    """The rows of a batch in READ_SCHEMA, in order."""
+    return map(ConsumerRecord, *(batch.column(name).to_pylist() for name in _COLUMNS))
+
+
+@dataclass(frozen=True)
+class ConsumerBatch:
+    """Records, and where they lead.
+
+    Attributes:
+        records: READ_SCHEMA, at least one; in sequence order within each shard.
+        positions: behind all records so far. Whoever begins there misses nothing and repeats nothing.
+        millis_behind_latest: the largest of all open shards, by Kinesis; -1 when one is not known yet.
+    """
+
+    records: pa.RecordBatch
+    positions: StreamPositions
+    millis_behind_latest: int
+
+
+class Consumer:
+    """An async iterator of the batches of one or more streams; an async context manager, used once.
+
+    Nothing is read ahead of the caller but what the reader's buffers hold. Leaving the iteration keeps the
+    subscriptions; leaving the context ends them.
+
+    Args:
+        streams: their names.
+        efo: the name of the stream consumer to read by, registered on entry and deregistered on exit unless it was
+            there before; None reads by polling.
+        name: under which checkpoints are kept and leases are held: the same after a restart. Default: `efo`, or
+            `default`.
+        start: where to begin without a checkpoint: LATEST, TRIM_HORIZON, a time, or positions, such as of a batch; or
+            one of the first three for each stream by its name.
+        checkpoints: where checkpoints are kept: a SQLite file, or a store, in which the start is written down at once;
+            True for a file in the user's state directory, which tells endpoints apart and needs a `name` or `efo`;
+            None keeps none.
+        aws: credentials, region and endpoint.
+        config: bounds and times of the reader.
+        max_records: of a batch; 0 for no bound.
+        max_bytes: of a batch, about; 0 for 4 MiB.
+        with_encryption_type: add the columns `encryptionType` and `explicitHashKey`.
+        reader: instead of one in this process, such as a `RemoteShardReader`; not closed.
+        registry_path: the registry's SQLite file. Default: in the user's state directory.
+        clock: seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        streams: str | Sequence[str],
+        *,
+        efo: str | None = None,
+        name: str | None = None,
+        start: StreamPositions | StartingPosition | str | Mapping[str, StartingPosition | str] = "LATEST",
+        checkpoints: Path | CheckpointStore | bool | None = True,
+        aws: AwsOptions | None = None,
+        config: ReaderConfig | None = None,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+        reader: ShardReader | None = None,
+        registry_path: Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.streams = [streams] if isinstance(streams, str) else list(dict.fromkeys(streams))
+        if not self.streams or not all(self.streams):
+            raise EfoConsumerConfigError(option="streams", reason="needs the name of a stream, or several")
+        for option, bound in (("max_records", max_records), ("max_bytes", max_bytes)):
+            if bound < 0:
+                raise EfoConsumerConfigError(option=option, reason="must not be negative: 0 is for no bound")
+        self.name = name or efo or "default"
+        self._efo = efo
+        self._start = start
+        self._wants_name = checkpoints is True and not (name or efo)
+        self._uses_default_store = checkpoints is True and not self._wants_name
+        self._store: CheckpointStore | None = None
+        if not isinstance(checkpoints, bool):
+            self._store = SqliteCheckpointStore(checkpoints) if isinstance(checkpoints, Path) else checkpoints
+        self._aws = aws or AwsOptions()
+        self._config = config or ReaderConfig()
+        self._limits = (max_records, max_bytes, with_encryption_type)
+        self._given_reader = reader
+        self._leases = ConsumerLeases(self._aws, registry_path)
+        self._exits = AsyncExitStack()
+        self._reader: ShardReader | None = None
+        self._epoch = 0
+        self._positions = StreamPositions({})
+        self._saved: StreamPositions | None = None
+        self._done: ConsumerBatch | None = None
+        self._stopped = asyncio.Event()
+        self._clock = clock
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as exits:
+            session = AwsSession(self._aws)
+            if self._uses_default_store:
+                self._store = SqliteCheckpointStore(namespace=session.endpoint_url("kinesis"))
+            saved = None if self._store is None else await self._store.load(self.name)
+            self._positions = await begin(session, self.streams, saved, self._start)
+            consumers: tuple[StreamConsumer, ...] = ()
+            if self._efo is not None:
+                exits.push_async_callback(self._leases.aclose)
+                consumers = await self._leases.acquire(self.streams, self._efo, self.name)
+            reader = self._given_reader
+            if reader is None:
+                backend = KinesisBackend(session, self._config.publisher)
+                reader = await exits.enter_async_context(LocalShardReader(backend, self._config))
+            request = OpenRequest(
+                session_id=self.name,
+                positions=self._positions,
+                record_publisher=RecordPublisherType.POLLING if self._efo is None else RecordPublisherType.EFO,
+                consumers=consumers,
+            )
+            self._epoch = await reader.open(request)
+            exits.push_async_callback(reader.close_session, self.name, self._epoch)
+            await self._keep_start(saved)
+            self._reader = reader
+            self._exits = exits.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            # A successor that took the lease has checkpoints of its own, which must not go back.
+            if self._done is not None and self._store is not None and not self._leases.are_lost:
+                await self._store.save(self.name, self._done.positions)
+        finally:
+            self._reader = None
+            await self._exits.aclose()
+
+    @property
+    def positions(self) -> StreamPositions:
+        """Behind the batch that came last."""
+        return self._positions
+
+    def __aiter__(self) -> AsyncIterator[ConsumerBatch]:
+        return self._iterate()
+
+    async def checkpoint(self, batch: ConsumerBatch) -> None:
+        """Keep the batch's positions for the next start, and drop what lies before them from memory.
+
+        Raises:
+            EfoConsumerConfigError: the consumer has no place for checkpoints.
+            CheckpointError: it cannot be written.
+            LeaseLostError: a successor has taken the stream consumer, and writes checkpoints of its own.
+        """
+        store = self._needed_store()
+        if self._leases.are_lost:
+            raise await self._leases.lost()
+        await store.save(self.name, batch.positions)
+        self._saved = batch.positions
+        self._done = None
+        await self.commit(batch)
+
+    async def commit(self, batch: ConsumerBatch) -> None:
+        """Drop what lies before the batch's positions from memory: the caller keeps the positions itself."""
+        await self._open_reader().commit(self.name, self._epoch, batch.positions)
+
+    async def records(self, *, checkpoint_interval: timedelta | None = None) -> AsyncGenerator[ConsumerRecord, None]:
+        """Give the records one by one.
+
+        Args:
+            checkpoint_interval: writes a checkpoint that often, and at the end of the context, behind the last batch
+                of which the caller has asked for the record after its last: nothing unfinished is passed over. None
+                writes none.
+
+        Raises:
+            EfoConsumerConfigError: the consumer has no place for checkpoints.
+            CheckpointError: it cannot be written.
+        """
+        if checkpoint_interval is not None:
+            self._needed_store()
+        written = self._clock()
+        async with aclosing(self._iterate()) as batches:
+            async for batch in batches:
+                for record in records_of(batch.records):
+                    yield record
+                if checkpoint_interval is None:
+                    await self.commit(batch)
+                elif (now := self._clock()) - written >= checkpoint_interval.total_seconds():
+                    await self.checkpoint(batch)
+                    written = now
+                else:
+                    self._done = batch
+                    await self.commit(batch)
+
+    def stop(self) -> None:
+        """End the iteration, behind the batch that the caller has: for a signal handler of the event loop."""
+        self._stopped.set()
+
+    async def stats(self) -> list[ShardStats]:
+        """Give the numbers of each shard."""
+        return await self._open_reader().stats(self.name)
+
+    async def _iterate(self) -> AsyncGenerator[ConsumerBatch, None]:
+        max_records, max_bytes, with_encryption_type = self._limits
+        steps = self._open_reader().follow(
+            self.name,
+            self._epoch,
+            self._positions,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            with_encryption_type=with_encryption_type,
+        )
+        parts: list[pa.RecordBatch] = []
+        async with aclosing(steps):
+            while (step := await self._next(steps)) is not None:
+                if step.records is not None:
+                    parts.append(step.records)
+                if step.reached is None:
+                    continue
+                before, self._positions = self._positions, step.reached.positions
+                if parts:
+                    records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
+                    parts = []
+                    yield ConsumerBatch(records, self._positions, step.reached.millis_behind_latest)
+                elif self._store is not None and self._saved == before:
+                    # Nothing is in the caller's hands: idle shards' positions must not grow older than the retention.
+                    await self._store.save(self.name, self._positions)
+                    self._saved = self._positions
+
+    async def _next(self, steps: AsyncGenerator[FollowedBatch, None]) -> FollowedBatch | None:
+        step = asyncio.ensure_future(anext(steps, None))
+        lost = asyncio.ensure_future(self._leases.lost())
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        try:
+            await asyncio.wait((step, lost, stopped), return_when=asyncio.FIRST_COMPLETED)
+            if lost.done():
+                raise lost.result()
+            return None if stopped.done() else await step
+        finally:
+            for task in (step, lost, stopped):
+                task.cancel()
+            await asyncio.gather(step, lost, stopped, return_exceptions=True)
+
+    async def _keep_start(self, saved: StreamPositions | None) -> None:
+        """LATEST resolved again, by a restart before the first checkpoint, would skip records: it is written down.
+
+        Not in the default file: who never asks for a checkpoint there begins at `start` each time.
+        """
+        known = {} if saved is None else saved.streams
+        new = {stream: shards for stream, shards in self._positions.streams.items() if stream not in known}
+        if self._store is not None and new and not self._uses_default_store:
+            await self._store.save(self.name, StreamPositions(new))
+            new = {}
+        self._saved = None if new else self._positions
+
+    def _needed_store(self) -> CheckpointStore:
+        if self._store is not None:
+            return self._store
+        self._open_reader()
+        if self._wants_name:
+            raise EfoConsumerConfigError(option="name", reason="is needed for a checkpoint to be found again")
+        raise EfoConsumerConfigError(option="checkpoints", reason="is needed for a checkpoint; else use commit")
+
+    def _open_reader(self) -> ShardReader:
+        if self._reader is None:
+            raise RuntimeError("use the consumer within `async with`")
+        return self._reader

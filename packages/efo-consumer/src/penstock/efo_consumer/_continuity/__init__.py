@@ -1,0 +1,1 @@
+"""What decides whether records are lost."""

@@ -1,0 +1,1 @@
+"""A reader that its caller hosts."""

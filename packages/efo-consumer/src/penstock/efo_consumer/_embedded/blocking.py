@@ -1,0 +1,161 @@
+"""A session of any shard reader for callers without an event loop."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer._reader.api import OpenRequest, StreamConsumer
+from penstock.efo_consumer._remote.client import CALL_SECONDS
+from penstock.efo_consumer._remote.fleet import FleetShardReader
+from penstock.efo_consumer._remote.reopening import ReopeningShardReader
+from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS
+from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, SessionNotFoundError
+from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.efo_consumer._model.positions import StreamPositions
+    from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardReader, ShardStats
+    from penstock.rpc import ClientSecurity
+
+
+class BlockingSession:
+    """A `BlockingShardReader` over a reader that lives on a `LoopThread`.
+
+    Args:
+        thread: where the reader lives.
+        reader_for: gives the reader for a session id; called once, by `open`.
+        on_close: called by `close`, after the session was ended.
+    """
+
+    def __init__(
+        self, thread: LoopThread, reader_for: Callable[[str], ShardReader], on_close: Callable[[], None] | None = None
+    ) -> None:
+        self._thread = thread
+        self._reader_for = reader_for
+        self._on_close = on_close
+        self._reader: ShardReader | None = None
+        self._session_id = ""
+        self._epoch = 0
+
+    @property
+    def session_id(self) -> str:
+        """Of the session that was opened last; empty before."""
+        return self._session_id
+
+    @property
+    def epoch(self) -> int:
+        """Of the session that was opened last; 0 before."""
+        return self._epoch
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where a remote reader is, several joined by commas; None before `open`, and for a reader in this process."""
+        return getattr(self._reader, "endpoint", None)
+
+    def open(
+        self,
+        session_id: str,
+        positions: StreamPositions,
+        record_publisher: RecordPublisherType = RecordPublisherType.EFO,
+        consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
+        *,
+        fail_on_data_loss: bool | None = None,
+    ) -> int:
+        """See `BlockingShardReader.open`."""
+        request = OpenRequest(
+            session_id=session_id,
+            positions=positions,
+            record_publisher=RecordPublisherType(record_publisher),
+            consumers=tuple(
+                StreamConsumer(*consumer) if isinstance(consumer, tuple) else consumer for consumer in consumers
+            ),
+            fail_on_data_loss=fail_on_data_loss,
+        )
+        reader = self._reader or self._reader_for(session_id)
+        self._epoch = self._thread.call(reader.open(request))
+        self._reader, self._session_id = reader, session_id
+        return self._epoch
+
+    def positions(
+        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+    ) -> PositionsSnapshot:
+        """See `BlockingShardReader.positions`."""
+        return self._thread.call(
+            self._open_reader().positions(
+                self._session_id,
+                self._epoch,
+                start,
+                max_records=max_records,
+                max_bytes=max_bytes,
+                wait_seconds=wait_seconds,
+            )
+        )
+
+    def commit(self, positions: StreamPositions) -> None:
+        """See `BlockingShardReader.commit`."""
+        self._thread.call(self._open_reader().commit(self._session_id, self._epoch, positions))
+
+    def stats(self) -> list[ShardStats]:
+        """See `BlockingShardReader.stats`."""
+        return self._thread.call(self._open_reader().stats(self._session_id))
+
+    def close(self) -> None:
+        """End the session; a reader that cannot be reached is left alone. Can be called again.
+
+        In a forked child it does nothing: the session is the parent's.
+        """
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            # Nobody waits for a session that its own reader no longer knows.
+            with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
+                self._thread.call(reader.close_session(self._session_id, self._epoch), CALL_SECONDS)
+        on_close, self._on_close = self._on_close, None
+        if on_close is not None:
+            on_close()
+
+    def _open_reader(self) -> ShardReader:
+        if self._reader is None:
+            raise SessionNotFoundError(session_id=self._session_id)
+        return self._reader
+
+
+def connect_reader(
+    endpoint: str | Sequence[str],
+    security: ClientSecurity | None = None,
+    *,
+    patience_seconds: float = PATIENCE_SECONDS,
+) -> BlockingSession:
+    """Connect to a shard reader service: the same calls as in-process. Close it.
+
+    A single service that went away is waited for, `patience_seconds` at most; one that is started anew has its session
+    opened again; see `ReopeningShardReader`.
+    Of several endpoints each follows the shards that rendezvous hashing gives it; see `FleetShardReader`.
+
+    Raises:
+        EfoConsumerConfigError: no endpoint is given.
+        RpcOptionError: a TLS file cannot be read, or a token would cross the network in plain text (at `open`).
+    """
+    endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
+    if not endpoints or not all(endpoints):
+        raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
+    thread = LoopThread("penstock reader client")
+    made: list[ShardReader] = []
+
+    def reader_for(session_id: str) -> ShardReader:
+        if len(endpoints) > 1:
+            made.append(FleetShardReader(endpoints, security))
+        else:
+            made.append(ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds))
+        return made[-1]
+
+    def on_close() -> None:
+        with suppress(LoopThreadForkedError):
+            for reader in made:
+                thread.call(reader.aclose(), CALL_SECONDS)
+        thread.close()
+
+    return BlockingSession(thread, reader_for, on_close)

@@ -1,0 +1,219 @@
+"""A shard reader and its gRPC server in one process, beside code that knows no event loop."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from penstock.aws import AwsOptions, AwsSession
+from penstock.efo_consumer._embedded.blocking import BlockingSession
+from penstock.efo_consumer._embedded.shared_blocks import MEMORY, BlockPool
+from penstock.efo_consumer._reader.backend import KinesisBackend
+from penstock.efo_consumer._reader.config import ReaderConfig
+from penstock.efo_consumer._reader.local import LocalShardReader
+from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ShardReaderServicer
+from penstock.rpc import (
+    MAX_SOCKET_PATH_BYTES,
+    ClientSecurity,
+    GrpcServer,
+    LoopThread,
+    LoopThreadForkedError,
+    ServerSecurity,
+    ServerSettings,
+    is_answered,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from penstock.efo_consumer._reader.backend import ReaderBackend
+
+_START_SECONDS = 30.0
+_DRAIN_SECONDS = 1.0
+_FOLDERS = "penstock-reader-"
+_SOCKET = "socket"
+# A host that starts listens within seconds of making its folder.
+_ABANDONED_SECONDS = 600.0
+
+
+class ReaderHost:
+    """Hosts a reader for one application: its driver calls `reader`, its tasks `read_ranges(host.address,
+    host.security, …)`.
+
+    Only the holder of the token may call the server. Made cheaply; `start` does the work; a context manager.
+
+    Args:
+        config: bounds, times, and how shards are followed.
+        aws: credentials, region and endpoint.
+        host: address to listen on; one that the executors can reach.
+        port: port to listen on; 0 lets the system pick one.
+        token: what callers must send; a random one when left out.
+        advertised_host: the name under which others reach `host`; needed when that is a wildcard such as 0.0.0.0.
+        backend: instead of Kinesis, for tests; made on the host's own loop.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ReaderConfig | None = None,
+        aws: AwsOptions | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        token: str | None = None,
+        advertised_host: str | None = None,
+        backend: Callable[[], ReaderBackend] | None = None,
+    ) -> None:
+        self._config = config or ReaderConfig()
+        self._aws = aws
+        self._token = token or secrets.token_urlsafe(32)
+        self._settings = ServerSettings(
+            host=host, port=port, security=ServerSecurity(token=self._token), drain_seconds=_DRAIN_SECONDS
+        )
+        self._advertised_host = advertised_host
+        self._make_backend = backend or self._kinesis
+        self._thread: LoopThread | None = None
+        self._exits = AsyncExitStack()
+        self._address = ""
+        self._socket_path: Path | None = None
+        self._session: BlockingSession | None = None
+
+    def start(self) -> Self:
+        """Start the loop's thread, the reader and its server. A second call does nothing.
+
+        Raises:
+            AwsOptionError: no region or no credentials are to be found.
+            ServerStartError: the address cannot be listened on.
+        """
+        if self._thread is not None:
+            return self
+        thread = LoopThread("penstock reader host")
+        try:
+            reader, self._address = thread.call(self._serve(), _START_SECONDS)
+        except BaseException:
+            thread.close()
+            raise
+        self._thread = thread
+        self._session = BlockingSession(thread, lambda _: reader)
+        return self
+
+    @property
+    def address(self) -> str:
+        """`host:port`, for tasks; known after `start`."""
+        return self._address
+
+    @property
+    def socket_path(self) -> Path | None:
+        """Unix socket of the same server, for this user's tasks on this machine; known after `start`.
+
+        None where there are none, or where the folder of temporary files has too long a name.
+        """
+        return self._socket_path
+
+    @property
+    def token(self) -> str:
+        """What callers must send. Keep it within the application."""
+        return self._token
+
+    @property
+    def security(self) -> ClientSecurity:
+        """What tasks use to call the server: the token, which lives as long as this host."""
+        return ClientSecurity(token=self._token, allow_plain_text_token=True)
+
+    @property
+    def reader(self) -> BlockingSession:
+        """The reader; known after `start`.
+
+        Raises:
+            RuntimeError: the host is not started.
+        """
+        if self._session is None:
+            raise RuntimeError("start the reader host first")
+        return self._session
+
+    def close(self) -> None:
+        """End the sessions, the server and the thread. Can be called again, and before `start`.
+
+        In a forked child it does nothing: they are the parent's.
+        """
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            try:
+                with suppress(LoopThreadForkedError):
+                    thread.call(self._exits.aclose(), _START_SECONDS)
+            finally:
+                thread.close()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _kinesis(self) -> ReaderBackend:
+        return KinesisBackend(AwsSession(self._aws), self._config.publisher)
+
+    async def _serve(self) -> tuple[LocalShardReader, str]:
+        async with AsyncExitStack() as exits:
+            reader = await exits.enter_async_context(LocalShardReader(self._make_backend(), self._config))
+            self._socket_path, blocks = exits.enter_context(_private_folder())
+            settings = dataclasses.replace(self._settings, socket_path=self._socket_path)
+            register = [ShardReaderServicer(reader, blocks).add_to]
+            server = GrpcServer(settings, register=register, service_names=[SERVICE_NAME])
+            await exits.enter_async_context(server)
+            exits.callback(reader.drain)
+            self._exits = exits.pop_all()
+        address = server.address
+        if self._advertised_host is not None:
+            name = self._advertised_host
+            is_bare = ":" in name and not name.startswith("[")
+            address = f"[{name}]:{server.port}" if is_bare else f"{name}:{server.port}"
+        return reader, address
+
+
+@contextmanager
+def _private_folder() -> Iterator[tuple[Path | None, BlockPool | None]]:
+    """The socket's path in a new folder that nobody else may look into, and that folder for blocks, if in memory.
+
+    Folders that killed processes left are removed.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        yield None, None
+        return
+    with ExitStack() as exits:
+        temporary = Path(tempfile.gettempdir())
+        for parent, in_memory in ((MEMORY, True), (temporary, False)):
+            _remove_abandoned(parent)
+            try:
+                folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=parent))
+            except OSError:  # no such folder on this system, or nobody may write there
+                if not in_memory:
+                    raise
+                continue
+            exits.callback(shutil.rmtree, folder, ignore_errors=True)
+            path = folder / _SOCKET
+            fits = len(bytes(path)) <= MAX_SOCKET_PATH_BYTES
+            yield (path, BlockPool(folder) if in_memory else None) if fits else (None, None)
+            return
+
+
+def _remove_abandoned(parent: Path) -> None:
+    for folder in parent.glob(f"{_FOLDERS}*"):
+        with suppress(OSError):  # another's, or gone meanwhile
+            about = folder.lstat()
+            is_old = time.time() - about.st_mtime > _ABANDONED_SECONDS
+            if about.st_uid == os.getuid() and is_old and not is_answered(folder / _SOCKET):
+                shutil.rmtree(folder)

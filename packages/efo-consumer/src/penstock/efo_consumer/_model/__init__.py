@@ -1,0 +1,1 @@
+"""Values that every way of reading shares."""

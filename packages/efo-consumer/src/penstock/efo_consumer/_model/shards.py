@@ -1,0 +1,49 @@
+"""Streams and their shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class StreamIdentity:
+    """A stream by its name, and by its ARN where that is known (needed across accounts)."""
+
+    name: str
+    arn: str | None = None
+
+    @classmethod
+    def of(cls, name: str) -> StreamIdentity:
+        """The stream of a position's name, which may be its ARN; that is then kept as its name, too."""
+        return cls(name, name if name.startswith("arn:") else None)
+
+    @property
+    def request(self) -> dict[str, str]:
+        """The members of a request that say which stream is meant."""
+        return {"StreamName": self.name} if self.arn is None else {"StreamARN": self.arn}
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard, as ListShards shows it or as the end of its parent names it.
+
+    Attributes:
+        shard_id: such as `shardId-000000000000`.
+        parent_shard_ids: none, one after a split, two after a merge. Expired parents may be named or missing.
+        starting_hash_key: decimal, inclusive, as the service writes it.
+        ending_hash_key: decimal, inclusive.
+        starting_sequence_number: before the first record; None where only the parent's end named the shard.
+        ending_sequence_number: None while the shard is open, or where that is not known.
+    """
+
+    shard_id: str
+    parent_shard_ids: tuple[str, ...] = ()
+    starting_hash_key: str = ""
+    ending_hash_key: str = ""
+    starting_sequence_number: str | None = None
+    ending_sequence_number: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether records can still be written to it."""
+        return self.ending_sequence_number is None

@@ -1,0 +1,1 @@
+"""Publishers: the records of one shard, as they come."""

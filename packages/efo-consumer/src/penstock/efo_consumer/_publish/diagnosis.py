@@ -1,0 +1,133 @@
+"""Tells apart what Kinesis answers with one code: which resource is missing, and whether a consumer is ACTIVE yet.
+
+ResourceNotFoundException stands for the stream, the consumer and the shard alike, ResourceInUseException for a consumer
+that is not ACTIVE and for a subscription that another reader holds. Each means something else to a reader: a consumer
+that was taken for a finished shard loses data.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Any, Protocol
+
+from penstock.aws import AwsError, error_code
+from penstock.efo_consumer.errors import ResourceMissingError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from penstock.aws import JsonClient
+    from penstock.efo_consumer._model.shards import StreamIdentity
+
+_log = logging.getLogger(__name__)
+
+NOT_FOUND = "ResourceNotFoundException"
+
+CREDENTIALS_ADVICE = (
+    "the credentials have expired or are known no more, and no others were found: keys that are given as options "
+    "cannot be renewed, those of a profile, a role or a web identity can"
+)
+"""For credentials that were refused although `AwsSession` renewed them where it could."""
+
+# DescribeStreamConsumer allows 20 calls/s per stream, and a thousand shards may ask at once.
+_STATUS_SECONDS = 1.0
+
+_ADVICE = {
+    "stream": "the stream does not exist (any more) in this account and region",
+    "consumer": "the stream consumer was deregistered: register it again (its ARN changes), and read on from the last "
+    "position",
+    "shard": "the stream and the consumer exist, this shard does not (any more): it is older than the stream's "
+    "retention, or the position is that of another stream with the same name",
+}
+
+
+class Diagnosis(Protocol):
+    """What a reader asks after a refusal."""
+
+    async def missing(self, stream: StreamIdentity, consumer_arn: str | None) -> str | None:
+        """Which resource is missing: `stream`, `consumer` or `shard`; None where it cannot be told."""
+        ...
+
+    async def consumer_status(self, consumer_arn: str) -> str | None:
+        """CREATING, ACTIVE or DELETING; None where it cannot be told."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class KinesisDiagnosis:
+    """Asks Kinesis itself; satisfies `Diagnosis`. A call that fails tells nothing, and is no error.
+
+    Args:
+        client: makes the calls; closed with this.
+    """
+
+    def __init__(self, client: JsonClient, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._client = client
+        self._clock = clock
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._answers: dict[str, tuple[float, str | None]] = {}
+
+    async def missing(self, stream: StreamIdentity, consumer_arn: str | None) -> str | None:
+        """See `Diagnosis.missing`."""
+        name = {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
+        found = await self._describe("DescribeStreamSummary", name)
+        if found is None:
+            return None
+        if not found:
+            return "stream"
+        if consumer_arn is not None:
+            status = await self.consumer_status(consumer_arn)
+            if status in ("", "DELETING"):
+                return "consumer"
+            if status is None:
+                return None
+        return "shard"
+
+    async def consumer_status(self, consumer_arn: str) -> str | None:
+        """See `Diagnosis.consumer_status`; empty where there is no such consumer."""
+        # All shards of a consumer ask at the same moment: one of them makes the call.
+        async with self._asking.setdefault(consumer_arn, asyncio.Lock()):
+            at, status = self._answers.get(consumer_arn, (float("-inf"), None))
+            if self._clock() - at > _STATUS_SECONDS:
+                found = await self._describe("DescribeStreamConsumer", {"ConsumerARN": consumer_arn})
+                described = None if found is None else found.get("ConsumerDescription", {})
+                status = None if described is None else str(described.get("ConsumerStatus", ""))
+                self._answers[consumer_arn] = (self._clock(), status)
+            return status
+
+    async def close(self) -> None:
+        """See `Diagnosis.close`."""
+        await self._client.close()
+
+    async def _describe(self, operation: str, resource: dict[str, str]) -> dict[str, Any] | None:
+        """The answer; empty where there is no such resource, None where that cannot be told."""
+        try:
+            return await self._client.call(operation, resource)
+        except (AwsError, OSError) as error:
+            if error_code(error) == NOT_FOUND:
+                return {}
+            _log.info("cannot tell more about a refusal: %s", error)
+            return None
+
+
+async def resource_missing(
+    diagnosis: Diagnosis | None, error: Exception, *, stream: StreamIdentity, shard_id: str, consumer_arn: str | None
+) -> ResourceMissingError:
+    """The error that says which resource a ResourceNotFoundException is about."""
+    resource = None if diagnosis is None else await diagnosis.missing(stream, consumer_arn)
+    advice = _ADVICE.get(resource or "")
+    if advice is None:
+        advice = (
+            "the stream, the shard or the stream consumer is gone"
+            if consumer_arn
+            else "the stream or the shard is gone"
+        )
+    of_consumer = f" (consumer {consumer_arn})" if consumer_arn else ""
+    return ResourceMissingError(
+        f"{error}{of_consumer}: {advice}", stream=stream.name, shard_id=shard_id, code=NOT_FOUND, resource=resource
+    )

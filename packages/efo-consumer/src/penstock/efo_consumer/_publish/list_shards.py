@@ -1,0 +1,112 @@
+"""ListShards: the shards of a stream, over all pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.aws import BackoffPolicy, retry
+from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer.errors import PayloadDecodeError
+
+if TYPE_CHECKING:
+    from penstock.aws import JsonClient
+
+
+class _HashKeys(msgspec.Struct):
+    starting: str = msgspec.field(name="StartingHashKey")
+    ending: str = msgspec.field(name="EndingHashKey")
+
+
+class _Sequence(msgspec.Struct):
+    starting: str = msgspec.field(name="StartingSequenceNumber")
+    ending: str | None = msgspec.field(name="EndingSequenceNumber", default=None)
+
+
+class _Shard(msgspec.Struct):
+    shard_id: str = msgspec.field(name="ShardId")
+    hash_keys: _HashKeys = msgspec.field(name="HashKeyRange")
+    sequence: _Sequence = msgspec.field(name="SequenceNumberRange")
+    parent: str | None = msgspec.field(name="ParentShardId", default=None)
+    adjacent_parent: str | None = msgspec.field(name="AdjacentParentShardId", default=None)
+
+
+class _Page(msgspec.Struct):
+    shards: list[_Shard] = msgspec.field(name="Shards")
+    next_token: str | None = msgspec.field(name="NextToken", default=None)
+
+
+_decode = msgspec.json.Decoder(_Page).decode
+
+
+@dataclass(frozen=True)
+class ShardFilter:
+    """Which shards to list (API reference, ShardFilter).
+
+    Attributes:
+        type: such as `AT_TRIM_HORIZON`, `FROM_TRIM_HORIZON`, `AT_LATEST`, `AT_TIMESTAMP`, `AFTER_SHARD_ID`.
+        shard_id: with AFTER_SHARD_ID.
+        timestamp_millis: with AT_TIMESTAMP and FROM_TIMESTAMP.
+    """
+
+    type: str
+    shard_id: str | None = None
+    timestamp_millis: int | None = None
+
+    def to_request(self) -> dict[str, Any]:
+        """The request's `ShardFilter`."""
+        request: dict[str, Any] = {"Type": self.type}
+        if self.shard_id is not None:
+            request["ShardId"] = self.shard_id
+        if self.timestamp_millis is not None:
+            request["Timestamp"] = self.timestamp_millis / 1000
+        return request
+
+
+async def list_shards(
+    client: JsonClient,
+    stream: StreamIdentity | str,
+    *,
+    filter: ShardFilter | None = None,
+    page_shards: int = 1000,
+    backoff: BackoffPolicy | None = None,
+) -> list[Shard]:
+    """The stream's shards in the service's order, all pages; without a filter, also closed ones that hold records.
+
+    Raises:
+        AwsServiceError: the service refused, or every attempt was throttled or failed.
+        AwsConnectionError: no answer came in any attempt.
+        PayloadDecodeError: the answer is not one of ListShards.
+    """
+    identity = StreamIdentity(stream) if isinstance(stream, str) else stream
+    request: dict[str, Any] = {**identity.request, "MaxResults": page_shards}
+    if filter is not None:
+        request["ShardFilter"] = filter.to_request()
+    shards: list[Shard] = []
+    while True:
+        call = partial(client.call_raw, "ListShards", msgspec.json.encode(request))
+        answer = await retry(call, backoff or BackoffPolicy())
+        try:
+            page = _decode(answer)
+        except msgspec.MsgspecError as error:
+            raise PayloadDecodeError(f"not an answer of ListShards: {error}") from error
+        shards.extend(_to_shard(shard) for shard in page.shards)
+        if page.next_token is None:
+            return shards
+        # The token stands for the stream and the filter, and must come without them.
+        request = {"NextToken": page.next_token, "MaxResults": page_shards}
+
+
+def _to_shard(shard: _Shard) -> Shard:
+    parents = (shard.parent, shard.adjacent_parent)
+    return Shard(
+        shard_id=shard.shard_id,
+        parent_shard_ids=tuple(parent for parent in parents if parent is not None),
+        starting_hash_key=shard.hash_keys.starting,
+        ending_hash_key=shard.hash_keys.ending,
+        starting_sequence_number=shard.sequence.starting,
+        ending_sequence_number=shard.sequence.ending,
+    )

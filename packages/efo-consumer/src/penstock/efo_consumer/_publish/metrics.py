@@ -1,0 +1,114 @@
+"""What publishers count, by FLIP-128's names."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import metrics
+from opentelemetry.context import Context
+
+from penstock.efo_consumer._consumer.start import read_counts
+from penstock.efo_consumer._model.metric_attributes import of_shard, per_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._wire.kpl import DeaggregationCounts
+
+"""Variable of the environment: `true` gives metrics the attribute `shard`, and so a time series for each shard."""
+
+
+INSTRUMENTATION = "penstock.efo_consumer"
+_NOWHERE: Final = Context()
+
+_behind: dict[str, dict[str, int]] = {}
+"""Milliseconds behind the tip, by stream and by shard that this process follows."""
+
+
+def _lags(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    for stream, shards in list(_behind.items()):
+        if per_shard():
+            for shard_id, millis in list(shards.items()):
+                yield metrics.Observation(millis, of_shard(stream, shard_id))
+        elif shards:
+            yield metrics.Observation(max(list(shards.values())), {"stream": stream})
+
+
+class PublisherMetrics:
+    """Instruments of the record publishers; without a configured SDK they cost next to nothing."""
+
+    def __init__(self, meter: metrics.Meter | None = None) -> None:
+        self._counts = read_counts(meter, INSTRUMENTATION)
+        meter = meter or metrics.get_meter(INSTRUMENTATION)
+        self._subscriptions = meter.create_counter(
+            "subscriptions", unit="{subscription}", description="SubscribeToShard calls that ended, by outcome"
+        )
+        self._bytes_per_read = meter.create_histogram(
+            "bytesPerRead", unit="By", description="Data and partition keys of one event or GetRecords answer"
+        )
+        self._records_per_read = meter.create_histogram(
+            "recordsPerRead", unit="{record}", description="Records of one event or GetRecords answer"
+        )
+        self._aggregated = meter.create_counter(
+            "numberOfAggregatedRecords", unit="{record}", description="Aggregates that were taken apart"
+        )
+        self._deaggregated = meter.create_counter(
+            "numberOfDeaggregatedRecords", unit="{record}", description="User records that aggregates gave"
+        )
+        self._malformed = meter.create_counter(
+            "numberOfMalformedAggregates",
+            unit="{record}",
+            description="Records that begin like an aggregate and are none: each was delivered whole",
+        )
+        meter.create_observable_gauge(
+            "millisBehindLatest",
+            [_lags],
+            unit="ms",
+            description="Time between the last answer and the shard's tip; of a stream the largest of its shards'",
+        )
+
+    def shard_left(self, *, stream: str, shard_id: str) -> None:
+        """Forget how far behind a shard is: it is not followed any more."""
+        _behind.get(stream, {}).pop(shard_id, None)
+
+    def subscription_ended(self, *, stream: str, shard_id: str, transport: str, outcome: str) -> None:
+        """Count a SubscribeToShard call that ended, or was refused; the shard's lag is not known until the next."""
+        self.shard_left(stream=stream, shard_id=shard_id)
+        self._subscriptions.add(1, {**of_shard(stream, shard_id), "transport": transport, "outcome": outcome})
+
+    def still_behind(self, millis: int, *, stream: str, shard_id: str) -> None:
+        """Tell how far behind a shard is of which nothing is taken for a while."""
+        _behind.setdefault(stream, {})[shard_id] = millis
+
+    def event_read(self, event: ShardEvent, *, stream: str, shard_id: str) -> None:
+        """Count an event or a GetRecords answer."""
+        followed = _behind.setdefault(stream, {})
+        if event.child_shards:
+            followed.pop(shard_id, None)
+        else:
+            followed[shard_id] = event.millis_behind_latest
+        if records := event.records.num_rows:
+            count = self._counts.of(stream, shard_id)
+            count.add(records, event.nbytes)
+            # No example of a span: one subscription's has all events of five minutes.
+            self._bytes_per_read.record(event.nbytes, count.attributes, _NOWHERE)
+            self._records_per_read.record(records, count.attributes, _NOWHERE)
+
+    def deaggregated(self, counts: DeaggregationCounts, *, stream: str, shard_id: str) -> None:
+        """Count what taking aggregates apart gave."""
+        attributes = of_shard(stream, shard_id)
+        for counter, number in (
+            (self._aggregated, counts.aggregates),
+            (self._deaggregated, counts.user_records),
+            (self._malformed, counts.malformed),
+        ):
+            if number:
+                counter.add(number, attributes)
+
+
+@functools.cache
+def publisher_metrics() -> PublisherMetrics:
+    """Those of the application's meter provider, set before or after: the API keeps each instrument for ever."""
+    return PublisherMetrics()

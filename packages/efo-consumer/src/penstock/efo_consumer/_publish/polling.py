@@ -1,0 +1,327 @@
+"""Polling: GetRecords, within the shard's reads per second; and the same for replays of a range."""
+
+from __future__ import annotations
+
+import asyncio
+import random as random_module
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Self
+
+import msgspec
+
+from penstock.aws import AwsError, ErrorKind, are_credentials_refused, classify, error_code
+from penstock.efo_consumer._model.events import ShardEvent
+from penstock.efo_consumer._model.positions import PositionType, ShardPosition
+from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, NOT_FOUND, KinesisDiagnosis, resource_missing
+from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
+from penstock.efo_consumer._publish.pace import ReadPace, process_pace
+from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
+from penstock.efo_consumer.errors import (
+    PayloadDecodeError,
+    RecordPublisherError,
+    RecordPublisherFatalError,
+    RecordPublisherRetriesError,
+    ShardEndError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from penstock.aws import AwsSession, BackoffPolicy, JsonClient
+
+# An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
+_ITERATOR_SECONDS = 280.0
+
+_RETRYABLE = (AwsError, PayloadDecodeError, ShardEndError, OSError)
+
+_ADVICE = {
+    "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
+}
+
+
+class _Iterator(msgspec.Struct):
+    value: str | None = msgspec.field(name="ShardIterator", default=None)
+
+
+@dataclass(kw_only=True)
+class PollingTools:
+    """What reads share.
+
+    Attributes:
+        pace: what the shards allow; `for_session` shares it with all readers of the process.
+    """
+
+    config: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
+    pace: ReadPace = field(default_factory=ReadPace)
+    clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    random: Callable[[], float] = random_module.random
+
+    @classmethod
+    def for_session(cls, session: AwsSession, config: RecordPublisherConfig) -> Self:
+        """Tools whose pace is shared by all readers of this process with the same account, region and endpoint."""
+        options = session.options
+        account = (session.region, options.endpoint_url, options.access_key_id, options.role_arn, options.profile)
+        return cls(config=config, pace=process_pace(account))
+
+
+class ShardPoll:
+    """Reads one shard call by call; remembers where it is, so that an expired iterator costs nothing.
+
+    Attributes:
+        position: after the last record that was returned.
+    """
+
+    def __init__(
+        self,
+        client: JsonClient,
+        stream: StreamIdentity,
+        shard_id: str,
+        position: ShardPosition,
+        tools: PollingTools,
+    ) -> None:
+        self._client = client
+        self._stream = stream
+        self._shard_id = shard_id
+        self._tools = tools
+        self._iterator: str | None = None
+        self._iterator_at = 0.0
+        self._iterator_failures = 0
+        self._failures = 0
+        self._throttles = 0
+        self._next_read_at = 0.0
+        self.position = position
+
+    async def read(self) -> DecodedPayload:
+        """The next GetRecords answer; waits for the shard's pace, backs off and retries.
+
+        Its `next_iterator` is None exactly at the end of the shard, and its `child_shards` are then non-empty.
+
+        Raises:
+            RecordPublisherFatalError: trying again is useless.
+            RecordPublisherRetriesError: the attempts are used up.
+        """
+        while True:
+            try:
+                if self._iterator is None or self._now() - self._iterator_at > _ITERATOR_SECONDS:
+                    self._iterator = await self._get_shard_iterator()
+                    self._iterator_at = self._now()
+                    self._iterator_failures = 0
+                payload = await self._get_records(self._iterator)
+            except _RETRYABLE as error:
+                if error_code(error) == NOT_FOUND:
+                    raise await resource_missing(
+                        KinesisDiagnosis(self._client),
+                        error,
+                        stream=self._stream,
+                        shard_id=self._shard_id,
+                        consumer_arn=None,
+                    ) from error
+                await self._sleep(self._after(error))
+                continue
+            self._failures = 0
+            self._throttles = 0
+            self._iterator = payload.next_iterator
+            self._iterator_at = self._now()
+            if payload.last_sequence_number is not None:
+                self.position = ShardPosition.after(payload.last_sequence_number)
+            return payload
+
+    async def _get_shard_iterator(self) -> str:
+        body = msgspec.json.encode(
+            {**self._stream_reference(), "ShardId": self._shard_id, **_iterator_type(self.position)}
+        )
+        answer = msgspec.json.decode(await self._client.call_raw("GetShardIterator", body), type=_Iterator)
+        if answer.value is None:
+            # Not seen from the service; the end of a shard is said by GetRecords, with the children.
+            raise ShardEndError(stream=self._stream.name, shard_id=self._shard_id)
+        return answer.value
+
+    async def _get_records(self, iterator: str) -> DecodedPayload:
+        await self._sleep(self._next_read_at - self._now())
+        pace, name = self._tools.pace, self._stream.name
+        await self._sleep(pace.reserve(name, self._shard_id, self._now()))
+        now = self._now()
+        self._next_read_at = now + self._tools.config.get_records_interval.total_seconds()
+        most = self._tools.config.get_records_max_records
+        if self._tools.config.get_records_adaptive:
+            most = pace.max_records(name, self._shard_id, now, most)
+        request: dict[str, object] = {"ShardIterator": iterator, "Limit": most}
+        if self._stream.arn is not None:
+            request["StreamARN"] = self._stream.arn
+        payload = decode_payload(await self._client.call_raw("GetRecords", msgspec.json.encode(request)))
+        pace.note_read(name, self._shard_id, now, records=payload.records.num_rows, nbytes=payload.nbytes)
+        if payload.next_iterator is None and not payload.child_shards:
+            raise ShardEndError(stream=self._stream.name, shard_id=self._shard_id)
+        return payload
+
+    def _after(self, error: Exception) -> float:
+        """Seconds to wait before the next attempt."""
+        config = self._tools.config
+        for_iterator = self._iterator is None
+        policy = config.get_shard_iterator if for_iterator else config.get_records
+        kind = classify(error) if isinstance(error, AwsError | OSError) else ErrorKind.RETRYABLE
+        if kind is ErrorKind.FATAL:
+            raise self._give_up(error, RecordPublisherFatalError) from error
+        if kind is ErrorKind.THROTTLED:
+            # Others read the shard too, or a large answer used up its bytes: no failure, only to be waited out.
+            delay = policy.delay_seconds(self._throttles, self._tools.random)
+            self._throttles += 1
+            self._tools.pace.postpone(self._stream.name, self._shard_id, self._now() + delay)
+            # The pace holds back reads; a call for an iterator has to wait here.
+            return delay if for_iterator else 0.0
+        failures = self._iterator_failures if for_iterator else self._failures
+        if failures + 1 >= policy.max_attempts:
+            raise self._retries_error(error, policy) from error
+        if for_iterator:
+            self._iterator_failures += 1
+        else:
+            self._failures += 1
+        if error_code(error) == "ExpiredIteratorException":
+            # A fresh one helps, without delay; if it is expired too, that is a failure like others.
+            self._iterator = None
+            return 0.0
+        return policy.delay_seconds(failures, self._tools.random)
+
+    def _retries_error(self, error: Exception, policy: BackoffPolicy) -> RecordPublisherRetriesError:
+        return RecordPublisherRetriesError(
+            f"{policy.max_attempts} attempts in a row failed, the last with: {error}",
+            stream=self._stream.name,
+            shard_id=self._shard_id,
+            code=error_code(error) or type(error).__name__,
+            attempts=policy.max_attempts,
+        )
+
+    def _give_up(self, error: Exception, kind: type[RecordPublisherError]) -> RecordPublisherError:
+        code = error_code(error) or type(error).__name__
+        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
+        message = f"{error}" + (f": {advice}" if advice else "")
+        return kind(message, stream=self._stream.name, shard_id=self._shard_id, code=code)
+
+    def _stream_reference(self) -> dict[str, str]:
+        if self._stream.arn is not None:
+            return {"StreamARN": self._stream.arn}
+        return {"StreamName": self._stream.name}
+
+    def _now(self) -> float:
+        return self._tools.clock()
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            await self._tools.sleep(seconds)
+
+
+def _iterator_type(position: ShardPosition) -> dict[str, object]:
+    match position.type:
+        case PositionType.TRIM_HORIZON:
+            return {"ShardIteratorType": "TRIM_HORIZON"}
+        case PositionType.AT_TIMESTAMP:
+            return {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": (position.timestamp_millis or 0) / 1000}
+        case PositionType.AFTER_SEQUENCE_NUMBER:
+            return {
+                "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
+                "StartingSequenceNumber": position.sequence_number,
+            }
+        case PositionType.SHARD_END:
+            raise ValueError("nothing can be read after the end of a shard")
+
+
+class PollingRecordPublisher:
+    """Publishes shards by GetRecords; satisfies `RecordPublisher`.
+
+    Args:
+        client: makes the calls; closed with the publisher.
+        tools: the configuration, and the pace that all reads of the process share.
+    """
+
+    def __init__(
+        self,
+        client: JsonClient,
+        *,
+        tools: PollingTools | None = None,
+        metrics: PublisherMetrics | None = None,
+    ) -> None:
+        self._client = client
+        self._tools = tools or PollingTools()
+        self._metrics = metrics or publisher_metrics()
+
+    async def publish(
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+    ) -> AsyncGenerator[ShardEvent, None]:
+        """See `RecordPublisher.publish`.
+
+        GetRecords names no continuation of its own: an empty answer's is that of the last record. Answers before the
+        first record have none, and no child shards: they only tell how far behind the latest record reading is.
+
+        Raises:
+            RecordPublisherFatalError: trying again is useless.
+            RecordPublisherRetriesError: the attempts are used up.
+        """
+        if position.type is PositionType.SHARD_END:
+            return
+        poll = ShardPoll(self._client, stream, shard_id, position, self._tools)
+        try:
+            while True:
+                # Before the call: what arrives during it may be in the answer, or not.
+                asked_at = self._tools.wall_clock()
+                payload = await poll.read()
+                event = _event(payload, poll.position)
+                if payload.millis_behind_latest == 0:
+                    event = replace(event, caught_up_millis=int(asked_at * 1000))
+                self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
+                yield event
+                if payload.next_iterator is None:
+                    return
+        finally:
+            self._metrics.shard_left(stream=stream.name, shard_id=shard_id)
+
+    async def close(self) -> None:
+        """Close the client's connections."""
+        await self._client.close()
+
+
+async def read_once(
+    client: JsonClient,
+    stream: StreamIdentity | str,
+    shard_id: str,
+    after: ShardPosition,
+    *,
+    tools: PollingTools | None = None,
+    with_gaps: bool = False,
+) -> AsyncGenerator[ShardEvent, None]:
+    """Read what the shard holds after a position, up to its tip or end: for the replay of a range.
+
+    Ends at the tip instead of waiting there. The caller stops it, with `aclose()`, where its range ends; events are
+    those of GetRecords calls and do not know of the range. Answers without records, which lead over the time between
+    two of them, are told `with_gaps` only: without a continuation as long as no record came.
+
+    Raises:
+        RecordPublisherFatalError: trying again is useless.
+        RecordPublisherRetriesError: the attempts are used up.
+    """
+    if after.type is PositionType.SHARD_END:
+        return
+    identity = StreamIdentity(stream) if isinstance(stream, str) else stream
+    poll = ShardPoll(client, identity, shard_id, after, tools or PollingTools())
+    while True:
+        payload = await poll.read()
+        if payload.records.num_rows or payload.next_iterator is None or with_gaps:
+            yield _event(payload, poll.position)
+        # Zero is said only at the tip: an answer without records further back is a gap to be read over.
+        if payload.next_iterator is None or payload.millis_behind_latest == 0:
+            return
+
+
+def _event(payload: DecodedPayload, position: ShardPosition) -> ShardEvent:
+    at_end = payload.next_iterator is None
+    return ShardEvent(
+        records=payload.records,
+        continuation=None if at_end else position.sequence_number,
+        millis_behind_latest=payload.millis_behind_latest,
+        child_shards=payload.child_shards if at_end else (),
+        nbytes=payload.nbytes,
+    )

@@ -1,0 +1,43 @@
+"""The contract of record publishers: FLIP-128's RecordPublisher, pulled by its caller, in Arrow."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._model.positions import ShardPosition
+    from penstock.efo_consumer._model.shards import StreamIdentity
+
+
+class RecordPublisherType(StrEnum):
+    """How records are read (FLIP-128 `flink.stream.recordpublisher`)."""
+
+    EFO = "efo"
+    POLLING = "polling"
+
+
+class RecordPublisher(Protocol):
+    """Publishes the records of shards, one generator per shard."""
+
+    def publish(
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+    ) -> AsyncGenerator[ShardEvent, None]:
+        """Yield the shard's events from `position` on, in order, without gap or repeat.
+
+        The caller pulls: the next event is fetched, and the HTTP/2 window credited, only as events are taken.
+        Ends after the event that has child shards. `aclose()`, or cancelling the caller, ends the
+        subscription.
+
+        Raises:
+            RecordPublisherFatalError: the service said that trying again is useless.
+            RecordPublisherRetriesError: every attempt failed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """End every subscription and connection of this publisher."""
+        ...

@@ -1,0 +1,257 @@
+"""Decides what follows the end of a subscription: when to subscribe again, or that it is useless. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
+
+from penstock.aws import (
+    AwsError,
+    AwsServiceError,
+    BackoffPolicy,
+    ErrorKind,
+    are_credentials_refused,
+    classify,
+    error_code,
+)
+from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
+from penstock.efo_consumer.errors import (
+    EventStreamFrameError,
+    PayloadDecodeError,
+    RecordPublisherError,
+    RecordPublisherFatalError,
+    RecordPublisherRetriesError,
+    ShardEndError,
+    SubscriptionConnectionError,
+    SubscriptionSilentError,
+    SubscriptionTakenOverError,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger(__name__)
+
+RETRYABLE = (
+    EventStreamFrameError,
+    PayloadDecodeError,
+    ShardEndError,
+    SubscriptionConnectionError,
+    SubscriptionSilentError,
+    AwsCrtError,
+    OSError,
+)
+"""What a new subscription may cure, beside what the service says by its codes."""
+
+SUBSCRIPTION_ERRORS = (AwsError, *RETRYABLE)
+STARVED = "starved"
+"""Outcome of a subscription that was cut because nobody took its events."""
+"""What a subscription can end with; anything else is a defect and not to be retried."""
+
+_ADVICE = {
+    "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
+    "AccessDeniedException": "the credentials need kinesis:SubscribeToShard on the consumer's ARN",
+    "KMSDisabledException": "the key that encrypts the stream is disabled: enable it",
+    "KMSInvalidStateException": "the key that encrypts the stream cannot be used in the state that it is in",
+    "KMSAccessDeniedException": "the credentials need kms:Decrypt on the key that encrypts the stream",
+    "KMSNotFoundException": "the key that encrypts the stream is gone",
+    "KMSOptInRequired": "the account is not subscribed to KMS",
+}
+
+
+@dataclass(frozen=True)
+class Resubscribe:
+    """Subscribe again.
+
+    Attributes:
+        delay_seconds: not before this time has passed.
+        outcome: how the subscription ended, in one word, for spans and metrics.
+    """
+
+    delay_seconds: float
+    outcome: str
+
+
+class SubscribeRetries:
+    """Counts the failures of one shard's subscriptions.
+
+    An event sets the attempts back, and a subscription that lived to its end sets the take-overs back.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        shard_id: str,
+        consumer_arn: str,
+        policy: BackoffPolicy,
+        patience_seconds: float,
+        takeover_delay_seconds: float,
+        reader: str,
+        random: Callable[[], float],
+    ) -> None:
+        self._stream = stream
+        self._shard_id = shard_id
+        self._consumer_arn = consumer_arn
+        self._policy = policy
+        self._patience_seconds = patience_seconds
+        self._takeover_delay_seconds = takeover_delay_seconds
+        self._reader = reader
+        self._random = random
+        self._in_use_since: float | None = None
+        self._throttled_since: float | None = None
+        self._throttles = 0
+        self._takeovers = 0
+        self._renewed = False
+        self.attempt = 0
+        """Failures since the last event."""
+
+    def event_arrived(self) -> None:
+        """The subscription brought an event."""
+        self.attempt = 0
+        self._in_use_since = self._throttled_since = None
+        self._throttles = 0
+        self._renewed = False
+
+    def ended(self) -> Resubscribe:
+        """The service ended the subscription in order: its five minutes are over."""
+        self._takeovers = 0
+        return Resubscribe(0.0, "expired")
+
+    def failed(
+        self,
+        error: Exception,
+        *,
+        now: float,
+        accepted: bool,
+        consumer_status: str | None = None,
+        other_reader: str | None = None,
+        renewed: bool = False,
+        starved: bool = False,
+    ) -> Resubscribe:
+        """The subscription failed, before or after the service had accepted it.
+
+        Args:
+            error: why.
+            now: monotonic seconds.
+            accepted: whether the service had accepted it.
+            consumer_status: of the stream consumer, where it is known.
+            other_reader: who holds the subscription now, where it is known.
+            renewed: the credentials were refused, and others were found in their place.
+            starved: nobody took its events for so long that the service may have cut it.
+
+        Raises:
+            RecordPublisherFatalError: trying again is useless.
+            RecordPublisherRetriesError: the attempts are used up.
+            SubscriptionTakenOverError: another reader keeps taking the subscription.
+        """
+        if error_code(error) == "ResourceInUseException":
+            if accepted:
+                return self._taken_over(error, other_reader)
+            return self._in_use(error, now, consumer_status, other_reader)
+        if renewed and not self._renewed:
+            # Once: new credentials that are refused too are for the user to mend.
+            self._renewed = True
+            return Resubscribe(0.0, "credentials_renewed")
+        if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
+            raise self._fatal(error) from error
+        if starved and _outcome(error) in ("connection_failed", "corrupt"):
+            # Back-pressure is no failure: what was cut off in the middle is read again, at once.
+            return Resubscribe(0.0, STARVED)
+        if _outcome(error) == "throttled" and self._waits_out_throttle(now):
+            self._throttles += 1
+            return Resubscribe(self._policy.delay_seconds(self._throttles - 1, self._random), "throttled")
+        return self._next_attempt(error, _outcome(error))
+
+    def _taken_over(self, error: Exception, other_reader: str | None) -> Resubscribe:
+        self._takeovers += 1
+        if self._takeovers >= self._policy.max_attempts:
+            raise self._takeover_error(self._takeovers, other_reader) from error
+        _log.warning(
+            "%s/%s: %s took the subscription of %s from %s: each job needs a stream consumer of its own",
+            self._stream,
+            self._shard_id,
+            other_reader or "another reader",
+            self._consumer_arn,
+            self._reader,
+        )
+        # The other one has just subscribed: for 5 s every call of ours would be refused.
+        delay = self._takeover_delay_seconds + self._policy.delay_seconds(self._takeovers, self._random)
+        return Resubscribe(delay, "taken_over")
+
+    def _in_use(
+        self, error: Exception, now: float, consumer_status: str | None, other_reader: str | None
+    ) -> Resubscribe:
+        if self._in_use_since is None:
+            self._in_use_since = now
+        outcome = {"CREATING": "consumer_not_active", "ACTIVE": "held_by_another"}.get(consumer_status or "", "in_use")
+        if now - self._in_use_since < self._patience_seconds:
+            delay = self._policy.delay_seconds(self.attempt, self._random)
+            return Resubscribe(delay, outcome)
+        try:
+            return self._next_attempt(error, outcome)
+        except RecordPublisherRetriesError:
+            if consumer_status != "ACTIVE":
+                raise
+            # An ACTIVE consumer that stays in use for so long is taken anew by another reader again and again.
+            raise self._takeover_error(self.attempt, other_reader) from error
+
+    def _takeover_error(self, times: int, other_reader: str | None) -> SubscriptionTakenOverError:
+        return SubscriptionTakenOverError(
+            stream=self._stream,
+            shard_id=self._shard_id,
+            consumer_arn=self._consumer_arn,
+            times=times,
+            reader=self._reader,
+            other_reader=other_reader,
+        )
+
+    def _waits_out_throttle(self, now: float) -> bool:
+        # All shards of a consumer are throttled together, by KMS for one: that passes, and is nobody's failure.
+        if self._throttled_since is None:
+            self._throttled_since = now
+        return now - self._throttled_since < self._patience_seconds
+
+    def _next_attempt(self, error: Exception, outcome: str) -> Resubscribe:
+        delay = self._policy.delay_seconds(self.attempt, self._random)
+        self.attempt += 1
+        if self.attempt >= self._policy.max_attempts:
+            raise RecordPublisherRetriesError(
+                f"{self.attempt} attempts in a row failed, the last with: {error}",
+                stream=self._stream,
+                shard_id=self._shard_id,
+                code=_code(error),
+                attempts=self.attempt,
+            ) from error
+        return Resubscribe(delay, outcome)
+
+    def _fatal(self, error: Exception) -> RecordPublisherError:
+        code = _code(error)
+        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
+        return RecordPublisherFatalError(
+            f"{error} (consumer {self._consumer_arn})" + (f": {advice}" if advice else ""),
+            stream=self._stream,
+            shard_id=self._shard_id,
+            code=code,
+        )
+
+
+def _code(error: Exception) -> str:
+    return error_code(error) or type(error).__name__
+
+
+def _outcome(error: Exception) -> str:
+    match error:
+        case SubscriptionSilentError():
+            return "silent"
+        case EventStreamFrameError() | PayloadDecodeError():
+            return "corrupt"
+        case ShardEndError():
+            return "no_continuation"
+        case AwsServiceError():
+            return "throttled" if classify(error) is ErrorKind.THROTTLED else "service_error"
+        case _:
+            return "connection_failed"

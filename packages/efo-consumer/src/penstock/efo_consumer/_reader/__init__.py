@@ -1,0 +1,1 @@
+"""The shard reader in this process."""

@@ -1,0 +1,295 @@
+"""The contract of shard readers: one long-lived reader, exact ranges. In-process and over gRPC alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from penstock.efo_consumer._publish.publisher import RecordPublisherType
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+
+
+@dataclass(frozen=True)
+class StreamConsumer:
+    """A stream consumer that the caller leased, by which a stream is read with enhanced fan-out.
+
+    Attributes:
+        stream_name: the stream.
+        consumer_arn: chosen by Kinesis.
+        fencing_token: of the lease; 0 without one. A reader refuses an older token than it has seen.
+    """
+
+    stream_name: str
+    consumer_arn: str
+    fencing_token: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenRequest:
+    """Starts a session, or takes over the one of the same id.
+
+    Attributes:
+        session_id: chosen by the caller; the same for a restart of the same query.
+        positions: where to begin. LATEST was resolved by the caller, once.
+        record_publisher: how records are fetched.
+        consumers: one per stream with enhanced fan-out, none with polling.
+        named_shards_only: follow exactly the shards that `positions` names, and let their children enter nothing: the
+            caller spreads shards over several readers, and places children itself.
+        session_seconds: after which a session that nobody called is ended; 0 leaves it to the reader.
+        fail_on_data_loss: whether records that the stream no longer holds are an error, instead of counted and
+            skipped; None leaves it to the reader.
+    """
+
+    session_id: str
+    positions: StreamPositions
+    record_publisher: RecordPublisherType = RecordPublisherType.EFO
+    consumers: tuple[StreamConsumer, ...] = ()
+    named_shards_only: bool = False
+    session_seconds: float = 0.0
+    fail_on_data_loss: bool | None = None
+
+
+@dataclass(frozen=True)
+class ShardLineage:
+    """Where a shard comes from: no parent, one after a split, two after a merge."""
+
+    stream_name: str
+    shard_id: str
+    parent_shard_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PositionsSnapshot:
+    """How far the buffers reach.
+
+    Attributes:
+        positions: equal to the start when nothing is new.
+        records: between start and positions, as far as they were buffered.
+        bytes: their data and partition keys.
+        millis_behind_latest: the largest of all open shards, by Kinesis at its newest event; -1 when one is
+            not known yet.
+        lineage: with `named_shards_only`, the shards that continue those that ended.
+    """
+
+    positions: StreamPositions
+    records: int
+    bytes: int
+    millis_behind_latest: int
+    lineage: tuple[ShardLineage, ...] = ()
+
+
+@dataclass(frozen=True)
+class FollowedBatch:
+    """A part of what a live consumer gets.
+
+    Attributes:
+        records: READ_SCHEMA; None where positions moved without records.
+        reached: how far all batches so far lead, with the last batch of a step; None with those before it.
+    """
+
+    records: pa.RecordBatch | None
+    reached: PositionsSnapshot | None
+
+
+@dataclass(frozen=True)
+class ShardStats:
+    """Numbers about a shard, since its session was opened.
+
+    Attributes:
+        millis_behind_latest: by Kinesis at the newest event; while there is no room for the next one, as Kinesis would
+            say now of what is known to wait; -1 when not known.
+        records: received.
+        bytes: received, data and partition keys.
+        subscriptions: times that the reader began to follow the shard.
+        buffered_records: in memory now.
+        buffered_bytes: in memory now, data and partition keys.
+        replays: ranges that were read again from Kinesis.
+        losses: positions whose records were gone, and that were skipped.
+        starved: subscriptions that Kinesis cut because there was no room for their events, and that were renewed.
+    """
+
+    stream_name: str
+    shard_id: str
+    millis_behind_latest: int
+    records: int
+    bytes: int
+    subscriptions: int
+    buffered_records: int
+    buffered_bytes: int
+    replays: int
+    losses: int = 0
+    starved: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionInfo:
+    """A session that is open.
+
+    Attributes:
+        session_id: chosen by its caller.
+        epoch: of its newest opening.
+        idle_seconds: since the last call; 0 while one waits for an answer.
+        time_to_live_seconds: after which it is ended if nobody calls; None when it never is.
+        shard_count: shards that are or were followed.
+        shards: their numbers, on request only.
+    """
+
+    session_id: str
+    epoch: int
+    idle_seconds: float
+    time_to_live_seconds: float | None
+    shard_count: int
+    shards: tuple[ShardStats, ...] = ()
+
+
+@runtime_checkable
+class SessionListing(Protocol):
+    """A reader that tells its sessions, for people."""
+
+    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
+        """Give one entry per open session, ordered by id. Asking keeps none of them alive."""
+        ...
+
+
+class ShardReader(Protocol):
+    """Keeps shards open, and gives the records of exact ranges as often as they are asked for."""
+
+    async def open(self, request: OpenRequest) -> int:
+        """Open a session and give its epoch, larger than any before; older epochs are refused from then on.
+
+        Raises:
+            FencedConsumerError: a consumer's lease is older than one that was seen.
+            PositionsError: the request has no positions.
+            DataLossError: a position is older than what the stream holds.
+        """
+        ...
+
+    async def positions(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+    ) -> PositionsSnapshot:
+        """Tell how far the buffers lead from `start`; what was answered is promised to be readable.
+
+        Limits of 0 do not bound. Waits at most `wait_seconds` for the first record beyond `start`. Idle
+        shards' continuations come along with records, or alone at most every `idle_offset_interval`.
+
+        Raises:
+            SessionNotFoundError: no such session.
+            StaleEpochError: the session was opened again.
+            ShardFailedError: a shard cannot be followed, and all that it brought was answered before.
+            DataLossError: Kinesis refused a shard's position, and all that it brought was answered before.
+        """
+        ...
+
+    def read_range(
+        self,
+        session_id: str,
+        ranges: Sequence[ShardRange],
+        *,
+        epoch: int = 0,
+        with_encryption_type: bool = False,
+        max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Give the records of the ranges, range by range, in sequence order, always the same ones.
+
+        Needs no session: what no buffer holds is read again from Kinesis. Epoch 0 skips the check of the
+            epoch. `fail_on_data_loss` is as in `OpenRequest`; None leaves it to what the session was opened with.
+
+        Raises:
+            DataLossError: the stream no longer holds a range.
+            RangeDeadlineError: a range did not come in time.
+            StaleEpochError: the session was opened again since `epoch`.
+        """
+        ...
+
+    def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """Give the records beyond `start` as they come, each step with the positions that it leads to.
+
+        Nothing is read ahead of the caller but what the buffers hold. Limits are those of one step. Ends when the
+        reader drains.
+
+        Raises:
+            What `positions` and `read_range` raise.
+        """
+        ...
+
+    async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
+        """Drop what lies at or before the positions from the buffers.
+
+        Raises:
+            SessionNotFoundError: no such session.
+            StaleEpochError: the session was opened again.
+        """
+        ...
+
+    async def stats(self, session_id: str) -> list[ShardStats]:
+        """Give one entry per shard that is or was followed.
+
+        Raises:
+            SessionNotFoundError: no such session.
+        """
+        ...
+
+    async def close_session(self, session_id: str, epoch: int) -> None:
+        """End the session and its subscriptions. One that is gone, or was opened again, is left alone."""
+        ...
+
+    async def aclose(self) -> None:
+        """End every session, or the connection to a remote reader."""
+        ...
+
+
+class BlockingShardReader(Protocol):
+    """One session of a shard reader for callers without an event loop. Safe to share between threads."""
+
+    def open(
+        self,
+        session_id: str,
+        positions: StreamPositions,
+        record_publisher: RecordPublisherType = RecordPublisherType.EFO,
+        consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
+        *,
+        fail_on_data_loss: bool | None = None,
+    ) -> int:
+        """See `ShardReader.open`; the other calls are for the session that was opened last."""
+        ...
+
+    def positions(
+        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+    ) -> PositionsSnapshot:
+        """See `ShardReader.positions`."""
+        ...
+
+    def commit(self, positions: StreamPositions) -> None:
+        """See `ShardReader.commit`."""
+        ...
+
+    def stats(self) -> list[ShardStats]:
+        """See `ShardReader.stats`."""
+        ...
+
+    def close(self) -> None:
+        """End the session."""
+        ...

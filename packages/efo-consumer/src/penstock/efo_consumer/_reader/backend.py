@@ -1,0 +1,119 @@
+"""What a shard reader needs of Kinesis: narrow, so that a fake can stand in."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.aws import AwsError, BackoffPolicy, JsonClient, retry
+from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.efo_consumer._publish.factory import RecordPublisherFactory
+from penstock.efo_consumer._publish.list_shards import list_shards
+from penstock.efo_consumer._publish.polling import PollingTools, read_once
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Mapping, Sequence
+
+    from penstock.aws import AwsSession
+    from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._model.positions import ShardPosition
+    from penstock.efo_consumer._model.shards import Shard
+    from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
+
+
+class ReaderBackend(Protocol):
+    """Kinesis, as far as a shard reader uses it."""
+
+    def record_publisher(
+        self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
+    ) -> RecordPublisher:
+        """Make a publisher for one session; `consumer_arns` is by stream name."""
+        ...
+
+    async def list_shards(self, stream_name: str) -> Sequence[Shard]:
+        """Give all shards that the stream still lists, open and closed."""
+        ...
+
+    def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        """Poll a shard from a position on, in order, up to its tip or end; for ranges that are read again.
+
+        Events without records are told too: they show that reading goes on.
+        """
+        ...
+
+    async def retention_seconds(self, stream_name: str) -> float:
+        """Tell how long the stream keeps its records."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close connections."""
+        ...
+
+
+# DescribeStreamSummary allows 20 calls/s per account, and a thousand shards may ask at once.
+_RETENTION_SECONDS = 10.0
+
+
+class KinesisBackend:
+    """A `ReaderBackend` over AWS; satisfies it for the event loop that first uses it.
+
+    Args:
+        session: credentials, region and endpoint.
+        config: how shards are followed.
+    """
+
+    def __init__(self, session: AwsSession, config: RecordPublisherConfig | None = None) -> None:
+        self._session = session
+        self._config = config or RecordPublisherConfig()
+        self._client = JsonClient(session)
+        self._asking: dict[str, asyncio.Lock] = {}
+        self._retentions: dict[str, tuple[float, float | AwsError]] = {}
+        # One pace for all: polling publishers and replays share each shard's 5 reads/s.
+        self._polling_tools = PollingTools.for_session(session, self._config)
+
+    def record_publisher(
+        self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
+    ) -> RecordPublisher:
+        """See `ReaderBackend.record_publisher`."""
+        return RecordPublisherFactory().build_record_publisher(
+            replace(self._config, record_publisher=record_publisher),
+            self._session,
+            consumer_arns,
+            polling_tools=self._polling_tools,
+        )
+
+    async def list_shards(self, stream_name: str) -> Sequence[Shard]:
+        """See `ReaderBackend.list_shards`."""
+        return await list_shards(self._client, StreamIdentity.of(stream_name))
+
+    def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        """See `ReaderBackend.read_once`."""
+        stream = StreamIdentity.of(stream_name)
+        return read_once(self._client, stream, shard_id, after, tools=self._polling_tools, with_gaps=True)
+
+    async def retention_seconds(self, stream_name: str) -> float:
+        """See `ReaderBackend.retention_seconds`."""
+        async with self._asking.setdefault(stream_name, asyncio.Lock()):
+            asked_at, told = self._retentions.get(stream_name, (float("-inf"), 0.0))
+            if time.monotonic() - asked_at > _RETENTION_SECONDS:
+                try:
+                    told = await self._ask_retention(stream_name)
+                except AwsError as error:
+                    told = error
+                self._retentions[stream_name] = (time.monotonic(), told)
+            if isinstance(told, AwsError):
+                raise told
+            return told
+
+    async def _ask_retention(self, stream_name: str) -> float:
+        call = partial(self._client.call, "DescribeStreamSummary", StreamIdentity.of(stream_name).request)
+        answer = await retry(call, BackoffPolicy())
+        return float(answer["StreamDescriptionSummary"]["RetentionPeriodHours"]) * 3600
+
+    async def aclose(self) -> None:
+        """See `ReaderBackend.aclose`."""
+        await self._client.close()

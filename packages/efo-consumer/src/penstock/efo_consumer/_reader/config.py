@@ -1,0 +1,63 @@
+"""Bounds and times of a shard reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+
+from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.efo_consumer.errors import EfoConsumerConfigError
+
+_MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReaderConfig:
+    """Bounds and times of a shard reader.
+
+    Raises:
+        EfoConsumerConfigError: a value is out of range; the error names it.
+    """
+
+    buffer_bytes_per_shard: int = 8 * _MIB
+    """Bytes that one shard's buffer may hold before its socket is left unread. Default: 8 MiB, four seconds' worth."""
+    buffer_bytes: int = 128 * _MIB
+    """Bytes that all buffers of the reader may hold. Default: 128 MiB."""
+    spill_bytes: int = 0
+    """Bytes on disk that hold what memory has no room for, in a temporary folder of its own. Default: 0, no spill."""
+    spill_folder: Path | None = None
+    """Where that folder is made. Default: the system's temporary folder."""
+    idle_offset_interval: timedelta = timedelta(minutes=5)
+    """How often positions that moved without any record are told. Default: 5 minutes, well within any retention."""
+    promise_grace: timedelta = timedelta(seconds=30)
+    """How long promised records wait in memory for their reader when room is short. Default: 30 s."""
+    range_deadline: timedelta = timedelta(seconds=60)
+    """How long reading a range again may stand still. Default: 60 s, the longest that a request may take."""
+    discovery_interval: timedelta = timedelta(seconds=10)
+    """Wait before ListShards is asked again about a shard's parents or children. Default: 10 s (FLIP-128)."""
+    session_timeout: timedelta = timedelta(0)
+    """After which a session that nobody calls is ended; zero for never. Default: never, as its host ends with it."""
+    fail_on_data_loss: bool = True
+    """Whether a range that the stream no longer holds is an error; otherwise it is left out, counted and logged."""
+    deaggregate: bool = True
+    """Whether aggregates of the Kinesis Producer Library are taken apart. Default: true, as the KCL does."""
+
+    publisher: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
+    """How shards are followed; which of the two publishers it is, the session says."""
+
+    def __post_init__(self) -> None:
+        if self.buffer_bytes_per_shard <= 0:
+            raise EfoConsumerConfigError(option="buffer_bytes_per_shard", reason="must be positive")
+        if self.buffer_bytes < self.buffer_bytes_per_shard:
+            raise EfoConsumerConfigError(option="buffer_bytes", reason="must be at least buffer_bytes_per_shard")
+        if self.spill_bytes < 0:
+            raise EfoConsumerConfigError(option="spill_bytes", reason="must not be negative")
+        if self.spill_folder is not None and not self.spill_bytes:
+            raise EfoConsumerConfigError(option="spill_folder", reason="needs spill_bytes")
+        for option in ("idle_offset_interval", "promise_grace", "session_timeout"):
+            if getattr(self, option) < timedelta(0):
+                raise EfoConsumerConfigError(option=option, reason="must not be negative")
+        for option in ("range_deadline", "discovery_interval"):
+            if getattr(self, option) <= timedelta(0):
+                raise EfoConsumerConfigError(option=option, reason="must be positive")

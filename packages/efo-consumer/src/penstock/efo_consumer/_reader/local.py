@@ -1,0 +1,355 @@
+"""The in-process home of the shard reader."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from opentelemetry import trace
+
+from penstock.efo_consumer._buffer.pool import BufferPool
+from penstock.efo_consumer._buffer.segment import Piece
+from penstock.efo_consumer._continuity.loss import check_positions
+from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
+from penstock.efo_consumer._reader.config import ReaderConfig
+from penstock.efo_consumer._reader.deaggregator import Deaggregator
+from penstock.efo_consumer._reader.follow import follow_steps
+from penstock.efo_consumer._reader.metrics import observe
+from penstock.efo_consumer._reader.replay import replay
+from penstock.efo_consumer._reader.session import ReaderSession
+from penstock.efo_consumer._reader.signal import Bell
+from penstock.efo_consumer.errors import FencedConsumerError, PositionsError, SessionNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Sequence
+    from types import TracebackType
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._buffer.spill import SpillFolder
+    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._reader.api import (
+        FollowedBatch,
+        OpenRequest,
+        PositionsSnapshot,
+        SessionInfo,
+        ShardStats,
+        StreamConsumer,
+    )
+    from penstock.efo_consumer._reader.backend import ReaderBackend
+
+_WATCH_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+_tracer = trace.get_tracer("penstock.efo_consumer")
+
+
+class LocalShardReader:
+    """A `ShardReader` in this process, for the running event loop; an async context manager.
+
+    Args:
+        backend: Kinesis. Closed with the reader.
+        config: bounds and times.
+        clock: monotonic seconds.
+        wall_clock: seconds since the epoch; epochs of sessions grow with it over restarts of the process.
+    """
+
+    def __init__(
+        self,
+        backend: ReaderBackend,
+        config: ReaderConfig | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._backend = backend
+        self._config = config or ReaderConfig()
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._spill = _open_spill(self._config, self._written)
+        self._pool = BufferPool(
+            shard_bytes=self._config.buffer_bytes_per_shard,
+            total_bytes=self._config.buffer_bytes,
+            promise_grace_seconds=self._config.promise_grace.total_seconds(),
+            spill=self._spill,
+        )
+        self._room = Bell()
+        self._sessions: dict[str, ReaderSession] = {}
+        self._opening = asyncio.Lock()
+        self._last_epoch = 0
+        self._draining = False
+        self._watch: asyncio.Task[None] | None = None
+        observe(self)
+        self._fencing_tokens: dict[str, int] = {}
+        deaggregates = self._config.deaggregate and self._config.publisher.deaggregate
+        self._deaggregator = Deaggregator(backend) if deaggregates else None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of memory that the buffers of all sessions hold."""
+        return self._pool.held_bytes
+
+    @property
+    def spilled_bytes(self) -> int:
+        """Bytes on disk that the buffers of all sessions hold."""
+        return 0 if self._spill is None else self._spill.used_bytes
+
+    async def open(self, request: OpenRequest) -> int:
+        """See `ShardReader.open`."""
+        if not any(request.positions.streams.values()) and not request.named_shards_only:
+            raise PositionsError("a session needs a position in at least one shard")
+        self._check_fencing(request.consumers)
+        self._loop = asyncio.get_running_loop()
+        fail = self._fails_on_data_loss(request.fail_on_data_loss)
+        lost = await check_positions(self._backend, request.positions, self._wall_clock(), fail=fail)
+        async with self._opening:
+            # Somebody with a newer lease may have come meanwhile.
+            self._check_fencing(request.consumers)
+            session = self._sessions.get(request.session_id)
+            if session is None:
+                session = ReaderSession(
+                    request.session_id,
+                    backend=self._backend,
+                    config=self._config,
+                    deaggregator=self._deaggregator,
+                    pool=self._pool,
+                    room=self._room,
+                    clock=self._clock,
+                )
+                self._sessions[request.session_id] = session
+            self._last_epoch = max(self._last_epoch + 1, int(self._wall_clock() * 1000))
+            epoch = self._last_epoch
+            if self._deaggregator is not None:
+                self._deaggregator.look_again(request.positions.streams)
+            await session.adopt(request, epoch)
+            session.skipped(lost)
+            self._watch_for_abandoned(session)
+            return epoch
+
+    async def positions(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+    ) -> PositionsSnapshot:
+        """See `ShardReader.positions`."""
+        return await self._session(session_id).positions(
+            epoch, start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds
+        )
+
+    async def read_range(
+        self,
+        session_id: str,
+        ranges: Sequence[ShardRange],
+        *,
+        epoch: int = 0,
+        with_encryption_type: bool = False,
+        max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `ShardReader.read_range`. Leaving the generator early counts as not fetched."""
+        session = self._sessions.get(session_id)
+        if session is not None and epoch:
+            session.check_epoch(epoch)
+        if session is not None:
+            session.touch()
+        fail = self._fails_on_data_loss(fail_on_data_loss, session)
+        rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
+        span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
+        replayed: list[ShardRange] = []
+        rows = 0
+        try:
+            for shard_range in ranges:
+                stream, shard_id = shard_range.stream_name, shard_range.shard_id
+                columns = ReadColumns(stream, shard_id, with_encryption_type=with_encryption_type)
+                source = self._records(session, shard_range, replayed, fail)
+                try:
+                    async for records in source:
+                        if self._deaggregator is not None:
+                            records = await self._deaggregator.take_apart(records, stream, shard_id)
+                        rows += records.num_rows
+                        for batch in rebatcher.add(columns.of(records)):
+                            yield batch
+                finally:
+                    await source.aclose()
+            for batch in rebatcher.flush():
+                yield batch
+            if session is not None:
+                for shard_range in ranges:
+                    session.delivered(shard_range)
+        except Exception as error:
+            span.record_exception(error)
+            span.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            raise
+        finally:
+            span.set_attributes({"penstock.records": rows, "penstock.replays": len(replayed)})
+            span.end()
+
+    async def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """See `ShardReader.follow`."""
+        steps = follow_steps(
+            self,
+            session_id,
+            epoch,
+            start,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            with_encryption_type=with_encryption_type,
+            is_over=lambda: self._draining,
+        )
+        async with aclosing(steps):
+            async for step in steps:
+                yield step
+
+    async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
+        """See `ShardReader.commit`."""
+        await self._session(session_id).commit(epoch, positions)
+
+    async def stats(self, session_id: str) -> list[ShardStats]:
+        """See `ShardReader.stats`."""
+        return self._session(session_id).stats()
+
+    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
+        """See `SessionListing.sessions`."""
+        now = self._clock()
+        return [session.info(now, with_shards=with_shards) for _, session in sorted(self._sessions.items())]
+
+    async def close_session(self, session_id: str, epoch: int) -> None:
+        """See `ShardReader.close_session`."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.epoch == epoch:
+            del self._sessions[session_id]
+            await session.aclose()
+
+    def drain(self) -> None:
+        """Answer long polls at once, now and later: nobody should wait for news of a reader that is about to close."""
+        self._draining = True
+        for session in self._sessions.values():
+            session.drain()
+
+    async def aclose(self) -> None:
+        """End every session, then the backend's connections."""
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+        sessions, self._sessions = self._sessions, {}
+        await asyncio.gather(*(session.aclose() for session in sessions.values()))
+        if self._spill is not None:
+            # It waits for the file that is being written.
+            await asyncio.to_thread(self._spill.close)
+        await self._backend.aclose()
+
+    def _written(self) -> None:
+        """Let those look who wait for room; called by the thread that writes to the disk."""
+        if self._loop is not None:
+            with suppress(RuntimeError):
+                # The loop may be over already.
+                self._loop.call_soon_threadsafe(self._room.ring)
+
+    def _watch_for_abandoned(self, session: ReaderSession) -> None:
+        if session.seconds_to_live(self._clock()) is not None and (self._watch is None or self._watch.done()):
+            self._watch = asyncio.create_task(self._end_abandoned(), name="end abandoned sessions")
+
+    async def _end_abandoned(self) -> None:
+        while left := self._seconds_to_live():
+            for session_id in left:
+                # Asked anew: while another was ended, this one may have been called, or opened again.
+                if self._seconds_to_live().get(session_id, 1.0) <= 0:
+                    _log.warning("session %s is ended: nobody called it for too long", session_id)
+                    await self.close_session(session_id, self._sessions[session_id].epoch)
+            await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(left.values()))))
+
+    def _seconds_to_live(self) -> dict[str, float]:
+        """By session, of those that end when nobody calls them."""
+        now = self._clock()
+        found = {name: session.seconds_to_live(now) for name, session in self._sessions.items()}
+        return {name: seconds for name, seconds in found.items() if seconds is not None}
+
+    def _session(self, session_id: str) -> ReaderSession:
+        session = self._sessions.get(session_id)
+        if session is None:
+            raise SessionNotFoundError(session_id=session_id)
+        session.touch()
+        return session
+
+    def _check_fencing(self, consumers: Sequence[StreamConsumer]) -> None:
+        for consumer in consumers:
+            # The last part is the consumer's creation time: a successor of the same name must count as the same.
+            name = consumer.consumer_arn.rpartition(":")[0]
+            seen = self._fencing_tokens.get(name, 0)
+            if consumer.fencing_token and consumer.fencing_token < seen:
+                raise FencedConsumerError(
+                    stream=consumer.stream_name, fencing_token=consumer.fencing_token, seen_fencing_token=seen
+                )
+            self._fencing_tokens[name] = max(seen, consumer.fencing_token)
+
+    def _fails_on_data_loss(self, asked: bool | None, session: ReaderSession | None = None) -> bool:
+        if asked is None and session is not None:
+            return session.fail_on_data_loss
+        return self._config.fail_on_data_loss if asked is None else asked
+
+    async def _records(
+        self, session: ReaderSession | None, shard_range: ShardRange, replayed: list[ShardRange], fail: bool
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Give the range's records, WIRE_SCHEMA; what is read again is added to `replayed`."""
+        whole = [Piece(shard_range.after, shard_range.upto)]
+        for piece in session.pieces(shard_range) if session is not None else whole:
+            held = piece.load() if piece.is_at_hand else await asyncio.to_thread(piece.load)
+            if held is not None:
+                yield held
+                continue
+            part = replace(shard_range, after=piece.after, upto=piece.upto)
+            replayed.append(part)
+            if session is not None:
+                session.replayed(part)
+            records = replay(
+                self._backend,
+                part,
+                stall_seconds=self._config.range_deadline.total_seconds(),
+                fail_on_data_loss=fail,
+                wall_clock=self._wall_clock,
+            )
+            async with aclosing(records):
+                async for batch in records:
+                    yield batch
+
+
+def _open_spill(config: ReaderConfig, on_written: Callable[[], None]) -> SpillFolder | None:
+    if not config.spill_bytes:
+        return None
+    # Its locks need POSIX; a reader without spill does not.
+    from penstock.efo_consumer._buffer.spill import SpillFolder
+
+    # An eighth of the memory may wait for the disk.
+    in_flight_bytes = config.buffer_bytes // 8
+    return SpillFolder(config.spill_bytes, config.spill_folder, in_flight_bytes=in_flight_bytes, on_written=on_written)

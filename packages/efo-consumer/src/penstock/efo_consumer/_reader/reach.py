@@ -1,0 +1,178 @@
+"""The furthest positions that buffers lead to within limits, shared fairly over shards: pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.efo_consumer._buffer.buffer import ShardBuffer, ShardReach
+    from penstock.efo_consumer._continuity.lineage import ShardGraph
+
+ShardKey = tuple[str, str]
+"""Stream name and shard id."""
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Where the buffers lead from some start.
+
+    Attributes:
+        positions: the furthest positions; the start itself when nothing moved.
+        rows: records in between.
+        nbytes: their data and partition keys, in bytes.
+        jumped: whether a shard moved over records that are in no buffer and could not be counted.
+    """
+
+    positions: StreamPositions
+    rows: int
+    nbytes: int
+    jumped: bool = False
+
+
+def reach(
+    start: StreamPositions,
+    buffers: Mapping[ShardKey, ShardBuffer],
+    graphs: Mapping[str, ShardGraph],
+    *,
+    max_rows: int | None = None,
+    max_bytes: int | None = None,
+    turn: int = 0,
+) -> Reach:
+    """Give the furthest positions from `start` within the limits.
+
+    Every shard gets an equal share of the limits; what one does not need goes to the others, and what is left
+    over to whoever is first in turn. Children enter as soon as all of their parents stand at SHARD_END in the
+    answer; parents whose children were all in `start` leave. At least one segment is let through when any is
+    there, though it exceed `max_bytes`.
+    """
+    walk = _Walk(start, buffers, graphs, max_rows, max_bytes)
+    while True:
+        walk.settle()
+        waiting = walk.waiting(turn)
+        if not waiting or walk.is_full():
+            break
+        if not (walk.share_out(waiting) or walk.take_leftovers(waiting) or walk.force_first(waiting)):
+            break
+    return walk.result(start)
+
+
+class _Walk:
+    def __init__(
+        self,
+        start: StreamPositions,
+        buffers: Mapping[ShardKey, ShardBuffer],
+        graphs: Mapping[str, ShardGraph],
+        max_rows: int | None,
+        max_bytes: int | None,
+    ) -> None:
+        self._positions = {stream: dict(shards) for stream, shards in start.streams.items()}
+        self._buffers = buffers
+        self._graphs = graphs
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+        self._rows = 0
+        self._nbytes = 0
+        self._jumped = False
+
+    def settle(self) -> None:
+        """Move shards without further records to their ends, and let children enter, until nothing moves."""
+        moved = True
+        while moved:
+            moved = False
+            for stream, shards in self._positions.items():
+                for shard_id, position in shards.items():
+                    buffer = self._buffers.get((stream, shard_id))
+                    if buffer is None or position.is_shard_end:
+                        continue
+                    rest = buffer.available(position)
+                    if not rest.rows and rest.end != position:
+                        self._jumped |= not buffer.covers(position)
+                        shards[shard_id] = rest.end
+                        moved = True
+                graph = self._graphs.get(stream)
+                entrants = graph.entrants(shards) if graph is not None else []
+                for shard_id in entrants:
+                    shards[shard_id] = ShardPosition.trim_horizon()
+                    moved = True
+
+    def waiting(self, turn: int) -> list[tuple[ShardKey, ShardReach]]:
+        """Give the shards that have more records, in turn order, with what they have."""
+        found = []
+        for stream, shards in self._positions.items():
+            for shard_id, position in shards.items():
+                buffer = self._buffers.get((stream, shard_id))
+                rest = buffer.available(position) if buffer is not None and not position.is_shard_end else None
+                if rest is not None and rest.rows:
+                    found.append(((stream, shard_id), rest))
+        found.sort(key=lambda item: item[0])
+        first = turn % len(found) if found else 0
+        return found[first:] + found[:first]
+
+    def is_full(self) -> bool:
+        """Tell whether a limit is reached."""
+        return self._rows_left() == 0 or (self._max_bytes is not None and self._nbytes >= self._max_bytes)
+
+    def share_out(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
+        """Give every shard its share; tell whether any record was taken."""
+        rows = _shares([rest.rows for _, rest in waiting], self._rows_left())
+        nbytes = _shares([rest.nbytes for _, rest in waiting], self._bytes_left())
+        taken = False
+        for (key, _), max_rows, max_bytes in zip(waiting, rows, nbytes, strict=True):
+            taken |= self._advance(key, max_rows, max_bytes)
+        return taken
+
+    def take_leftovers(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
+        """Let the first shard that can use it have all that is left; tell whether one could."""
+        return any(self._advance(key, self._rows_left(), self._bytes_left()) for key, _ in waiting)
+
+    def force_first(self, waiting: Sequence[tuple[ShardKey, ShardReach]]) -> bool:
+        """Let one segment through when nothing was taken at all: limits never stop a reader for good."""
+        if self._rows:
+            return False
+        return self._advance(waiting[0][0], self._rows_left(), self._bytes_left(), at_least_one=True)
+
+    def result(self, start: StreamPositions) -> Reach:
+        """Give the answer, without the shards that may leave when anything else moved."""
+        if all(self._positions[stream] == dict(shards) for stream, shards in start.streams.items()):
+            return Reach(start, 0, 0)
+        for stream, graph in self._graphs.items():
+            for shard_id in graph.leavers(start.streams.get(stream, {})):
+                del self._positions[stream][shard_id]
+        return Reach(StreamPositions(self._positions), self._rows, self._nbytes, self._jumped)
+
+    def _advance(
+        self, key: ShardKey, max_rows: int | None, max_bytes: int | None, *, at_least_one: bool = False
+    ) -> bool:
+        stream, shard_id = key
+        buffer, position = self._buffers[key], self._positions[stream][shard_id]
+        step = buffer.reach(position, max_rows, max_bytes, at_least_one=at_least_one)
+        self._jumped |= step.rows > 0 and not buffer.covers(position)
+        self._positions[stream][shard_id] = step.end
+        self._rows += step.rows
+        self._nbytes += step.nbytes
+        return step.rows > 0
+
+    def _rows_left(self) -> int | None:
+        return None if self._max_rows is None else max(0, self._max_rows - self._rows)
+
+    def _bytes_left(self) -> int | None:
+        return None if self._max_bytes is None else max(0, self._max_bytes - self._nbytes)
+
+
+def _shares(wants: Sequence[int], limit: int | None) -> list[int | None]:
+    """Divide a limit max-min fairly: nobody gets more than wanted, and the least share is largest."""
+    if limit is None:
+        return [None] * len(wants)
+    shares: list[int | None] = [0] * len(wants)
+    left = limit
+    by_want = sorted(range(len(wants)), key=lambda index: (wants[index], index))
+    for place, index in enumerate(by_want):
+        share = min(wants[index], left // (len(wants) - place))
+        shares[index] = share
+        left -= share
+    return shares

@@ -1,0 +1,263 @@
+"""One session of a reader: its epoch, and how far its shards lead."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer._buffer.segment import NotAtHandError, Piece
+from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo
+from penstock.efo_consumer._reader.reach import Reach, reach
+from penstock.efo_consumer._reader.shards import SessionShards
+from penstock.efo_consumer._reader.signal import Bell
+from penstock.efo_consumer.errors import StaleEpochError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from penstock.efo_consumer._buffer.pool import BufferPool
+    from penstock.efo_consumer._buffer.segment import Spilled
+    from penstock.efo_consumer._model.positions import ShardRange
+    from penstock.efo_consumer._reader.api import OpenRequest, ShardStats
+    from penstock.efo_consumer._reader.backend import ReaderBackend
+    from penstock.efo_consumer._reader.config import ReaderConfig
+    from penstock.efo_consumer._reader.deaggregator import Deaggregator
+    from penstock.efo_consumer._reader.reach import ShardKey
+
+
+class ReaderSession:
+    """Follows the shards of one session. Belongs to one event loop; `LocalShardReader` owns it."""
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        backend: ReaderBackend,
+        config: ReaderConfig,
+        deaggregator: Deaggregator | None = None,
+        pool: BufferPool,
+        room: Bell,
+        clock: Callable[[], float],
+    ) -> None:
+        self.session_id = session_id
+        self.epoch = 0
+        self._config = config
+        self._room = room
+        self._clock = clock
+        self._news = Bell()
+        self._followed = SessionShards(
+            backend=backend,
+            config=config,
+            pool=pool,
+            room=room,
+            news=self._news,
+            on_children=deaggregator.learn if deaggregator is not None else None,
+            clock=clock,
+        )
+        self._told_idle_at = clock()
+        self._turn = 0
+        self._draining = False
+        self._called_at = clock()
+        self._calls = 0
+        self._time_to_live = 0.0
+        self._named_only = False
+
+    @property
+    def fail_on_data_loss(self) -> bool:
+        """As its caller asked, or as the reader is set."""
+        return self._followed.fail_on_data_loss
+
+    async def adopt(self, request: OpenRequest, epoch: int) -> None:
+        """Serve a new epoch; whoever still asks with an older one is refused from now on."""
+        self.epoch = epoch
+        self._named_only = request.named_shards_only
+        self._time_to_live = request.session_seconds or self._config.session_timeout.total_seconds()
+        self.touch()
+        self._news.ring()
+        self._told_idle_at = self._clock()
+        await self._followed.adopt(request)
+
+    async def positions(
+        self, epoch: int, start: StreamPositions, *, max_records: int, max_bytes: int, wait_seconds: float
+    ) -> PositionsSnapshot:
+        """See `ShardReader.positions`."""
+        self._calls += 1
+        try:
+            return await self._positions(epoch, start, max_records, max_bytes, self._clock() + wait_seconds)
+        finally:
+            self._calls -= 1
+            self.touch()
+
+    def touch(self) -> None:
+        """Note that somebody called."""
+        self._called_at = self._clock()
+
+    def seconds_to_live(self, now: float) -> float | None:
+        """Tell when the session is to be ended if nobody calls it; None when it never is."""
+        if not self._time_to_live:
+            return None
+        return self._time_to_live if self._calls else self._called_at + self._time_to_live - now
+
+    async def _positions(
+        self, epoch: int, start: StreamPositions, max_records: int, max_bytes: int, deadline: float
+    ) -> PositionsSnapshot:
+        while True:
+            self.check_epoch(epoch)
+            await self._followed.follow(start)
+            self.check_epoch(epoch)
+            self._raise_failure(start)
+            found = await self._reach(start, max_records, max_bytes)
+            self.check_epoch(epoch)
+            now = self._clock()
+            idle_at = self._told_idle_at + self._config.idle_offset_interval.total_seconds()
+            moved = found.positions != start
+            if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
+                return self._tell(found, now)
+            self._raise_failure()
+            if now >= deadline or self._draining:
+                return self._snapshot(Reach(start, 0, 0))
+            until = min(deadline, idle_at) if idle_at > now else deadline
+            await self._news.wait(until - now)
+
+    async def _reach(self, start: StreamPositions, max_records: int, max_bytes: int) -> Reach:
+        kept: list[Spilled] = []
+        try:
+            while True:
+                try:
+                    return reach(
+                        start,
+                        {key: shard.buffer for key, shard in self._followed.shards.items()},
+                        # Whoever names all shards lets children enter and parents leave by its own graph.
+                        {} if self._named_only else self._followed.graphs,
+                        max_rows=max_records or None,
+                        max_bytes=max_bytes or None,
+                        turn=self._turn,
+                    )
+                except NotAtHandError as missing:
+                    # One segment of a shard or two, where limits cut: read elsewhere, then everything is seen anew.
+                    kept.append(missing.spilled)
+                    await asyncio.to_thread(missing.spilled.keep)
+        finally:
+            for spilled in kept:
+                spilled.release()
+
+    def pieces(self, shard_range: ShardRange) -> list[Piece]:
+        """Divide a range into what the shard's buffer holds and what is missing."""
+        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
+        if shard is None:
+            return [Piece(shard_range.after, shard_range.upto)]
+        return shard.buffer.pieces(shard_range.after, shard_range.upto)
+
+    def delivered(self, shard_range: ShardRange) -> None:
+        """Note that a range was fetched."""
+        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
+        if shard is not None:
+            shard.buffer.deliver(shard_range.after, shard_range.upto)
+            self._room.ring()
+
+    def replayed(self, shard_range: ShardRange) -> None:
+        """Count a range that was read from Kinesis again."""
+        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
+        if shard is not None:
+            shard.replays += 1
+
+    def skipped(self, keys: Iterable[ShardKey]) -> None:
+        """Count shards whose records were lost before the session was opened."""
+        for key in keys:
+            shard = self._followed.shards.get(key)
+            if shard is not None:
+                shard.losses += 1
+
+    async def commit(self, epoch: int, positions: StreamPositions) -> None:
+        """See `ShardReader.commit`."""
+        self.check_epoch(epoch)
+        self._followed.trim(positions)
+
+    def stats(self) -> list[ShardStats]:
+        """See `ShardReader.stats`."""
+        return [shard.stats() for _, shard in sorted(self._followed.shards.items())]
+
+    def info(self, now: float, *, with_shards: bool) -> SessionInfo:
+        """See `SessionListing.sessions`."""
+        return SessionInfo(
+            session_id=self.session_id,
+            epoch=self.epoch,
+            idle_seconds=0.0 if self._calls else max(0.0, now - self._called_at),
+            time_to_live_seconds=self.seconds_to_live(now),
+            shard_count=len(self._followed.shards),
+            shards=tuple(self.stats()) if with_shards else (),
+        )
+
+    def check_epoch(self, epoch: int) -> None:
+        """Refuse a predecessor.
+
+        Raises:
+            StaleEpochError: the session was opened again.
+        """
+        if epoch != self.epoch:
+            raise StaleEpochError(session_id=self.session_id, epoch=epoch, current_epoch=self.epoch)
+
+    def drain(self) -> None:
+        """Answer long polls at once from now on."""
+        self._draining = True
+        self._news.ring()
+
+    async def aclose(self) -> None:
+        """End all subscriptions."""
+        self.epoch += 1
+        self._news.ring()
+        await self._followed.aclose()
+
+    def _tell(self, found: Reach, now: float) -> PositionsSnapshot:
+        self._told_idle_at = now
+        self._turn += 1
+        for (stream, shard_id), shard in self._followed.shards.items():
+            position = found.positions.get(stream, shard_id)
+            if position is not None:
+                shard.buffer.promise(position, now)
+        self._room.ring()
+        return self._snapshot(replace(found, positions=self._with_caught_up(found.positions)))
+
+    def _with_caught_up(self, positions: StreamPositions) -> StreamPositions:
+        shards = self._followed.shards
+        return StreamPositions(
+            {
+                stream: {
+                    shard_id: shards[stream, shard_id].buffer.with_caught_up(position)
+                    if (stream, shard_id) in shards
+                    else position
+                    for shard_id, position in ids.items()
+                }
+                for stream, ids in positions.streams.items()
+            }
+        )
+
+    def _shows_an_end(self, start: StreamPositions, found: Reach) -> bool:
+        """Whether a shard ended for a caller that places its children, which nobody reads before."""
+        return self._named_only and any(
+            position.is_shard_end and start.get(stream, shard_id) != position
+            for stream, shards in found.positions.streams.items()
+            for shard_id, position in shards.items()
+        )
+
+    def _snapshot(self, found: Reach) -> PositionsSnapshot:
+        lineage = self._followed.lineage(found.positions) if self._named_only else ()
+        return PositionsSnapshot(found.positions, found.rows, found.nbytes, self._millis_behind_latest(), lineage)
+
+    def _millis_behind_latest(self) -> int:
+        behind = [shard.millis_behind_latest for shard in self._followed.shards.values() if not shard.has_ended]
+        return -1 if None in behind else max((millis for millis in behind if millis is not None), default=0)
+
+    def _raise_failure(self, told: StreamPositions | None = None) -> None:
+        """Raise why a shard is not followed any more; with `told` only where all that it brought was told before.
+
+        What the other shards bring may never end: it must not hide that this one stands still.
+        """
+        for key, shard in self._followed.shards.items():
+            if shard.failure is None:
+                continue
+            position = None if told is None else told.get(*key)
+            if told is None or (position is not None and position.rank >= shard.buffer.end.rank):
+                raise shard.failure

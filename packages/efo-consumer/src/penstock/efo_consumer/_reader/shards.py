@@ -1,0 +1,288 @@
+"""Which shards a session follows: those of its positions, and the children of those that are finished."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer._continuity.lineage import ShardGraph
+from penstock.efo_consumer._continuity.loss import passed_over, refused
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
+from penstock.efo_consumer._reader.shard import FollowedShard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.efo_consumer._buffer.pool import BufferPool
+    from penstock.efo_consumer._continuity.loss import Loss
+    from penstock.efo_consumer._model.positions import StreamPositions
+    from penstock.efo_consumer._model.shards import Shard
+    from penstock.efo_consumer._publish.publisher import RecordPublisher
+    from penstock.efo_consumer._reader.backend import ReaderBackend
+    from penstock.efo_consumer._reader.config import ReaderConfig
+    from penstock.efo_consumer._reader.reach import ShardKey
+    from penstock.efo_consumer._reader.signal import Bell
+
+_log = logging.getLogger(__name__)
+
+
+class SessionShards:
+    """Begins, keeps and ends the shards of one session. For one event loop.
+
+    Args:
+        backend: makes publishers, and lists shards where lineage is unknown.
+        config: how often shards are listed again.
+        pool: bounds the buffers.
+        room: rung when the pool may have room again.
+        news: rung when a shard has something to tell.
+        on_children: told the stream and its new shards at the end of a shard.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: ReaderBackend,
+        config: ReaderConfig,
+        pool: BufferPool,
+        room: Bell,
+        news: Bell,
+        on_children: Callable[[str, tuple[Shard, ...]], None] | None = None,
+        clock: Callable[[], float],
+    ) -> None:
+        self.shards: dict[ShardKey, FollowedShard] = {}
+        self.graphs: dict[str, ShardGraph] = {}
+        self._backend = backend
+        self._config = config
+        self._pool = pool
+        self._room = room
+        self._news = news
+        self._on_children = on_children
+        self._clock = clock
+        # Shards that some positions showed at their end; they need no buffer, but their children may start.
+        self._finished: dict[str, set[str]] = {}
+        self._publisher: RecordPublisher | None = None
+        self._publisher_key: object = None
+        self._discoveries: dict[str, asyncio.Task[None]] = {}
+        self._closed = False
+        self._named_only = False
+        self.fail_on_data_loss = config.fail_on_data_loss
+
+    async def adopt(self, request: OpenRequest) -> None:
+        """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew."""
+        wanted = {
+            (stream, shard_id): position
+            for stream, shards in request.positions.streams.items()
+            for shard_id, position in shards.items()
+        }
+        self._named_only = request.named_shards_only
+        asked = request.fail_on_data_loss
+        self.fail_on_data_loss = self._config.fail_on_data_loss if asked is None else asked
+        await self._use_publisher(request)
+        # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
+        await asyncio.gather(*(self.shards[key].stop() for key in self._outdated(wanted)))
+        outdated = [self._remove(key) for key in self._outdated(wanted)]
+        self._finished = {}
+        for key, shard in self.shards.items():
+            shard.fail_on_data_loss = self.fail_on_data_loss
+            shard.buffer.forget_promises(wanted.get(key, ShardPosition.trim_horizon()))
+            if self._publisher is not None:
+                shard.start(self._publisher)
+        await self.follow(request.positions)
+        for shard in outdated:
+            await shard.stop()
+            # One that was begun meanwhile may have taken an event between its removal and its end.
+            self._pool.remove(shard.buffer)
+
+    def trim(self, positions: StreamPositions) -> None:
+        """Drop what lies at or before the positions from the buffers."""
+        for stream, shards in positions.streams.items():
+            for (name, shard_id), shard in self.shards.items():
+                if name != stream:
+                    continue
+                position = shards.get(shard_id)
+                if position is not None:
+                    if position.rank[0]:
+                        self._pool.trim(shard.buffer, position)
+                elif shard.buffer.end.is_shard_end and any(
+                    child in shards for child in self.graphs[stream].children(shard_id)
+                ):
+                    # It left the positions: it is read to its end when one of its children is in them.
+                    self._pool.trim(shard.buffer, ShardPosition.shard_end())
+        if self._named_only:
+            for key in [key for key, shard in self.shards.items() if positions.get(*key) is None and shard.has_ended]:
+                self._remove(key)
+        self._room.ring()
+
+    def lineage(self, positions: StreamPositions) -> tuple[ShardLineage, ...]:
+        """Give what is known of the shards that continue those that stand at their end."""
+        return tuple(
+            ShardLineage(stream, shard_id, parents)
+            for stream, shards in positions.streams.items()
+            if stream in self.graphs
+            for shard_id, parents in self.graphs[stream].lineage(
+                shard_id for shard_id, position in shards.items() if position.is_shard_end
+            )
+        )
+
+    def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
+        """Give the shards that cannot go on when these positions are asked for."""
+        resumed = {key for key, position in wanted.items() if self._holds(key, position)}
+        anew = {key[0] for key, position in wanted.items() if key not in resumed and not position.is_shard_end}
+        settled = {stream for stream, _ in wanted} - anew
+        # A child that was begun ahead goes on; but not when a parent begins anew, which needs the room first.
+        ahead = {key for key in self.shards if key not in wanted and key[0] in settled}
+        return [
+            key
+            for key in self.shards
+            if key not in resumed and not (key in ahead and self._holds(key, ShardPosition.trim_horizon()))
+        ]
+
+    def _holds(self, key: ShardKey, position: ShardPosition) -> bool:
+        shard = self.shards.get(key)
+        return shard is not None and not position.is_shard_end and shard.buffer.holds(position)
+
+    async def follow(self, positions: StreamPositions) -> None:
+        """Follow every shard that has a position, and the children of those that are finished."""
+        if self._named_only:
+            # One that is not named any more went to another reader; what has ended is kept until it is committed.
+            gone = [key for key, shard in self.shards.items() if positions.get(*key) is None and not shard.has_ended]
+            await asyncio.gather(*(self.shards[key].stop() for key in gone))
+            for key in gone:
+                if key in self.shards:
+                    self._remove(key)
+        for stream, shards in positions.streams.items():
+            self.graphs.setdefault(stream, ShardGraph())
+            finished = self._finished.setdefault(stream, set())
+            for shard_id, position in shards.items():
+                key = (stream, shard_id)
+                if position.is_shard_end:
+                    finished.add(shard_id)
+                    continue
+                shard = self.shards.get(key)
+                if shard is not None and not position.rank[0] and position != shard.buffer.origin:
+                    # The caller went back to before the first record: nothing in this buffer tells where that was.
+                    await shard.stop()
+                    if self.shards.get(key) is shard:
+                        self._remove(key)
+                if key not in self.shards and not self._closed:
+                    self._begin(key, position)
+            self._begin_children(stream)
+
+    def _begin_children(self, stream: str) -> None:
+        if self._closed:
+            return
+        standing = dict.fromkeys(self._finished.get(stream, ()), ShardPosition.shard_end())
+        standing |= {shard_id: shard.buffer.end for (name, shard_id), shard in self.shards.items() if name == stream}
+        graph = self.graphs[stream]
+        for child in () if self._named_only else graph.entrants(standing):
+            self._begin((stream, child), ShardPosition.trim_horizon())
+        if self._discovery_needed(stream):
+            self._discover(stream)
+
+    def _begin(self, key: ShardKey, position: ShardPosition) -> None:
+        stream, shard_id = key
+        shard = FollowedShard(
+            StreamIdentity.of(stream),
+            shard_id,
+            position,
+            pool=self._pool,
+            room=self._room,
+            on_news=self._news.ring,
+            on_end=self._ended,
+            judge=self._judge,
+            outlived=self._outlived,
+            fail_on_data_loss=self.fail_on_data_loss,
+            clock=self._clock,
+        )
+        self.shards[key] = shard
+        if self._publisher is not None:
+            shard.start(self._publisher)
+
+    async def _judge(self, shard: FollowedShard, asked: ShardPosition, code: str) -> Loss | None:
+        stream = shard.stream.name
+        standing = {shard_id for name, shard_id in self.shards if name == stream} | self._finished.get(stream, set())
+        position = shard.buffer.with_caught_up(asked)
+        return await refused(
+            self._backend, stream, shard.shard_id, position, code, standing, is_whole=not self._named_only
+        )
+
+    async def _outlived(self, shard: FollowedShard) -> Loss | None:
+        position = shard.buffer.with_caught_up(shard.buffer.end)
+        return await passed_over(
+            self._backend, shard.stream.name, shard.shard_id, position, time.time(), promised=False
+        )
+
+    def _ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
+        graph = self.graphs[shard.stream.name]
+        graph.add(shard.shard_id, ())
+        for child in children:
+            graph.add(child.shard_id, child.parent_shard_ids)
+        if self._on_children is not None:
+            self._on_children(shard.stream.name, children)
+        self._begin_children(shard.stream.name)
+
+    def _discovery_needed(self, stream: str) -> bool:
+        graph = self.graphs[stream]
+        return bool(graph.unknown_parents()) or any(
+            not graph.children(shard) for shard in self._finished.get(stream, ())
+        )
+
+    def _discover(self, stream: str) -> None:
+        task = self._discoveries.get(stream)
+        if task is None or task.done():
+            name = f"discover {stream}"
+            self._discoveries[stream] = asyncio.create_task(self._run_discovery(stream), name=name)
+
+    async def _run_discovery(self, stream: str) -> None:
+        graph = self.graphs[stream]
+        while self._discovery_needed(stream):
+            try:
+                for shard in await self._backend.list_shards(stream):
+                    graph.add(shard.shard_id, shard.parent_shard_ids)
+            except Exception as error:
+                # Children wait for it, so it is tried until it works; what is read meanwhile is not held up.
+                _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
+            else:
+                for expired in graph.unknown_parents():
+                    graph.add(expired, ())
+                self._begin_children(stream)
+                self._news.ring()
+            if self._discovery_needed(stream):
+                await asyncio.sleep(self._config.discovery_interval.total_seconds())
+
+    def _remove(self, key: ShardKey) -> FollowedShard:
+        shard = self.shards.pop(key)
+        self._pool.remove(shard.buffer)
+        self._room.ring()
+        return shard
+
+    async def _use_publisher(self, request: OpenRequest) -> None:
+        arns = {consumer.stream_name: consumer.consumer_arn for consumer in request.consumers}
+        key = (request.record_publisher, arns)
+        if self._publisher is not None and key == self._publisher_key:
+            return
+        publisher = self._backend.record_publisher(request.record_publisher, arns)
+        predecessor, self._publisher, self._publisher_key = self._publisher, publisher, key
+        try:
+            await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
+        finally:
+            # Also when the caller gave up meanwhile: nobody else knows it any more.
+            if predecessor is not None:
+                await predecessor.close()
+
+    async def aclose(self) -> None:
+        """End all subscriptions and let go of all buffers."""
+        self._closed = True
+        for task in self._discoveries.values():
+            task.cancel()
+        await asyncio.gather(*self._discoveries.values(), return_exceptions=True)
+        await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
+        for key in list(self.shards):
+            self._remove(key)
+        if self._publisher is not None:
+            await self._publisher.close()

@@ -1,0 +1,1 @@
+"""Shard readers behind gRPC."""

@@ -1,0 +1,258 @@
+"""The remote home of the shard reader: the same calls over gRPC."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import grpc
+
+from penstock.efo_consumer import errors
+from penstock.efo_consumer._reader.api import FollowedBatch
+from penstock.efo_consumer._remote import messages
+from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode
+from penstock.efo_consumer.errors import EfoConsumerError, PositionsError, ReaderUnavailableError, ShardFailedError
+from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
+from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
+from penstock.rpc import ClientSecurity, StatusTable, open_aio_channel, typed_error
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Sequence
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._reader.api import OpenRequest, PositionsSnapshot, SessionInfo, ShardStats
+
+STATUS: Final[StatusTable] = {
+    errors.PositionsError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.EfoConsumerConfigError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.SessionNotFoundError: grpc.StatusCode.NOT_FOUND,
+    errors.StaleEpochError: grpc.StatusCode.ABORTED,
+    errors.FencedConsumerError: grpc.StatusCode.ABORTED,
+    errors.DataLossError: grpc.StatusCode.OUT_OF_RANGE,
+    errors.RangeDeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
+    errors.ShardFailedError: grpc.StatusCode.UNAVAILABLE,
+}
+"""What the servicer answers. The error's class and fields travel along, so that the caller gets the same error back."""
+
+_OF_KINESIS: Final = {
+    "AccessDeniedException": grpc.StatusCode.PERMISSION_DENIED,
+    "KMSAccessDeniedException": grpc.StatusCode.PERMISSION_DENIED,
+    "LimitExceededException": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ProvisionedThroughputExceededException": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ResourceNotFoundException": grpc.StatusCode.NOT_FOUND,
+    "InvalidArgumentException": grpc.StatusCode.INVALID_ARGUMENT,
+    "ValidationException": grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+_TYPES: Final = (
+    errors.SessionNotFoundError,
+    errors.StaleEpochError,
+    errors.FencedConsumerError,
+    errors.DataLossError,
+    errors.RangeDeadlineError,
+    errors.ShardFailedError,
+    errors.EfoConsumerConfigError,
+)
+
+
+def status_table(error: Exception) -> StatusTable:
+    """The table, made precise for a shard that failed: its code is Kinesis' own."""
+    if isinstance(error, ShardFailedError) and error.code in _OF_KINESIS:
+        return {**STATUS, ShardFailedError: _OF_KINESIS[error.code]}
+    return STATUS
+
+
+def reader_error(error: grpc.RpcError, endpoint: str) -> EfoConsumerError:
+    """What the servicer raised; when it raised nothing, why the reader could not be reached."""
+    told = typed_error(error, _TYPES)
+    if isinstance(told, EfoConsumerError):
+        return told
+    code = getattr(error, "code", lambda: None)()
+    details = str(getattr(error, "details", lambda: None)() or "")
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        return PositionsError(details)
+    name = code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
+    return ReaderUnavailableError(endpoint=endpoint, reason=f"{name}: {details}" if details else name)
+
+
+READ_RANGE = f"/{pb.DESCRIPTOR.services_by_name['ShardReaderService'].full_name}/ReadRange"
+
+CALL_SECONDS = 30.0
+"""How long a call may take beside the time that its caller asked it to wait."""
+
+
+class RemoteShardReader:
+    """A `ShardReader` behind an endpoint, for the event loop that first uses it.
+
+    Args:
+        endpoint: `host:port`.
+        security: TLS and token.
+    """
+
+    def __init__(self, endpoint: str, security: ClientSecurity | None = None) -> None:
+        self.endpoint = endpoint
+        self._security = security
+        self._opened: grpc.aio.Channel | None = None
+
+    async def open(self, request: OpenRequest) -> int:
+        """See `ShardReader.open`."""
+        try:
+            answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return answer.epoch
+
+    async def positions(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+    ) -> PositionsSnapshot:
+        """See `ShardReader.positions`."""
+        request = pb.PositionsRequest(
+            session_id=session_id,
+            epoch=epoch,
+            start=messages.positions_to_messages(start),
+            max_records=max_records,
+            max_bytes=max_bytes,
+            wait_seconds=wait_seconds,
+        )
+        try:
+            answer = await self._stub().Positions(request, timeout=wait_seconds + CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return messages.snapshot_from_message(answer)
+
+    async def read_range(
+        self,
+        session_id: str,
+        ranges: Sequence[ShardRange],
+        *,
+        epoch: int = 0,
+        with_encryption_type: bool = False,
+        max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `ShardReader.read_range`. Leaving the generator early ends the call."""
+        decoder = BatchDecoder()
+        read_range = self._channel().unary_stream(
+            READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
+        )
+        call = read_range(
+            read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes, fail_on_data_loss)
+        )
+        try:
+            async for answer in call:
+                for batch in decoder.decode(answer):
+                    yield batch
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        finally:
+            call.cancel()
+
+    async def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """See `ShardReader.follow`. Leaving the generator early ends the call."""
+        decoder = BatchDecoder()
+        call = self._stub().Follow(
+            pb.FollowRequest(
+                session_id=session_id,
+                epoch=epoch,
+                start=messages.positions_to_messages(start),
+                max_records=max_records,
+                max_bytes=max_bytes,
+                with_encryption_type=with_encryption_type,
+            )
+        )
+        try:
+            async for answer in call:
+                batches = list(decoder.decode(answer.arrow_ipc))
+                reached = messages.snapshot_from_message(answer.reached) if answer.HasField("reached") else None
+                for batch in batches[:-1]:
+                    yield FollowedBatch(batch, None)
+                if batches or reached is not None:
+                    yield FollowedBatch(batches[-1] if batches else None, reached)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        finally:
+            call.cancel()
+
+    async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
+        """See `ShardReader.commit`."""
+        request = pb.CommitRequest(
+            session_id=session_id, epoch=epoch, positions=messages.positions_to_messages(positions)
+        )
+        try:
+            await self._stub().Commit(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+
+    async def stats(self, session_id: str) -> list[ShardStats]:
+        """See `ShardReader.stats`."""
+        try:
+            answer = await self._stub().Stats(pb.StatsRequest(session_id=session_id), timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return [messages.stats_from_message(shard) for shard in answer.shards]
+
+    async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
+        """See `SessionListing.sessions`."""
+        request = pb.ListSessionsRequest(with_shards=with_shards)
+        try:
+            answer = await self._stub().ListSessions(request, timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        return [messages.session_from_message(session) for session in answer.sessions]
+
+    async def close_session(self, session_id: str, epoch: int) -> None:
+        """See `ShardReader.close_session`."""
+        try:
+            await self._stub().Close(pb.CloseRequest(session_id=session_id, epoch=epoch), timeout=CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+
+    async def aclose(self) -> None:
+        """Close the connection; sessions stay."""
+        channel, self._opened = self._opened, None
+        if channel is not None:
+            await channel.close(None)
+
+    def _stub(self) -> pb_grpc.ShardReaderServiceAsyncStub:
+        return pb_grpc.ShardReaderServiceStub(self._channel())
+
+    def _channel(self) -> grpc.aio.Channel:
+        if self._opened is None:
+            self._opened = open_aio_channel(self.endpoint, self._security)
+        return self._opened
+
+
+def read_range_request(
+    session_id: str,
+    ranges: Sequence[ShardRange],
+    epoch: int,
+    with_encryption_type: bool,
+    max_batch_bytes: int,
+    fail_on_data_loss: bool | None,
+) -> pb.ReadRangeRequest:
+    """Make the request for ranges."""
+    return pb.ReadRangeRequest(
+        session_id=session_id,
+        epoch=epoch,
+        ranges=messages.ranges_to_messages(ranges),
+        with_encryption_type=with_encryption_type,
+        max_batch_bytes=max_batch_bytes,
+        fail_on_data_loss=fail_on_data_loss,
+    )

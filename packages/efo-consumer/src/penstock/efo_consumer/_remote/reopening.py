@@ -1,0 +1,235 @@
+"""A remote shard reader whose session is opened again when its service was started anew."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from penstock.efo_consumer._reader.follow import follow_steps
+from penstock.efo_consumer._remote.client import RemoteShardReader
+from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS, RETRY_SECONDS, Patience, Resumption
+from penstock.efo_consumer.errors import ReaderUnavailableError, SessionNotFoundError, StaleEpochError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._reader.api import (
+        FollowedBatch,
+        OpenRequest,
+        PositionsSnapshot,
+        ShardReader,
+        ShardStats,
+    )
+    from penstock.rpc import ClientSecurity
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class ReopeningShardReader:
+    """A `ShardReader` over one endpoint, for one session, that outlives restarts of the service.
+
+    A service keeps nothing: after a restart it does not know the session, which is opened again where the caller
+    stands. Ranges are facts that any reader can give, so nothing is lost or doubled. A service that cannot be reached
+    is waited for, but not when the session is opened first: then an address that is wrong is told at once.
+
+    Args:
+        endpoint: `host:port`.
+        security: TLS and token.
+        patience_seconds: how long a service that went away is waited for.
+        clock: monotonic seconds.
+        connect: makes the reader of the endpoint.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        security: ClientSecurity | None = None,
+        *,
+        patience_seconds: float = PATIENCE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        connect: Callable[[str, ClientSecurity | None], ShardReader] = RemoteShardReader,
+    ) -> None:
+        self.endpoint = endpoint
+        self._reader = connect(endpoint, security)
+        self._patience_seconds = patience_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._request: OpenRequest | None = None
+        self._epoch = 0
+        """What the caller was given."""
+        self._served_epoch = 0
+        """The service's own, newer after each restart; 0 while it does not know the session."""
+
+    async def open(self, request: OpenRequest) -> int:
+        """See `ShardReader.open`."""
+        self._served_epoch = await self._reader.open(request)
+        self._request = request
+        self._epoch = self._served_epoch
+        return self._epoch
+
+    async def positions(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        wait_seconds: float = 0.0,
+    ) -> PositionsSnapshot:
+        """See `ShardReader.positions`.
+
+        Raises:
+            ReaderUnavailableError: the service did not come back in time.
+        """
+
+        async def ask() -> PositionsSnapshot:
+            self._check(session_id, epoch)
+            await self._reopen(start)
+            try:
+                return await self._reader.positions(
+                    session_id,
+                    self._served_epoch,
+                    start,
+                    max_records=max_records,
+                    max_bytes=max_bytes,
+                    wait_seconds=wait_seconds,
+                )
+            except SessionNotFoundError:
+                self._forget()
+                await self._reopen(start)
+                return await self._reader.positions(
+                    session_id, self._served_epoch, start, max_records=max_records, max_bytes=max_bytes
+                )
+
+        return await self._patiently(ask)
+
+    async def read_range(
+        self,
+        session_id: str,
+        ranges: Sequence[ShardRange],
+        *,
+        epoch: int = 0,
+        with_encryption_type: bool = False,
+        max_batch_bytes: int = 0,
+        fail_on_data_loss: bool | None = None,
+    ) -> AsyncGenerator[pa.RecordBatch, None]:
+        """See `ShardReader.read_range`."""
+        if epoch:
+            self._check(session_id, epoch)
+        resumption = Resumption()
+        patience = Patience(self._patience_seconds)
+        while True:
+            resumption.begin()
+            batches = self._reader.read_range(
+                session_id,
+                ranges,
+                with_encryption_type=with_encryption_type,
+                max_batch_bytes=max_batch_bytes,
+                fail_on_data_loss=fail_on_data_loss,
+            )
+            try:
+                async with aclosing(batches):
+                    async for batch in batches:
+                        rest = resumption.rest(batch)
+                        if rest.num_rows:
+                            patience.worked()
+                            yield rest
+                return
+            except ReaderUnavailableError as error:
+                await self._wait(error, patience)
+
+    async def follow(
+        self,
+        session_id: str,
+        epoch: int,
+        start: StreamPositions,
+        *,
+        max_records: int = 0,
+        max_bytes: int = 0,
+        with_encryption_type: bool = False,
+    ) -> AsyncGenerator[FollowedBatch, None]:
+        """See `ShardReader.follow`."""
+        steps = follow_steps(
+            self,
+            session_id,
+            epoch,
+            start,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            with_encryption_type=with_encryption_type,
+            is_over=lambda: False,
+        )
+        async with aclosing(steps):
+            async for step in steps:
+                yield step
+
+    async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
+        """See `ShardReader.commit`. A service that is gone holds nothing that matters."""
+        self._check(session_id, epoch)
+        if self._served_epoch:
+            with suppress(ReaderUnavailableError):
+                try:
+                    await self._reader.commit(session_id, self._served_epoch, positions)
+                except SessionNotFoundError:
+                    self._forget()
+
+    async def stats(self, session_id: str) -> list[ShardStats]:
+        """See `ShardReader.stats`; nothing while the service is away."""
+        try:
+            return await self._reader.stats(session_id)
+        except ReaderUnavailableError as error:
+            _log.debug("no numbers: %s", error)
+        except SessionNotFoundError:
+            self._forget()
+        return []
+
+    async def close_session(self, session_id: str, epoch: int) -> None:
+        """See `ShardReader.close_session`."""
+        if self._served_epoch and epoch == self._epoch:
+            await self._reader.close_session(session_id, self._served_epoch)
+
+    async def aclose(self) -> None:
+        """Close the connection; the session stays."""
+        await self._reader.aclose()
+
+    async def _reopen(self, start: StreamPositions) -> None:
+        if not self._served_epoch:
+            assert self._request is not None
+            self._served_epoch = await self._reader.open(replace(self._request, positions=start))
+
+    def _forget(self) -> None:
+        _log.warning("shard reader at %s was started anew or ended the session: it is opened again", self.endpoint)
+        self._served_epoch = 0
+
+    async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        patience = Patience(self._patience_seconds)
+        while True:
+            try:
+                return await call()
+            except ReaderUnavailableError as error:
+                await self._wait(error, patience)
+
+    async def _wait(self, error: ReaderUnavailableError, patience: Patience) -> None:
+        """Wait before the next attempt; raise the error where there is none."""
+        was_there = not patience.is_tried
+        if not patience.bears(error, self._clock()):
+            raise error
+        if was_there:
+            _log.warning("%s; it is waited for, at most %g s", error, patience.seconds)
+        await self._sleep(RETRY_SECONDS)
+
+    def _check(self, session_id: str, epoch: int) -> None:
+        if self._request is None or self._request.session_id != session_id:
+            raise SessionNotFoundError(session_id=session_id)
+        if epoch != self._epoch:
+            raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=self._epoch)

@@ -1,0 +1,177 @@
+"""Serves a shard reader over gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from penstock.efo_consumer._embedded.shared_blocks import BlockWriter
+from penstock.efo_consumer._model.schema import read_schema
+from penstock.efo_consumer._reader.api import SessionListing
+from penstock.efo_consumer._remote import messages
+from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, encode_block
+from penstock.efo_consumer._remote.client import status_table
+from penstock.efo_consumer.errors import EfoConsumerError
+from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
+from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
+from penstock.rpc import abort_with
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator
+
+    import pyarrow as pa
+
+    from penstock.efo_consumer._embedded.shared_blocks import BlockPool
+    from penstock.efo_consumer._reader.api import ShardReader
+
+SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
+"""For health checks and reflection."""
+
+
+class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
+    """Answers for a reader. `add_to` is what `GrpcServer(register=…)` wants.
+
+    Args:
+        reader: whose answers are given.
+        blocks: in the folder of the server's Unix socket, if tasks may get batches there.
+    """
+
+    def __init__(self, reader: ShardReader, blocks: BlockPool | None = None) -> None:
+        self._reader = reader
+        self._blocks = blocks
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Let the server answer for this servicer."""
+        read_range = grpc.unary_stream_rpc_method_handler(
+            self.ReadRange, request_deserializer=pb.ReadRangeRequest.FromString, response_serializer=None
+        )
+        pb_grpc.add_ShardReaderServiceServicer_to_server(self, server)
+        # In place of the generated handler of that method, whose serializer would take messages only.
+        server.add_registered_method_handlers(SERVICE_NAME, {"ReadRange": read_range})  # type: ignore[attr-defined]  # missing in the stubs
+
+    async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
+        """See the contract."""
+        try:
+            return pb.OpenResponse(epoch=await self._reader.open(messages.open_from_message(request)))
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:
+        """See the contract."""
+        try:
+            snapshot = await self._reader.positions(
+                request.session_id,
+                request.epoch,
+                messages.positions_from_messages(request.start),
+                max_records=request.max_records,
+                max_bytes=request.max_bytes,
+                wait_seconds=request.wait_seconds,
+            )
+            return messages.snapshot_to_message(snapshot)
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[Any]:
+        """See the contract; the answers are their bytes already."""
+        encoder = BatchEncoder(read_schema(with_encryption_type=request.with_encryption_type))
+        pool = self._blocks if request.with_shared_blocks else None
+        blocks = None if pool is None else BlockWriter(pool)
+        try:
+            batches = self._reader.read_range(
+                request.session_id,
+                messages.ranges_from_messages(request.ranges),
+                epoch=request.epoch,
+                with_encryption_type=request.with_encryption_type,
+                max_batch_bytes=request.max_batch_bytes,
+                fail_on_data_loss=request.fail_on_data_loss if request.HasField("fail_on_data_loss") else None,
+            )
+            try:
+                yield encoder.schema
+                async with aclosing(_one_ahead(batches, encoder, blocks)) as answers:
+                    async for message in answers:
+                        yield message
+                if blocks is not None:
+                    await blocks.taken()
+            finally:
+                if blocks is not None:
+                    blocks.close()
+                await batches.aclose()
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Follow(self, request: pb.FollowRequest, context: Any) -> AsyncIterator[pb.FollowResponse]:
+        """See the contract."""
+        schema = read_schema(with_encryption_type=request.with_encryption_type)
+        try:
+            batches = self._reader.follow(
+                request.session_id,
+                request.epoch,
+                messages.positions_from_messages(request.start),
+                max_records=request.max_records,
+                max_bytes=request.max_bytes,
+                with_encryption_type=request.with_encryption_type,
+            )
+            async with aclosing(batches):
+                yield pb.FollowResponse(arrow_ipc=schema.serialize().to_pybytes())
+                async for batch in batches:
+                    yield messages.followed_to_message(batch)
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
+        """See the contract."""
+        try:
+            positions = messages.positions_from_messages(request.positions)
+            await self._reader.commit(request.session_id, request.epoch, positions)
+            return pb.CommitResponse()
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def Stats(self, request: pb.StatsRequest, context: Any) -> pb.StatsResponse:
+        """See the contract."""
+        try:
+            stats = await self._reader.stats(request.session_id)
+            return pb.StatsResponse(shards=[messages.stats_to_message(shard) for shard in stats])
+        except EfoConsumerError as error:
+            await abort_with(context, error, status_table(error))
+
+    async def ListSessions(self, request: pb.ListSessionsRequest, context: Any) -> pb.ListSessionsResponse:
+        """See the contract."""
+        if isinstance(self._reader, SessionListing):
+            sessions = await self._reader.sessions(with_shards=request.with_shards)
+            return pb.ListSessionsResponse(sessions=[messages.session_to_message(session) for session in sessions])
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "this reader does not tell its sessions")
+        raise AssertionError("abort raises")
+
+    async def Close(self, request: pb.CloseRequest, context: Any) -> pb.CloseResponse:
+        """See the contract."""
+        await self._reader.close_session(request.session_id, request.epoch)
+        return pb.CloseResponse()
+
+
+async def _one_ahead(
+    batches: AsyncGenerator[pa.RecordBatch, None], encoder: BatchEncoder, blocks: BlockWriter | None
+) -> AsyncGenerator[bytes, None]:
+    """Encode each batch while the one before it is on its way."""
+
+    async def encode_next() -> bytes | None:
+        batch = await anext(batches, None)
+        if batch is None:
+            return None
+        if blocks is None:
+            return encoder.encode(batch)
+        parts = encoder.parts(batch)
+        written = await blocks.write(parts)
+        return encode(parts) if written is None else encode_block(*written)
+
+    following = asyncio.create_task(encode_next(), name="encode the next batch")
+    try:
+        while (message := await following) is not None:
+            following = asyncio.create_task(encode_next(), name="encode the next batch")
+            yield message
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""Where a new query begins."""

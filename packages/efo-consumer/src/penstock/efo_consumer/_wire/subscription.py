@@ -1,0 +1,214 @@
+"""One SubscribeToShard call, whatever carries it: the request, the answer's parser, and the transports' interface."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+import msgspec
+
+from penstock.aws import AwsServiceError
+from penstock.efo_consumer._model.positions import PositionType, ShardPosition
+from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
+from penstock.efo_consumer._wire.eventstream import Frame, FrameDecoder, FrameKind, FrameKinds
+from penstock.efo_consumer.errors import EfoConsumerError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+OPERATION = "SubscribeToShard"
+TARGET = f"Kinesis_20131202.{OPERATION}"
+CONTENT_TYPE = "application/x-amz-json-1.1"
+REQUEST_HEADERS: Mapping[str, str] = {"Content-Type": CONTENT_TYPE, "X-Amz-Target": TARGET}
+
+# An error answer is a few hundred bytes; what is longer is no answer of the service.
+MAX_ERROR_BODY_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True)
+class SubscribeRequest:
+    """What SubscribeToShard is asked."""
+
+    consumer_arn: str
+    shard_id: str
+    position: ShardPosition
+
+    def body(self) -> bytes:
+        """The request's JSON."""
+        return msgspec.json.encode(
+            {
+                "ConsumerARN": self.consumer_arn,
+                "ShardId": self.shard_id,
+                "StartingPosition": _starting_position(self.position),
+            }
+        )
+
+
+def _starting_position(position: ShardPosition) -> dict[str, object]:
+    match position.type:
+        case PositionType.TRIM_HORIZON:
+            return {"Type": "TRIM_HORIZON"}
+        case PositionType.AT_TIMESTAMP:
+            return {"Type": "AT_TIMESTAMP", "Timestamp": (position.timestamp_millis or 0) / 1000}
+        case PositionType.AFTER_SEQUENCE_NUMBER:
+            return {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": position.sequence_number}
+        case PositionType.SHARD_END:
+            raise ValueError("nothing can be read after the end of a shard")
+
+
+class SubscriptionEvent(NamedTuple):
+    """A SubscribeToShardEvent.
+
+    Attributes:
+        payload: what it holds.
+        wire_bytes: what it, and frames without records before it, cost of the flow-control window.
+    """
+
+    payload: DecodedPayload
+    wire_bytes: int
+
+
+Outcome = SubscriptionEvent | EfoConsumerError | AwsServiceError
+"""What bytes of an answer come to."""
+
+
+class Subscription(Protocol):
+    """A SubscribeToShard answer under way. Belongs to one task."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Bytes of the answer so far: whether the connection is alive."""
+        ...
+
+    @property
+    def waits_since(self) -> float | None:
+        """When the first record that was received, and not taken, arrived at the service; seconds since the epoch."""
+        ...
+
+    async def receive(self) -> SubscriptionEvent | None:
+        """The next event, and its bytes credited to the sender; None when the service ended the subscription.
+
+        Safe to cancel: no event is lost.
+
+        Raises:
+            AwsServiceError: the service sent an exception inside the stream.
+            EventStreamFrameError, PayloadDecodeError: the bytes cannot be trusted any more.
+            SubscriptionConnectionError: the connection failed or was reset.
+        """
+        ...
+
+    async def close(self, *, suspect: bool = False) -> None:
+        """Stop the service from sending, whatever state the answer is in. Harmless when called again.
+
+        Args:
+            suspect: the connection fell silent or brought wrong bytes: nothing else should be asked on it.
+        """
+        ...
+
+
+def first_arrival(outcomes: Iterable[object]) -> float | None:
+    """When the first record of these arrived, in seconds since the epoch; None where there is none."""
+    for one in outcomes:
+        if isinstance(one, SubscriptionEvent) and one.payload.records.num_rows:
+            arrived = one.payload.records.column("approximateArrivalTimestamp")[0].as_py()
+            return None if arrived is None else float(arrived.timestamp())
+    return None
+
+
+class SubscribeTransport(Protocol):
+    """Carries SubscribeToShard calls."""
+
+    @property
+    def name(self) -> str:
+        """`http1` or `http2`, for spans and logs."""
+        ...
+
+    async def subscribe(self, request: SubscribeRequest) -> Subscription:
+        """Call SubscribeToShard; returns when the service has accepted it.
+
+        Raises:
+            AwsServiceError: the service refused.
+            SubscriptionConnectionError: no answer came.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close all connections, and so end all subscriptions."""
+        ...
+
+
+class SubscriptionParser:
+    """Turns the chunks of an answer into events, in order; an error is the last thing it gives."""
+
+    def __init__(self) -> None:
+        self._frames = FrameDecoder()
+        self._kinds = FrameKinds()
+        self._silent_bytes = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes taken in that no event accounts for yet."""
+        return self._frames.pending_bytes + self._silent_bytes
+
+    def feed(self, chunk: bytes) -> list[Outcome]:
+        """The events that the chunk completes; after an error, no chunk may follow."""
+        outcomes: list[Outcome] = []
+        try:
+            self._enter(self._frames.feed(chunk), outcomes)
+        except (EfoConsumerError, AwsServiceError) as error:
+            outcomes.append(error)
+        return outcomes
+
+    def feed_in_place(self, data: bytearray, start: int, end: int) -> tuple[list[Outcome], int]:
+        """The events in `data[start:end]`, and where the next begins; see `FrameDecoder.cut`. Nothing keeps `data`."""
+        outcomes: list[Outcome] = []
+        try:
+            frames, start = self._frames.cut(data, start, end)
+            self._enter(frames, outcomes)
+        except (EfoConsumerError, AwsServiceError) as error:
+            outcomes.append(error)
+        return outcomes, start
+
+    def _enter(self, frames: list[Frame], outcomes: list[Outcome]) -> None:
+        for frame in frames:
+            event = self._event(frame)
+            if event is not None:
+                outcomes.append(event)
+
+    def finish(self) -> None:
+        """Say that the answer ended.
+
+        Raises:
+            EventStreamTruncatedError: in the middle of a frame.
+        """
+        self._frames.finish()
+
+    def _event(self, frame: Frame) -> SubscriptionEvent | None:
+        kind = self._kinds.of(frame)
+        if kind.message_type != "event":
+            raise _service_exception(kind, frame)
+        if kind.event_type != "SubscribeToShardEvent":
+            # `initial-response`, and what later versions of the service may add.
+            self._silent_bytes += frame.frame_bytes
+            return None
+        wire_bytes = frame.frame_bytes + self._silent_bytes
+        self._silent_bytes = 0
+        return SubscriptionEvent(decode_payload(frame.buffer, frame.payload_start, frame.payload_end), wire_bytes)
+
+
+class _ExceptionPayload(msgspec.Struct):
+    message: str | None = None
+    capital_message: str | None = msgspec.field(name="Message", default=None)
+
+
+def _service_exception(kind: FrameKind, frame: Frame) -> AwsServiceError:
+    message = kind.error_message
+    if not message:
+        try:
+            payload = msgspec.json.decode(frame.payload, type=_ExceptionPayload)
+            message = payload.message or payload.capital_message or ""
+        except msgspec.MsgspecError:
+            message = bytes(frame.payload[:200]).decode(errors="replace")
+    # Inside the stream the service may write a code as a member's name, with a small first letter.
+    code = kind.event_type[:1].upper() + kind.event_type[1:]
+    return AwsServiceError(code=code or "UnknownError", message=message, status=400, operation=OPERATION)

@@ -1,0 +1,67 @@
+"""Chooses what carries SubscribeToShard."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._wire.http1 import Http1Transport
+from penstock.efo_consumer._wire.http2 import Http2Transport
+from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError
+
+if TYPE_CHECKING:
+    from penstock.aws import AwsSession
+    from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscribeTransport, Subscription
+
+
+_log = logging.getLogger(__name__)
+
+
+class FallbackTransport:
+    """HTTP/2, until the endpoint says that it has none: from then on HTTP/1.1."""
+
+    def __init__(self, first: SubscribeTransport, second: SubscribeTransport) -> None:
+        self._first = first
+        self._second = second
+        self._current = first
+
+    @property
+    def name(self) -> str:
+        """Of the transport that is in use."""
+        return self._current.name
+
+    async def subscribe(self, request: SubscribeRequest) -> Subscription:
+        """See `SubscribeTransport.subscribe`."""
+        if self._current is self._first:
+            try:
+                return await self._first.subscribe(request)
+            except Http2NotNegotiatedError as error:
+                _log.info("%s: falling back to %s", error, self._second.name)
+                self._current = self._second
+        return await self._second.subscribe(request)
+
+    async def close(self) -> None:
+        """See `SubscribeTransport.close`."""
+        await self._first.close()
+        await self._second.close()
+
+
+def open_transport(session: AwsSession, config: RecordPublisherConfig) -> SubscribeTransport:
+    """The transport that the configuration asks for; it connects when it is first used.
+
+    Raises:
+        EfoConsumerConfigError: HTTP/2 is asked for, and the endpoint is plain http.
+    """
+    is_https = session.endpoint_url("kinesis").startswith("https:")
+    kind = config.subscribe_transport
+    if kind is SubscribeTransportType.HTTP2 and not is_https:
+        raise EfoConsumerConfigError(
+            option="subscribeTransport", reason="http2 needs an https endpoint: give one, or use auto or http1"
+        )
+    window_bytes = config.subscription_window_bytes
+    http1 = Http1Transport(session, window_bytes=window_bytes, connect_timeout=config.connect_timeout)
+    if kind is SubscribeTransportType.HTTP1 or not is_https:
+        return http1
+    http2 = Http2Transport(session, window_bytes=window_bytes, connect_timeout=config.connect_timeout)
+    return http2 if kind is SubscribeTransportType.HTTP2 else FallbackTransport(http2, http1)
