@@ -43,7 +43,8 @@ def test_positions_survive_their_json(positions: StreamPositions) -> None:
     [
         {},
         [],
-        {"version": 2, "streams": {}},
+        {"version": 3, "streams": {}},
+        {"version": 2, "streams": {}, "created": []},
         {"version": 1},
         {"version": 1, "streams": {"s": []}},
         {"version": 1, "streams": {"s": {"shard": None}}},

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from penstock.aws._classify import ErrorKind, are_credentials_refused, classify, classify_code, error_code
     from penstock.aws._json_client import JsonClient, service_error
     from penstock.aws._options import AwsOptions
+    from penstock.aws._service_clock import ServiceClock
     from penstock.aws._session import AwsSession
     from penstock.aws.errors import AwsConnectionError, AwsError, AwsOptionError, AwsServiceError
 
@@ -22,6 +23,7 @@ __all__ = [
     "BackoffPolicy",
     "ErrorKind",
     "JsonClient",
+    "ServiceClock",
     "are_credentials_refused",
     "as_json",
     "classify",
@@ -37,6 +39,7 @@ _MODULES = {
     "_classify": ("ErrorKind", "are_credentials_refused", "classify", "classify_code", "error_code"),
     "_json_client": ("JsonClient", "service_error"),
     "_options": ("AwsOptions",),
+    "_service_clock": ("ServiceClock",),
     "_session": ("AwsSession",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

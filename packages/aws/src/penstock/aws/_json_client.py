@@ -90,6 +90,7 @@ class JsonClient:
         )
         self._connect_timeout_seconds = connect_timeout_seconds
         self._total_timeout_seconds = total_timeout_seconds
+        self._service_clock = session.service_clock(service)
         self._pool: HttpPool | None = None
         self._fetching: asyncio.Task[ReadOnlyCredentials] | None = None
 
@@ -185,6 +186,7 @@ class JsonClient:
         self, credentials: ReadOnlyCredentials, operation: str, body: Parts, content_type: str | None
     ) -> bytes:
         head = self._signer.head(credentials, operation, body, content_type=content_type)
+        asked_at = self._service_clock.monotonic()
         try:
             async with asyncio.timeout(self._total_timeout_seconds) as limit:
                 answer = await self._open().call(head, body)
@@ -193,6 +195,7 @@ class JsonClient:
             if limit.expired():
                 reason = f"none within {self._total_timeout_seconds:g} s"
             raise AwsConnectionError(operation=operation, endpoint=self._url, reason=reason) from error
+        self._service_clock.answered(answer.headers.get("date"), asked_at)
         if answer.status == 200:
             return answer.body
         raise service_error(operation, answer.status, answer.headers, answer.body)

@@ -30,6 +30,7 @@ from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials
 from penstock.aws._log_redaction import redact_botocore
 from penstock.aws._options import AwsOptions, check_url
+from penstock.aws._service_clock import ServiceClock
 from penstock.aws.errors import AwsOptionError
 
 _CONFIG = Config(
@@ -70,6 +71,7 @@ class AwsSession:
         self._credentials_lock = threading.Lock()
         self._found_credentials: RenewableCredentials | None = None
         self._clients: dict[str, Any] = {}
+        self._service_clocks: dict[str, ServiceClock] = {}
         botocore_session = BotocoreSession(profile=self._options.profile)
         try:
             # Looks for the profile, also where the environment says the region.
@@ -190,6 +192,16 @@ class AwsSession:
         )
         # Before botocore's own handlers, one of which ends the matter.
         client.meta.events.register_first("needs-retry", self._retry_renewed)
+        clock, asked = self._clock_of(service_name), threading.local()
+
+        def asks(**_: Any) -> None:
+            asked.at = clock.monotonic()
+
+        def answered(http_response: Any, **_: Any) -> None:
+            clock.answered(http_response.headers.get("date"), asked.at)
+
+        client.meta.events.register("before-send", asks)
+        client.meta.events.register("after-call", answered)
         return client
 
     def _retry_renewed(self, response: tuple[Any, dict[str, Any]] | None, attempts: int, **_: Any) -> float | None:
@@ -198,6 +210,14 @@ class AwsSession:
             return None
         code = response[1].get("Error", {}).get("Code")
         return 0.0 if code in CREDENTIALS_REFUSED_CODES and self.renew_credentials() else None
+
+    def service_clock(self, service_name: str = "kinesis") -> ServiceClock:
+        """Give the service's clock, as the answers to all clients of this session tell it."""
+        with self._lock:
+            return self._clock_of(service_name)
+
+    def _clock_of(self, service_name: str) -> ServiceClock:
+        return self._service_clocks.setdefault(service_name, ServiceClock())
 
     def endpoint_url(self, service_name: str = "kinesis") -> str:
         """Where the service is, without a trailing slash.

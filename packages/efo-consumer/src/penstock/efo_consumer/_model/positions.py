@@ -18,7 +18,8 @@ from typing import Any
 
 from penstock.efo_consumer.errors import PositionsError
 
-_VERSION = 1
+_VERSION = 2
+_READ_VERSIONS = (1, 2)
 
 
 class PositionType(StrEnum):
@@ -32,16 +33,25 @@ class PositionType(StrEnum):
 
 @dataclass(frozen=True)
 class ShardPosition:
-    """A position in a shard, between two records.
+    """A position in a shard, between two records, and what proves later that nothing was lost beyond it.
+
+    The first three fields are the position; the others are facts about it, and two positions that differ only in these
+    are equal.
 
     Attributes:
         type: what the position is measured by.
         timestamp_millis: milliseconds since the epoch, with AT_TIMESTAMP: before the first record that
             arrived then or later.
         sequence_number: decimal digits, with AFTER_SEQUENCE_NUMBER: after that record, or after the gap that
-            it names.
-        caught_up_millis: a time, in milliseconds since the epoch, at which no record lay beyond the position, with
-            AFTER_SEQUENCE_NUMBER. It tells an idle shard from lost records, and makes no other position of it.
+            a continuation names.
+        record: sequence number of the last record delivered at or before the position, with AFTER_SEQUENCE_NUMBER and
+            SHARD_END; empty if none was delivered since reading of the shard began. None if unknown, as in offsets of
+            version 1.
+        arrived_millis: arrival time of that record, in milliseconds since the epoch.
+        caught_up_millis: every record that arrived before this time, by the service's clock in milliseconds since the
+            epoch, lies at or before the position.
+        first_record: sequence number of the first record of the range that ends here, if that range began at
+            AT_TIMESTAMP or TRIM_HORIZON and held any.
 
     Raises:
         PositionsError: a field is missing, superfluous or malformed.
@@ -51,14 +61,18 @@ class ShardPosition:
     timestamp_millis: int | None = None
     sequence_number: str | None = None
     caught_up_millis: int | None = field(default=None, compare=False)
+    record: str | None = field(default=None, compare=False)
+    arrived_millis: int | None = field(default=None, compare=False)
+    first_record: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if (self.timestamp_millis is not None) != (self.type is PositionType.AT_TIMESTAMP):
             raise PositionsError(f"{self.type} and timestamp {self.timestamp_millis} do not go together")
         if (self.sequence_number is not None) != (self.type is PositionType.AFTER_SEQUENCE_NUMBER):
             raise PositionsError(f"{self.type} and sequence number {self.sequence_number!r} do not go together")
-        if self.sequence_number is not None and not (self.sequence_number.isascii() and self.sequence_number.isdigit()):
-            raise PositionsError(f"sequence number {self.sequence_number!r} is not decimal digits")
+        for number in (self.sequence_number, self.record or None, self.first_record):
+            if number is not None and not (number.isascii() and number.isdigit()):
+                raise PositionsError(f"sequence number {number!r} is not decimal digits")
 
     @classmethod
     def trim_horizon(cls) -> ShardPosition:
@@ -100,19 +114,35 @@ class ShardPosition:
         value = self.timestamp_millis if self.sequence_number is None else self.sequence_number
         return self.type.value if value is None else f"{self.type.value} {value}"
 
+    @property
+    def known_millis(self) -> int | None:
+        """A time before which no record can be missing beyond the position, by the service's clock; None if unknown.
+
+        The latest of what is known: the time that the position names, the arrival of the last record, and when the
+        shard was last caught up.
+        """
+        known = (self.timestamp_millis, self.arrived_millis, self.caught_up_millis)
+        return max((millis for millis in known if millis is not None), default=None)
+
     def to_json(self) -> dict[str, Any]:
-        """Give `{"type": …, "value": …}`; TRIM_HORIZON and SHARD_END have no value. `caughtUp` is there if known."""
+        """Give `{"type": …, "value": …}` and the facts that are known: `record`, `arrived`, `caughtUp`, `first`.
+
+        TRIM_HORIZON and SHARD_END have no value. `record` is left out if it is the value and `arrived` is there.
+        """
         value = self.timestamp_millis if self.sequence_number is None else self.sequence_number
-        document: dict[str, Any] = {"type": self.type.value}
-        if value is not None:
-            document["value"] = value
-        if self.caught_up_millis is not None:
-            document["caughtUp"] = self.caught_up_millis
-        return document
+        is_value = self.arrived_millis is not None and self.record == self.sequence_number
+        members = {
+            "value": value,
+            "record": None if is_value else self.record,
+            "arrived": self.arrived_millis,
+            "caughtUp": self.caught_up_millis,
+            "first": self.first_record,
+        }
+        return {"type": self.type.value, **{name: member for name, member in members.items() if member is not None}}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ShardPosition:
-        """Read what `to_json` gave.
+        """Read what `to_json` gave, of this version or an earlier one.
 
         Raises:
             PositionsError: the value is not a position.
@@ -121,20 +151,41 @@ class ShardPosition:
             kind = PositionType(value["type"])
         except (KeyError, TypeError, ValueError) as error:
             raise PositionsError(f"{value!r} is not a position in a shard") from error
+        sequence_number = None
+        timestamp = None
         if kind is PositionType.AT_TIMESTAMP:
-            millis = value.get("value")
-            if not isinstance(millis, int) or isinstance(millis, bool):
-                raise PositionsError(f"AT_TIMESTAMP needs milliseconds, got {millis!r}")
-            return cls.at_timestamp(millis)
-        if kind is PositionType.AFTER_SEQUENCE_NUMBER:
-            sequence_number = value.get("value")
-            if not isinstance(sequence_number, str):
-                raise PositionsError(f"AFTER_SEQUENCE_NUMBER needs a string of digits, got {sequence_number!r}")
-            caught_up = value.get("caughtUp")
-            if caught_up is not None and (not isinstance(caught_up, int) or isinstance(caught_up, bool)):
-                raise PositionsError(f"caughtUp needs milliseconds, got {caught_up!r}")
-            return cls(kind, sequence_number=sequence_number, caught_up_millis=caught_up)
-        return cls(kind)
+            timestamp = _millis(value, "value", f"{kind}")
+            if timestamp is None:
+                raise PositionsError(f"AT_TIMESTAMP needs milliseconds, got {value.get('value')!r}")
+        elif kind is PositionType.AFTER_SEQUENCE_NUMBER:
+            sequence_number = _number(value, "value", f"{kind}")
+            if sequence_number is None:
+                raise PositionsError(f"AFTER_SEQUENCE_NUMBER needs a string of digits, got {value.get('value')!r}")
+        arrived = _millis(value, "arrived")
+        record = _number(value, "record")
+        return cls(
+            kind,
+            timestamp_millis=timestamp,
+            sequence_number=sequence_number,
+            caught_up_millis=_millis(value, "caughtUp"),
+            record=sequence_number if record is None and arrived is not None else record,
+            arrived_millis=arrived,
+            first_record=_number(value, "first"),
+        )
+
+
+def _millis(value: Mapping[str, Any], name: str, of: str | None = None) -> int | None:
+    millis = value.get(name)
+    if millis is not None and (not isinstance(millis, int) or isinstance(millis, bool)):
+        raise PositionsError(f"{of or name} needs milliseconds, got {millis!r}")
+    return millis
+
+
+def _number(value: Mapping[str, Any], name: str, of: str | None = None) -> str | None:
+    number = value.get(name)
+    if number is not None and not isinstance(number, str):
+        raise PositionsError(f"{of or name} needs a string of digits, got {number!r}")
+    return number
 
 
 _TRIM_HORIZON = ShardPosition(PositionType.TRIM_HORIZON)
@@ -147,42 +198,56 @@ class StreamPositions:
 
     Attributes:
         streams: per stream name, per shard id, one position.
+        created: per stream name, when the stream was created, by the service in milliseconds since the epoch, where
+            that is known. It tells a stream from another one of the same name; like the facts of a position it is no
+            part of a comparison.
     """
 
     streams: Mapping[str, Mapping[str, ShardPosition]]
+    created: Mapping[str, int] = field(default_factory=dict, compare=False)
 
     def get(self, stream_name: str, shard_id: str) -> ShardPosition | None:
         """Give the position of a shard, None when it has none."""
         return self.streams.get(stream_name, {}).get(shard_id)
 
     def to_json(self) -> dict[str, Any]:
-        """Give `{"version": 1, "streams": {stream: {shard: position}}}`, in a stable order."""
-        return {
+        """Give `{"version": 2, "streams": {stream: {shard: position}}, "created": {stream: millis}}`, in stable order.
+
+        `created` is left out if nothing is known.
+        """
+        document: dict[str, Any] = {
             "version": _VERSION,
             "streams": {
                 stream: {shard: position.to_json() for shard, position in sorted(shards.items())}
                 for stream, shards in sorted(self.streams.items())
             },
         }
+        if self.created:
+            document["created"] = dict(sorted(self.created.items()))
+        return document
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> StreamPositions:
-        """Read what `to_json` gave.
+        """Read what `to_json` gave, of this version or version 1.
 
         Raises:
             PositionsError: the version is unknown, or the value is not positions.
         """
         version = value.get("version") if isinstance(value, Mapping) else None
-        if version != _VERSION:
-            raise PositionsError(f"positions of version {version!r} are not understood, only {_VERSION}")
+        if version not in _READ_VERSIONS:
+            raise PositionsError(f"unknown version {version!r} of positions (this release reads 1 and {_VERSION})")
         streams = value.get("streams")
         if not isinstance(streams, Mapping) or not all(isinstance(shards, Mapping) for shards in streams.values()):
             raise PositionsError("positions need one object of shards per stream")
+        created = value.get("created", {})
+        if not isinstance(created, Mapping):
+            raise PositionsError(f"created needs milliseconds per stream, got {created!r}")
         return cls(
             {
                 stream: {shard: ShardPosition.from_json(position) for shard, position in shards.items()}
                 for stream, shards in streams.items()
-            }
+            },
+            {stream: millis for stream in created if (millis := _millis(created, stream)) is not None},
         )
 
 

@@ -112,6 +112,7 @@ class ShardStats:
         replays: ranges that were read again from Kinesis.
         losses: positions whose records were gone, and that were skipped.
         starved: subscriptions that Kinesis cut because there was no room for their events, and that were renewed.
+        condition: what the reader does to the shard, in words, if it is not reading as usual; empty otherwise.
     """
 
     stream_name: str
@@ -125,6 +126,7 @@ class ShardStats:
     replays: int
     losses: int = 0
     starved: int = 0
+    condition: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,6 +40,9 @@ def position_to_message(position: ShardPosition) -> pb.ShardPosition:
         timestamp_millis=position.timestamp_millis or 0,
         sequence_number=position.sequence_number or "",
         caught_up_millis=position.caught_up_millis or 0,
+        record=position.record,
+        arrived_millis=position.arrived_millis or 0,
+        first_record=position.first_record or "",
     )
 
 
@@ -49,17 +52,17 @@ def position_from_message(message: pb.ShardPosition) -> ShardPosition:
     Raises:
         PositionsError: the type is not specified, or a field is malformed.
     """
-    if message.type == pb.POSITION_TYPE_AT_TIMESTAMP:
-        return ShardPosition.at_timestamp(message.timestamp_millis)
-    if message.type == pb.POSITION_TYPE_AFTER_SEQUENCE_NUMBER:
-        return ShardPosition(
-            PositionType.AFTER_SEQUENCE_NUMBER,
-            sequence_number=message.sequence_number,
-            caught_up_millis=message.caught_up_millis or None,
-        )
     for kind, number in _POSITION_TYPES.items():
         if number == message.type:
-            return ShardPosition(kind)
+            return ShardPosition(
+                kind,
+                timestamp_millis=message.timestamp_millis if kind is PositionType.AT_TIMESTAMP else None,
+                sequence_number=message.sequence_number if kind is PositionType.AFTER_SEQUENCE_NUMBER else None,
+                caught_up_millis=message.caught_up_millis or None,
+                record=message.record if message.HasField("record") else None,
+                arrived_millis=message.arrived_millis or None,
+                first_record=message.first_record or None,
+            )
     raise PositionsError("a position needs a type")
 
 
@@ -67,7 +70,9 @@ def positions_to_messages(positions: StreamPositions) -> list[pb.StreamPositions
     """Positions to one message per stream."""
     return [
         pb.StreamPositions(
-            stream_name=stream, shards={shard: position_to_message(position) for shard, position in shards.items()}
+            stream_name=stream,
+            shards={shard: position_to_message(position) for shard, position in shards.items()},
+            created_millis=positions.created.get(stream, 0),
         )
         for stream, shards in positions.streams.items()
     ]
@@ -75,12 +80,13 @@ def positions_to_messages(positions: StreamPositions) -> list[pb.StreamPositions
 
 def positions_from_messages(messages: Iterable[pb.StreamPositions]) -> StreamPositions:
     """Messages to positions."""
-    return StreamPositions(
-        {
-            message.stream_name: {shard: position_from_message(position) for shard, position in message.shards.items()}
-            for message in messages
-        }
-    )
+    streams, created = {}, {}
+    for message in messages:
+        name = message.stream_name
+        streams[name] = {shard: position_from_message(position) for shard, position in message.shards.items()}
+        if message.created_millis:
+            created[name] = message.created_millis
+    return StreamPositions(streams, created)
 
 
 def open_to_message(request: OpenRequest) -> pb.OpenRequest:
@@ -189,6 +195,7 @@ def stats_to_message(stats: ShardStats) -> pb.ShardStats:
         replays=stats.replays,
         losses=stats.losses,
         starved=stats.starved,
+        condition=stats.condition,
     )
 
 
@@ -206,6 +213,7 @@ def stats_from_message(message: pb.ShardStats) -> ShardStats:
         replays=message.replays,
         losses=message.losses,
         starved=message.starved,
+        condition=message.condition,
     )
 
 

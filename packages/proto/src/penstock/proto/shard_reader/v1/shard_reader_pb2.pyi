@@ -85,6 +85,9 @@ class ShardPosition(_message.Message):
     TIMESTAMP_MILLIS_FIELD_NUMBER: _builtins.int
     SEQUENCE_NUMBER_FIELD_NUMBER: _builtins.int
     CAUGHT_UP_MILLIS_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    ARRIVED_MILLIS_FIELD_NUMBER: _builtins.int
+    FIRST_RECORD_FIELD_NUMBER: _builtins.int
     type: Global___PositionType.ValueType
     """Which of the fields below counts."""
     timestamp_millis: _builtins.int
@@ -92,9 +95,15 @@ class ShardPosition(_message.Message):
     sequence_number: _builtins.str
     """Decimal digits, chosen by Kinesis, with AFTER_SEQUENCE_NUMBER."""
     caught_up_millis: _builtins.int
-    """Milliseconds since 1970-01-01T00:00:00Z, with AFTER_SEQUENCE_NUMBER: a time, by the reader's clock, at which no
-    record lay beyond the position; 0 where none is known. It makes no other position.
+    """Milliseconds since 1970-01-01T00:00:00Z, by the clock of Kinesis: every record that arrived before lies at or before the
+    position. 0 if unknown. Like the fields below, a fact about the position and no part of it.
     """
+    record: _builtins.str
+    """Sequence number of the last record delivered at or before the position; empty if none was, absent if unknown."""
+    arrived_millis: _builtins.int
+    """Arrival time of that record in milliseconds since 1970-01-01T00:00:00Z; 0 if unknown."""
+    first_record: _builtins.str
+    """Sequence number of the first record of the range that ends here, if the range began at a time or at TRIM_HORIZON and held any."""
     def __init__(
         self,
         *,
@@ -102,12 +111,17 @@ class ShardPosition(_message.Message):
         timestamp_millis: _builtins.int = ...,
         sequence_number: _builtins.str = ...,
         caught_up_millis: _builtins.int = ...,
+        record: _builtins.str | None = ...,
+        arrived_millis: _builtins.int = ...,
+        first_record: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_record", b"_record", "record", b"record"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caught_up_millis", b"caught_up_millis", "sequence_number", b"sequence_number", "timestamp_millis", b"timestamp_millis", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_record", b"_record", "arrived_millis", b"arrived_millis", "caught_up_millis", b"caught_up_millis", "first_record", b"first_record", "record", b"record", "sequence_number", b"sequence_number", "timestamp_millis", b"timestamp_millis", "type", b"type"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__record: _TypeAlias = _typing.Literal["record"]  # noqa: Y015
+    _WhichOneofArgType__record: _TypeAlias = _typing.Literal["_record", b"_record"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__record) -> _WhichOneofReturnType__record | None: ...
 
 Global___ShardPosition: _TypeAlias = ShardPosition  # noqa: Y015
 
@@ -140,8 +154,11 @@ class StreamPositions(_message.Message):
 
     STREAM_NAME_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    CREATED_MILLIS_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
+    created_millis: _builtins.int
+    """When Kinesis created the stream, in milliseconds since 1970-01-01T00:00:00Z; 0 if unknown."""
     @_builtins.property
     def shards(self) -> _containers.MessageMap[_builtins.str, Global___ShardPosition]:
         """One entry per shard id. A shard appears when all of its parents stand at SHARD_END."""
@@ -151,10 +168,11 @@ class StreamPositions(_message.Message):
         *,
         stream_name: _builtins.str = ...,
         shards: _abc.Mapping[_builtins.str, Global___ShardPosition] | None = ...,
+        created_millis: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["shards", b"shards", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_millis", b"created_millis", "shards", b"shards", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -666,6 +684,7 @@ class ShardStats(_message.Message):
     REPLAYS_FIELD_NUMBER: _builtins.int
     LOSSES_FIELD_NUMBER: _builtins.int
     STARVED_FIELD_NUMBER: _builtins.int
+    CONDITION_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     shard_id: _builtins.str
@@ -688,6 +707,8 @@ class ShardStats(_message.Message):
     """Positions whose records the stream no longer held, and that were skipped, since Open."""
     starved: _builtins.int
     """Subscriptions that Kinesis cut because there was no room for their events, and that were renewed, since Open."""
+    condition: _builtins.str
+    """What the reader does to the shard, in words, if it is not reading as usual; empty otherwise."""
     def __init__(
         self,
         *,
@@ -702,10 +723,11 @@ class ShardStats(_message.Message):
         replays: _builtins.int = ...,
         losses: _builtins.int = ...,
         starved: _builtins.int = ...,
+        condition: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "condition", b"condition", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
