@@ -69,7 +69,7 @@ def test_a_name_is_taken_until_the_stream_is_gone(world: Any) -> None:
     world.clock.advance(1)
     world.stream()
     assert world.read()["Records"] == []
-    assert world.refused(lambda: world.client.get_records(ShardIterator=iterator))[0] == "ResourceNotFoundException"
+    assert world.refused(lambda: world.client.get_records(ShardIterator=iterator))[0] == "InvalidArgumentException"
     refusal = world.refused(
         lambda: world.iterator(kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=record["SequenceNumber"])
     )

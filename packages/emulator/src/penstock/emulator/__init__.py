@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ._behaviour import Behaviour
     from ._clock import Clock, SystemClock, Timer
     from ._config import EmulatorConfig
     from ._faults import Fault, FaultPlan
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "Behaviour",
     "Clock",
     "CompanionError",
     "EmulatorConfig",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "_behaviour": ("Behaviour",),
     "_clock": ("Clock", "SystemClock", "Timer"),
     "_config": ("EmulatorConfig",),
     "_faults": ("Fault", "FaultPlan"),

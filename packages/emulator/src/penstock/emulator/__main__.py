@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from ._behaviour import PROFILES, Behaviour
 from ._config import EmulatorConfig
 from ._server import EmulatorServer
 from .errors import EmulatorConfigError, EmulatorError
@@ -57,6 +58,19 @@ _METAVARS = {
 _FLAGS = {"companions": "--with"}
 
 
+def _switches(text: str) -> dict[str, Any]:
+    switches: dict[str, Any] = {}
+    for name, value in _pairs(text).items():
+        if value not in ("true", "false", "none"):
+            try:
+                switches[name] = int(value) if value.isdigit() else float(value)
+            except ValueError:
+                raise argparse.ArgumentTypeError(f"{name} must be true, false, none or a number") from None
+        else:
+            switches[name] = {"true": True, "false": False, "none": None}[value]
+    return switches
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         # One line, as Penstock's other commands: the usage of all options is a screenful.
@@ -72,7 +86,21 @@ def build_parser(prog: str = "penstock-emulator") -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="print the line of JSON on a terminal too")
     for item in fields(EmulatorConfig):
-        _add_option(parser, item)
+        if item.name != "behaviour":
+            _add_option(parser, item)
+    parser.add_argument(
+        "--profile",
+        choices=PROFILES,
+        default="kind",
+        help="what is done where Kinesis leaves things open; default: kind",
+    )
+    parser.add_argument(
+        "--behaviour",
+        type=_switches,
+        default={},
+        metavar="NAME=VALUE,...",
+        help="fields of Behaviour that differ from the profile: true, false, none or a number of seconds",
+    )
     parser.add_argument("--ready-file", type=Path, metavar="FILE", help="write the line there too, at once and whole")
     parser.add_argument(
         "--exit-with-parent", action="store_true", help="end when standard input ends, as it does when the parent dies"
@@ -122,7 +150,8 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "penstock-emulat
     exit_with_parent: bool = options.pop("exit_with_parent")
     as_json: bool = options.pop("json")
     try:
-        config = EmulatorConfig(**options)
+        behaviour = Behaviour.profile(options.pop("profile")).changed(options.pop("behaviour"))
+        config = EmulatorConfig(**options, behaviour=behaviour)
     except EmulatorConfigError as error:
         parser.error(f"{_flag(error.option)}: {error.reason}")
     try:

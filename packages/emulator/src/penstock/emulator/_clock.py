@@ -8,6 +8,7 @@ import heapq
 import itertools
 import threading
 import time
+from email.utils import formatdate
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
@@ -113,6 +114,11 @@ class _ManualTimer:
     def _run(self) -> None:
         if not self._cancelled:
             self._callback()
+
+
+def http_date(clock: Clock) -> str:
+    """The time of a clock as a `Date` header has it (RFC 9110, IMF-fixdate): whole seconds, rounded down."""
+    return formatdate(int(clock.time()), usegmt=True)
 
 
 async def sleep(clock: Clock, seconds: float) -> None:

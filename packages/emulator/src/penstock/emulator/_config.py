@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
+from ._behaviour import Behaviour
 from ._limits import DAILY_LIMITS, OPERATION_LIMITS
 from .errors import EmulatorConfigError
 
@@ -47,6 +48,9 @@ class EmulatorConfig:
     """Region that appears in ARNs."""
     account_id: str = "000000000000"
     """Account that appears in ARNs and messages; twelve digits."""
+
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    """What is done where Kinesis leaves things open, at the start; may be changed while the emulator runs."""
 
     companions: tuple[str, ...] = ()
     """Services that moto's server answers beside this one: `dynamodb`, `sqs`, `sts`, … (extra `companions`)."""
@@ -130,7 +134,7 @@ class EmulatorConfig:
     manual_clock: bool = False
     """Whether time stands still until it is moved over HTTP (`POST /_emulator/clock`)."""
     seed: int | None = None
-    """Seed of every random choice; None draws one, which `/_emulator/faults` tells."""
+    """Seed of every random choice; None draws one, which `/_emulator/faults` tells. `behaviour` can have its own."""
 
     def __post_init__(self) -> None:
         for name in ("port", "tls_port"):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ._behaviour import Behaviour
 from ._clock import AdjustableClock
 from .errors import EmulatorConfigError, EmulatorError
 
@@ -55,6 +56,8 @@ class Control:
             ("GET", "clock"): lambda _: self._time(),
             ("POST", "clock"): self._advance,
             ("POST", "reset"): lambda _: self._forget(),
+            ("GET", "behaviour"): lambda _: self._behaviour(),
+            ("POST", "behaviour"): self._behave,
             ("GET", "faults"): lambda _: {"seed": kinesis.faults.seed, "faults": kinesis.faults.list()},
             ("POST", "faults"): self._add_fault,
             ("DELETE", "faults"): lambda _: {"cleared": kinesis.faults.clear()},
@@ -115,9 +118,23 @@ class Control:
         self._clock.advance(seconds)
         return self._time()
 
+    def _behaviour(self) -> dict[str, Any]:
+        conduct = self._kinesis.conduct
+        behaviour = conduct.behaviour
+        return {"profile": behaviour.profile_name, "seed": conduct.seed, "behaviour": behaviour.as_dict()}
+
+    def _behave(self, params: dict[str, Any]) -> dict[str, Any]:
+        behaviour = self._kinesis.behaviour
+        if "profile" in params:
+            behaviour = Behaviour.profile(params["profile"])
+        changes = {name: value for name, value in params.items() if name != "profile"}
+        self._kinesis.behaviour = behaviour.changed(changes)
+        return self._behaviour()
+
     def _forget(self) -> dict[str, Any]:
         self._kinesis.faults.clear()
         self._statistics.clear()
+        self._kinesis.behaviour = self._kinesis.config.behaviour
         self._reset()
         return {"reset": True}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import uuid
 from dataclasses import dataclass
-from email.utils import formatdate
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from ._clock import http_date
 from ._codec import codec_for
 from ._control import PREFIX, Control, Statistics
 from ._delivery import Delivery, FaultySend
@@ -151,7 +151,7 @@ class Dispatcher:
     ) -> Response:
         headers = [
             ("x-amzn-requestid", str(uuid.uuid4())),
-            ("date", formatdate(self._clock.time(), usegmt=True)),
+            ("date", http_date(self._clock)),
             ("content-type", content_type),
         ]
         if subscription is None:

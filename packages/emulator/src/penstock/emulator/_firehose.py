@@ -10,11 +10,11 @@ import logging
 import re
 import uuid
 from dataclasses import dataclass
-from email.utils import formatdate
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from ._clock import http_date
 from ._dispatch import Response
 from ._faults import Target
 from ._limits import TokenBucket
@@ -119,7 +119,7 @@ class Firehose:
         body = msgspec.json.encode(answer)
         headers = [
             ("x-amzn-requestid", str(uuid.uuid4())),
-            ("date", formatdate(self._clock.time(), usegmt=True)),
+            ("date", http_date(self._clock)),
             ("content-type", _JSON),
             ("content-length", str(len(body))),
         ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import h11
 
-from ._clock import sleep
+from ._clock import http_date, sleep
 from ._delivery import CutConnection, CutStream, abort, send_body
 from ._dispatch import MAX_BODY_BYTES, Request, Response
 from ._pump import pump
@@ -45,7 +45,8 @@ class Http1Connection:
                 self._h11.start_next_cycle()
         except h11.RemoteProtocolError as error:
             if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                refusal = Response(error.error_status_hint, [("connection", "close"), ("content-length", "0")], b"")
+                headers = [("date", http_date(self._clock)), ("connection", "close"), ("content-length", "0")]
+                refusal = Response(error.error_status_hint, headers, b"")
                 await self._send_whole(refusal)
 
     async def _receive(self) -> Request | None:

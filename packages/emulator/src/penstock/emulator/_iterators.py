@@ -21,11 +21,13 @@ class ShardIterator(NamedTuple):
     stream_created: float
     shard: str
     position: int
+    since: float = 0.0
+    """The time up to which the shard was looked through, in seconds since the epoch."""
 
 
-def make_iterator(kinesis: Kinesis, stream: Stream, shard: Shard, position: int, now: float) -> str:
+def make_iterator(kinesis: Kinesis, stream: Stream, shard: Shard, *, position: int, since: float, now: float) -> str:
     """Make the token of an iterator."""
-    return kinesis.tokens.seal(_KIND, list(ShardIterator(now, stream.name, stream.created, shard.id, position)))
+    return kinesis.tokens.seal(_KIND, list(ShardIterator(now, stream.name, stream.created, shard.id, position, since)))
 
 
 def open_iterator(kinesis: Kinesis, token: str) -> ShardIterator | None:

@@ -6,14 +6,18 @@ import re
 from random import Random, SystemRandom
 from typing import TYPE_CHECKING, Any
 
+from ._behaviour import Conduct
 from ._faults import FaultPlan
 from ._quotas import Quotas
-from ._stream import Stream
+from ._stream import Former, Stream
 from ._subscription import Subscription
 from ._tokens import TokenSealer
 from .errors import in_use, invalid_argument, not_found
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from ._behaviour import Behaviour
     from ._config import EmulatorConfig
     from ._consumer import Consumer
     from ._shard import Shard
@@ -34,9 +38,20 @@ class Kinesis:
         self.faults = FaultPlan(self.seed)
         self.tokens = TokenSealer(self.random)
         self.quotas = Quotas(self)
+        self.conduct = Conduct(config.behaviour, self.seed)
         self.streams: dict[str, Stream] = {}
+        self._former: dict[str, Former] = {}
         self._subscriptions: dict[tuple[str, str], Subscription] = {}
         self._last_epoch = 0
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """What is done where Kinesis leaves things open; may be set at any time, on the loop that owns this."""
+        return self.conduct.behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: Behaviour) -> None:
+        self.conduct.behaviour = behaviour
 
     def new_epoch(self, now: float) -> int:
         """A second in which no shard was created before; runs ahead of the clock when there are many."""
@@ -45,28 +60,35 @@ class Kinesis:
 
     def account_state(self) -> dict[str, Any]:
         """What of the account itself outlives the process."""
-        return {"last_epoch": self._last_epoch, "token_key": self.tokens.key}
+        former = {name: list(former) for name, former in self._former.items()}
+        return {"last_epoch": self._last_epoch, "token_key": self.tokens.key, "former": former}
 
-    def restore_account(self, last_epoch: int, token_key: bytes) -> None:
+    def restore_account(self, last_epoch: int, token_key: bytes, former: Mapping[str, Iterable[int]]) -> None:
         """Continue an earlier life: `account_state`."""
         self._last_epoch = last_epoch
         self.tokens.key = token_key
+        self._former = {name: Former(*values) for name, values in former.items()}
 
     def reset(self) -> None:
         """Forget all streams at once; subscriptions end as those of deleted consumers do."""
         for subscription in self._subscriptions.values():
             subscription.fail(not_found(f"Consumer {subscription.consumer_arn} not found."))
         self._subscriptions.clear()
-        self.streams.clear()
+        for stream in list(self.streams.values()):
+            self._forget(stream)
 
     def settle(self, now: float) -> None:
         """Finish the deletions that are due, and trim what is older than the retention."""
         for stream in list(self.streams.values()):
             stream.trim(now)
             if stream.deleted_at is not None and now >= stream.deleted_at:
-                del self.streams[stream.name]
+                self._forget(stream)
             elif stream.consumers:
                 stream.forget_deleted_consumers(now)
+
+    def _forget(self, stream: Stream) -> None:
+        del self.streams[stream.name]
+        self._former[stream.name] = stream.as_former()
 
     # Streams
 
@@ -86,8 +108,10 @@ class Kinesis:
             mode=mode,
             max_record_bytes=max_record_bytes or self.config.max_record_bytes,
             config=self.config,
+            conduct=self.conduct,
             new_epoch=self.new_epoch,
             now=now,
+            former=self._former.get(name),
         )
         self.streams[name] = stream
         return stream
@@ -183,7 +207,12 @@ class Kinesis:
         if previous is not None:
             previous.fail(taken)
         subscription = Subscription(
-            shard=shard, consumer_arn=consumer.arn, position=position, config=self.config, now=now
+            shard=shard,
+            consumer_arn=consumer.arn,
+            position=position,
+            config=self.config,
+            conduct=self.conduct,
+            now=now,
         )
         self._subscriptions[key] = subscription
         return subscription

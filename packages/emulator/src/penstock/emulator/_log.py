@@ -81,6 +81,8 @@ class RecordLog:
         self._sizes = array("I")
         self._encoded: list[bytes] = []
         self._start = 0
+        self.trimmed_to = 0
+        """The counter after that of the last record that was trimmed."""
 
     def __len__(self) -> int:
         return len(self._encoded) - self._start
@@ -100,7 +102,10 @@ class RecordLog:
 
     def trim_before(self, arrival_ms: int) -> None:
         """Forget the records that arrived before `arrival_ms`."""
+        before = self._start
         self._start = bisect_left(self._arrivals_ms, arrival_ms, self._start)
+        if self._start > before:
+            self.trimmed_to = self._counters[self._start - 1] + 1
         # Closing up moves what is left: not for every record that goes.
         if self._start > _SLACK and self._start * 2 > len(self._encoded):
             for column in (self._counters, self._arrivals_ms, self._sizes, self._encoded):
@@ -142,10 +147,11 @@ class RecordLog:
             self._counters[start:end], self._arrivals_ms[start:end], self._sizes[start:end], self._encoded[start:end]
         )
 
-    def fitting(self, start: int, *, max_records: int, max_bytes: int) -> RecordSlice:
-        """Records from index `start` on, within both bounds; always one where there is one, whatever its size."""
+    def fitting(self, start: int, *, max_records: int, max_bytes: int, stop: int | None = None) -> RecordSlice:
+        """Records from index `start` up to `stop`, within both bounds; at least one if any, whatever its size."""
         start += self._start
-        end = min(len(self._encoded), start + max_records)
+        stop = len(self._encoded) if stop is None else max(start, self._start + stop)
+        end = min(stop, start + max_records)
         sizes = self._sizes[start:end]
         if sum(sizes) > max_bytes:
             total = 0

@@ -70,12 +70,13 @@ def subscribe_to_shard(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
     stream = kinesis.stream_of(consumer)
     shard = stream.shard(params["ShardId"])
     start = params["StartingPosition"]
-    position = resolve_position(
+    begin = resolve_position(
         shard,
         kind=start["Type"],
         sequence_number=start.get("SequenceNumber"),
         timestamp=start.get("Timestamp"),
         horizon=stream.horizon(now),
         now=now,
+        behaviour=kinesis.behaviour,
     )
-    return kinesis.subscribe(consumer, shard, position, now=now)
+    return kinesis.subscribe(consumer, shard, begin.position, now=now)

@@ -8,8 +8,9 @@ import msgspec
 
 from ._hash_keys import MAX_HASH_KEY, hash_key
 from ._iterators import make_iterator, open_iterator
+from ._pages import next_page
 from ._positions import resolve_position
-from .errors import KinesisError, invalid_argument, not_found, throughput_exceeded
+from .errors import KinesisError, invalid_argument, throughput_exceeded
 
 if TYPE_CHECKING:
     from ._kinesis import Kinesis
@@ -83,15 +84,19 @@ def get_shard_iterator(kinesis: Kinesis, params: dict[str, Any], now: float) -> 
     stream = kinesis.find_stream(params)
     stream.require_readable(now)
     shard = stream.shard(params["ShardId"])
-    position = resolve_position(
+    behaviour = kinesis.behaviour
+    start = resolve_position(
         shard,
         kind=params["ShardIteratorType"],
         sequence_number=params.get("StartingSequenceNumber"),
         timestamp=params.get("Timestamp"),
         horizon=stream.horizon(now),
         now=now,
+        behaviour=behaviour,
+        continuations=not behaviour.refuse_continuations,
     )
-    return {"ShardIterator": make_iterator(kinesis, stream, shard, position, now)}
+    iterator = make_iterator(kinesis, stream, shard, position=start.position, since=start.since, now=now)
+    return {"ShardIterator": iterator}
 
 
 def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
@@ -99,7 +104,7 @@ def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     iterator = open_iterator(kinesis, params["ShardIterator"])
     if iterator is None:
         raise invalid_argument("Invalid ShardIterator.")
-    made, name, created, shard_id, position = iterator
+    made, name, created, shard_id, position, since = iterator
     lifetime = kinesis.config.shard_iterator_lifetime.total_seconds()
     if now - made > lifetime:
         raise KinesisError(
@@ -109,25 +114,46 @@ def get_records(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
         )
     stream = kinesis.find_stream({"StreamName": name, "StreamARN": params.get("StreamARN")})
     if stream.created != created:
-        raise not_found(f"Stream {name} under account {kinesis.config.account_id} not found.")
+        raise invalid_argument(f"Invalid ShardIterator. It belongs to a stream {name} that was deleted.")
     stream.require_readable(now)
     shard = stream.shard(shard_id)
     if not shard.admit_read(now):
         raise throughput_exceeded(_rate_exceeded(kinesis, stream, shard))
-    records = shard.read(position, max_records=params.get("Limit", _MAX_READ_RECORDS), max_bytes=_MAX_READ_BYTES)
-    shard.charge_read(records.size_bytes)
-    if records:
-        position = records.last_counter + 1
+    behaviour = kinesis.behaviour
+    if behaviour.refuse_expired_ahead and position < shard.trimmed_to:
+        raise KinesisError(
+            "ExpiredIteratorException", "Iterator expired. Records after it are older than the retention."
+        )
+    page = next_page(
+        shard,
+        position,
+        max(since, stream.horizon(now), shard.created),
+        max_records=params.get("Limit", _MAX_READ_RECORDS),
+        max_bytes=_MAX_READ_BYTES,
+        now=now,
+        lag_seconds=_lag_seconds(kinesis, stream, shard),
+        span=behaviour.page_span,
+    )
+    shard.charge_read(page.records.size_bytes)
     answer: dict[str, Any] = {
-        "Records": msgspec.Raw(b"[" + b",".join(records.encoded) + b"]"),
-        "MillisBehindLatest": shard.millis_behind(position, now),
+        "Records": msgspec.Raw(b"[" + b",".join(page.records.encoded) + b"]"),
+        "MillisBehindLatest": page.millis_behind_latest,
         "NextShardIterator": None,
     }
-    if shard.exhausted(position):
+    if page.is_last:
         answer["ChildShards"] = shard.child_shards()
     else:
-        answer["NextShardIterator"] = make_iterator(kinesis, stream, shard, position, now)
+        answer["NextShardIterator"] = make_iterator(
+            kinesis, stream, shard, position=page.position, since=page.since, now=now
+        )
     return answer
+
+
+def _lag_seconds(kinesis: Kinesis, stream: Stream, shard: Shard) -> float:
+    most = kinesis.behaviour.get_records_lag.total_seconds()
+    # Every other call is not behind, or a reader would see nothing while a manual clock stands still.
+    chance = kinesis.conduct.next_draw("lag", stream.name, shard.id) if most else 0.0
+    return (2 * chance - 1) * most if chance > 0.5 else 0.0
 
 
 def _size(stream: Stream, entry: dict[str, Any], path: str) -> int:

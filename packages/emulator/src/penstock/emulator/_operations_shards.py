@@ -8,8 +8,7 @@ from .errors import KinesisError, in_use, invalid_argument, limit_exceeded
 
 if TYPE_CHECKING:
     from ._kinesis import Kinesis
-    from ._shard import Shard
-    from ._stream import Stream
+    from ._stream import ListedShard, Stream
 
 _MAX_PAGE = 1000
 _SHARDS = "shards"
@@ -34,12 +33,13 @@ def list_shards(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[st
     _check_creation(stream, params)
     if stream.status(now) in ("CREATING", "DELETING"):
         raise in_use(f"Stream {stream.name} under account {kinesis.config.account_id} is {stream.status(now)}.")
-    shards = [shard for shard in stream.known_shards if shard.id > after and _matches(shard, shard_filter)]
+    listed = stream.listed_shards(now)
+    shards = [item for item in listed if item.shard.id > after and _matches(item, shard_filter)]
     limit = min(params.get("MaxResults", _MAX_PAGE), _MAX_PAGE)
-    answer: dict[str, Any] = {"Shards": [shard.description() for shard in shards[:limit]]}
+    answer: dict[str, Any] = {"Shards": [item.description() for item in shards[:limit]]}
     if len(shards) > limit:
         answer["NextToken"] = kinesis.tokens.seal(
-            _SHARDS, [now, stream.name, stream.created, shards[limit - 1].id, *shard_filter]
+            _SHARDS, [now, stream.name, stream.created, shards[limit - 1].shard.id, *shard_filter]
         )
     return answer
 
@@ -130,13 +130,13 @@ def _resolve(shard_filter: dict[str, Any] | None, stream: Stream, now: float) ->
     return kind, None
 
 
-def _matches(shard: Shard, shard_filter: tuple[str, Any]) -> bool:
+def _matches(item: ListedShard, shard_filter: tuple[str, Any]) -> bool:
     kind, value = shard_filter
     match kind:
         case "AFTER_SHARD_ID":
-            return shard.id > str(value)
+            return item.shard.id > str(value)
         case "AT_LATEST":
-            return shard.is_open
-        case "AT_TIMESTAMP" if shard.created > value:
+            return item.closed is None
+        case "AT_TIMESTAMP" if item.shard.created > value:
             return False
-    return shard.closed is None or shard.closed >= value
+    return item.closed is None or item.closed >= value

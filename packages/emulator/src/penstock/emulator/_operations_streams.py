@@ -80,7 +80,7 @@ def describe_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dic
     """DescribeStream, paged by ExclusiveStartShardId."""
     stream = kinesis.find_stream(params)
     after = params.get("ExclusiveStartShardId", "")
-    shards = [shard.description() for shard in stream.known_shards if shard.id > after]
+    shards = [item.description() for item in stream.listed_shards(now) if item.shard.id > after]
     if stream.status(now) == "CREATING":
         shards = []
     limit = params.get("Limit", _DEFAULT_PAGE)

@@ -2,7 +2,7 @@
 
 Payloads are msgpack arrays that begin with a word:
 
-- `account`: the last epoch, and the key of the tokens;
+- `account`: the last epoch, the key of the tokens, and what is remembered of deleted streams;
 - `stream`: a stream's key (name and creation) and its state without records (see `_snapshot`); replaces what was there;
 - `gone`: the key of a stream that was deleted;
 - `records`: a stream's key, the index of a shard, and records in columns.
@@ -81,7 +81,7 @@ class Persistence:
         for stream in streams.values():
             self._kinesis.streams[stream.name] = stream
             for shard in stream.shards:
-                skip_counters(shard)
+                skip_counters(shard, now)
                 if stream.trimmed_before > stream.created:
                     # The retention may have grown since: what was lost before stays lost.
                     shard.trim(stream.trimmed_before)
@@ -102,7 +102,7 @@ class Persistence:
     def _apply(self, content: list[Any], streams: dict[StreamKey, Stream]) -> None:
         match content:
             case ["account", state]:
-                self._kinesis.restore_account(state["last_epoch"], state["token_key"])
+                self._kinesis.restore_account(state["last_epoch"], state["token_key"], state.get("former", {}))
             case ["stream", [name, created], state]:
                 key = (name, created)
                 stream = decode_stream(self._kinesis, state)

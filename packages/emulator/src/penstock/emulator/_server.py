@@ -28,6 +28,7 @@ from .errors import EmulatorError
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from ._behaviour import Behaviour
     from ._clock import Clock
     from ._companions import Companions
     from ._faults import FaultPlan
@@ -81,6 +82,15 @@ class EmulatorServer:
     def faults(self) -> FaultPlan:
         """What is to go wrong; may be changed from any thread, at any time."""
         return self.kinesis.faults
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """What is done where Kinesis leaves things open; may be set at any time, on this server's loop."""
+        return self.kinesis.behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: Behaviour) -> None:
+        self.kinesis.behaviour = behaviour
 
     @property
     def endpoint_url(self) -> str:

@@ -22,8 +22,19 @@ if TYPE_CHECKING:
 
 _VALUES: dict[str, type] = {item.__name__: item for item in (Consumer, HashKeyRange)}
 _OF_ONE_RUN = {
-    Stream: {"_config", "_new_epoch", "_by_id", "_open", "_starts", "shards"},
-    Shard: {"log", "frames", "listeners", "on_append", "_sequence", "_limited", "parents", "children"},
+    Stream: {"_config", "_conduct", "_new_epoch", "_by_id", "_open", "_starts", "shards"},
+    Shard: {
+        "log",
+        "frames",
+        "listeners",
+        "on_append",
+        "_conduct",
+        "_sequence",
+        "_issued",
+        "_limited",
+        "parents",
+        "children",
+    },
 }
 _PLAIN = (bool, float, str, bytes, type(None))
 _MAX_PLAIN_INTEGER = 2**63
@@ -39,6 +50,7 @@ def encode_stream(stream: Stream) -> dict[str, Any]:
         {
             "state": _attributes(shard),
             "epoch": shard.epoch,
+            "timed": shard.timed,
             "parents": [parent.id for parent in shard.parents],
             "children": [child.id for child in shard.children],
         }
@@ -56,6 +68,7 @@ def decode_stream(kinesis: Kinesis, content: dict[str, Any]) -> Stream:
         mode=state["mode"],
         max_record_bytes=state["max_record_bytes"],
         config=kinesis.config,
+        conduct=kinesis.conduct,
         new_epoch=kinesis.new_epoch,
         now=state["created"],
     )
@@ -69,6 +82,8 @@ def decode_stream(kinesis: Kinesis, content: dict[str, Any]) -> Stream:
             epoch=item["epoch"],
             now=shard_state["created"],
             config=kinesis.config,
+            conduct=kinesis.conduct,
+            timed=item.get("timed", True),
             parents=tuple(shards[parent] for parent in item["parents"]),
         )
         _restore(shard, item["state"])
@@ -79,10 +94,10 @@ def decode_stream(kinesis: Kinesis, content: dict[str, Any]) -> Stream:
     return stream
 
 
-def skip_counters(shard: Shard) -> None:
+def skip_counters(shard: Shard, now: float) -> None:
     """Leave out the sequence numbers that the last run may have given out."""
     if shard.is_open:
-        shard.skip(_COUNTERS_PER_RUN)
+        shard.skip(_COUNTERS_PER_RUN, now)
 
 
 def _attributes(item: Stream | Shard) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ._consumer import Consumer
 from ._hash_keys import HashKeyRange, uniform_ranges
@@ -14,6 +14,7 @@ from .errors import in_use, invalid_argument, limit_exceeded, not_found
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._behaviour import Conduct
     from ._config import EmulatorConfig
 
 
@@ -21,8 +22,35 @@ _TRIM_INTERVAL_SECONDS = 1.0
 _DAY_SECONDS = 86_400
 
 
+class Former(NamedTuple):
+    """What is remembered of a deleted stream, for the next one with its name."""
+
+    created: int
+    """The second of its StreamCreationTimestamp."""
+    epoch: int
+    """What the sequence numbers of its first shards began with."""
+    consumer_created: int
+    """The last second in the ARN of one of its consumers; 0 if it had none."""
+
+
+class ListedShard(NamedTuple):
+    """A shard as ListShards shows it."""
+
+    shard: Shard
+    closed: float | None
+    """When it was closed; None where it is open, or still looks open."""
+
+    def description(self) -> dict[str, Any]:
+        """The shard's entry in the list."""
+        return self.shard.description(as_open=self.closed is None)
+
+
 class Stream:
-    """A stream's shards in order of creation, and its consumers by name."""
+    """A stream's shards in order of creation, and its consumers by name.
+
+    With `former`, a deleted stream of the same name, it has another StreamCreationTimestamp and other consumer ARNs
+    than that one; its sequence numbers start over if the behaviour says so.
+    """
 
     def __init__(
         self,
@@ -32,12 +60,15 @@ class Stream:
         mode: str,
         max_record_bytes: int,
         config: EmulatorConfig,
+        conduct: Conduct,
         new_epoch: Callable[[float], int],
         now: float,
+        former: Former | None = None,
     ) -> None:
         self.name = name
         self.arn = f"arn:aws:kinesis:{config.region}:{config.account_id}:stream/{name}"
-        self.created = now
+        # What tells two streams of one name apart is this time, in whole seconds.
+        self.created = now if former is None else max(now, former.created + 1)
         self.mode = mode
         self.max_record_bytes = max_record_bytes
         self.consumers: dict[str, Consumer] = {}
@@ -51,13 +82,16 @@ class Stream:
         self.changes: dict[str, list[float]] = {}
         """When operations with a daily limit succeeded, by their name; of the last 24 hours."""
         self._config = config
+        self._conduct = conduct
         self._new_epoch = new_epoch
         self._active_at = now + config.stream_creation_delay.total_seconds()
         self._updated_at = now
         self._last_consumer_created: dict[str, int] = {}
-        epoch = new_epoch(now)
+        self._consumers_after = former.consumer_created if former is not None else 0
+        starts_over = conduct.behaviour.sequence_numbers_start_over
+        epoch = former.epoch if former is not None and starts_over else new_epoch(now)
         self.shards = [
-            Shard(index=index, hash_keys=hash_keys, epoch=epoch, now=now, config=config)
+            Shard(index=index, hash_keys=hash_keys, epoch=epoch, now=now, config=config, conduct=conduct)
             for index, hash_keys in enumerate(uniform_ranges(shard_count))
         ]
         self._by_id = {shard.id: shard for shard in self.shards}
@@ -112,6 +146,30 @@ class Stream:
         """The shards, open or closed, that are not expired, in order of creation."""
         return [shard for shard in self.shards if not shard.expired]
 
+    def listed_shards(self, now: float) -> list[ListedShard]:
+        """The shards as ListShards and DescribeStream show them; right after a reshard that may not be up to date."""
+        behaviour = self._conduct.behaviour
+        delay = behaviour.late_children.total_seconds()
+        horizon = self.horizon(now)
+        hidden: set[Shard] = set()
+        for shard in self.shards if delay else ():
+            # Shards with the same parent belong to the same reshard, and come together.
+            if shard.parents and (
+                any(parent in hidden for parent in shard.parents)
+                or now
+                < shard.created + delay * (1 + self._conduct.draw("children", self.name, shard.parents[0].id)) / 2
+            ):
+                hidden.add(shard)
+        listed: list[ListedShard] = []
+        for shard in self.known_shards:
+            if shard in hidden:
+                continue
+            closed = None if any(child in hidden for child in shard.children) else shard.closed
+            if closed is not None and behaviour.unlist_expired_early and shard.last_arrival < horizon:
+                continue
+            listed.append(ListedShard(shard, closed))
+        return listed
+
     def shard_for(self, hash_key: int) -> Shard:
         """The open shard whose range holds `hash_key`."""
         return self._open[bisect_right(self._starts, hash_key) - 1]
@@ -133,6 +191,7 @@ class Stream:
             epoch=self._new_epoch(now),
             now=now,
             config=self._config,
+            conduct=self._conduct,
             parents=parents,
         )
         self.shards.append(shard)
@@ -247,7 +306,7 @@ class Stream:
                 f"Stream {self._place} has {creating} consumers in CREATING; wait until they are ACTIVE."
             )
         # The ARN tells registrations of one name apart by their second, so two of them must not share one.
-        created = max(int(now), self._last_consumer_created.get(name, 0) + 1)
+        created = max(int(now), self._last_consumer_created.get(name, self._consumers_after) + 1)
         self._last_consumer_created[name] = created
         consumer = Consumer(
             name=name,
@@ -269,6 +328,11 @@ class Stream:
         if consumer is None:
             raise not_found(f"Consumer {name}, account {self._config.account_id} not found under stream {self.name}.")
         return consumer
+
+    def as_former(self) -> Former:
+        """What has to be remembered when the stream is gone."""
+        consumer_created = max(self._last_consumer_created.values(), default=0)
+        return Former(int(self.created), self.shards[0].epoch, max(consumer_created, self._consumers_after))
 
     def forget_deleted_consumers(self, now: float) -> None:
         """Drop the consumers whose deletion is over."""

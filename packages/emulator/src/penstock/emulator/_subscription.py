@@ -10,6 +10,7 @@ from ._limits import TokenBucket
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ._behaviour import Conduct
     from ._config import EmulatorConfig
     from ._frames import FrameCache
     from ._log import RecordSlice
@@ -41,7 +42,17 @@ class RecordsEvent:
 class Subscription:
     """What a subscription does next: ask `poll`, and when it has nothing, wait for `on_change` or for `deadline`."""
 
-    def __init__(self, *, shard: Shard, consumer_arn: str, position: int, config: EmulatorConfig, now: float) -> None:
+    def __init__(
+        self,
+        *,
+        shard: Shard,
+        consumer_arn: str,
+        position: int,
+        config: EmulatorConfig,
+        conduct: Conduct,
+        now: float,
+    ) -> None:
+        self._conduct = conduct
         self.shard = shard
         self.consumer_arn = consumer_arn
         self.position = position
@@ -80,12 +91,19 @@ class Subscription:
         if now >= self.expires:
             self.close()
             return None
+        behaviour = self._conduct.behaviour
+        if behaviour.refuse_expired_ahead and self.position < self.shard.trimmed_to:
+            # Subscribing again with the last continuation is what tells the reader.
+            self.close()
+            return None
         if self.shard.has_records(self.position):
             if self._pace is not None and not self._pace.has(_PACE_BYTES, now):
                 return None
             return self._records_event(now)
         if self.shard.exhausted(self.position):
             self.close()
+            if behaviour.shard_end_without_event:
+                return None
             return RecordsEvent(self.shard.log.slice(0, 0), None, 0, self.shard.child_shards())
         if now >= self._idle_at:
             self._idle_at = now + self._idle_interval

@@ -6,6 +6,7 @@ plugin off.
 
 from __future__ import annotations
 
+from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,17 +14,51 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ._behaviour import Behaviour
     from .testing import RunningEmulator
 
 _MARKER = "kinesis_emulator"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that choose the profile of the emulators."""
+    group = parser.getgroup("kinesis", "Kinesis emulator")
+    group.addoption(
+        "--kinesis-profile",
+        choices=("kind", "hostile"),
+        default="kind",
+        help="what the emulators do where Kinesis leaves things open (default: kind)",
+    )
+    group.addoption("--kinesis-seed", type=int, default=None, metavar="N", help="seed of the profile (default: random)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, for those who are strict about markers."""
+    """Register the marker, and choose the seed of a hostile run."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}(**options): fields of penstock.emulator.EmulatorConfig for the kinesis_emulator of this test.",
     )
+    if config.option.kinesis_profile == "hostile" and config.option.kinesis_seed is None:
+        # Here, so that the workers of pytest-xdist have the same one and the header tells it.
+        config.option.kinesis_seed = SystemRandom().getrandbits(32)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Tell how to repeat a hostile run."""
+    if config.option.kinesis_profile == "kind":
+        return None
+    return f"kinesis: --kinesis-profile {config.option.kinesis_profile} --kinesis-seed {config.option.kinesis_seed}"
+
+
+@pytest.fixture(scope="session")
+def kinesis_behaviour(pytestconfig: pytest.Config) -> Behaviour:
+    """The `Behaviour` of all emulators of these fixtures, from --kinesis-profile and --kinesis-seed; may be overridden.
+
+    The marker and `kinesis_emulator_options` have the last word where they name `behaviour`.
+    """
+    from ._behaviour import Behaviour
+
+    return Behaviour.profile(pytestconfig.option.kinesis_profile, seed=pytestconfig.option.kinesis_seed)
 
 
 @pytest.fixture(scope="session")
@@ -33,24 +68,26 @@ def kinesis_emulator_options() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def kinesis_emulator_session(kinesis_emulator_options: dict[str, Any]) -> Iterator[RunningEmulator]:
+def kinesis_emulator_session(
+    kinesis_emulator_options: dict[str, Any], kinesis_behaviour: Behaviour
+) -> Iterator[RunningEmulator]:
     """One emulator for the whole session, on a thread; its streams outlive each test."""
     # Imported only where it is used: what this takes, all other test runs would have to pay.
     from .testing import running_emulator
 
-    with running_emulator(**kinesis_emulator_options) as emulator:
+    with running_emulator(**{"behaviour": kinesis_behaviour, **kinesis_emulator_options}) as emulator:
         yield emulator
 
 
 @pytest.fixture
 def kinesis_emulator(
-    request: pytest.FixtureRequest, kinesis_emulator_options: dict[str, Any]
+    request: pytest.FixtureRequest, kinesis_emulator_options: dict[str, Any], kinesis_behaviour: Behaviour
 ) -> Iterator[RunningEmulator]:
     """A new, empty emulator on a thread; the marker `kinesis_emulator` gives it options of its own, `clock` too."""
     from .testing import running_emulator
 
     markers = [marker.kwargs for marker in request.node.iter_markers(_MARKER)]
-    options = dict(kinesis_emulator_options)
+    options = {"behaviour": kinesis_behaviour, **kinesis_emulator_options}
     # The nearest marker comes first, and has the last word.
     for kwargs in reversed(markers):
         options |= kwargs

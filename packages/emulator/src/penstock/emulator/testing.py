@@ -22,6 +22,7 @@ from .errors import EmulatorStartError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from ._behaviour import Behaviour
     from ._clock import Clock
     from ._faults import FaultPlan
     from ._kinesis import Kinesis
@@ -57,6 +58,18 @@ class RunningEmulator:
         self.config: EmulatorConfig = server.config
         self.clock: Clock = server.clock
         self._loop = loop
+
+    @property
+    def behaviour(self) -> Behaviour:
+        """What is done where Kinesis leaves things open; may be set at any time, from any thread but the emulator's."""
+        return self.kinesis.behaviour
+
+    @behaviour.setter
+    def behaviour(self, behaviour: Behaviour) -> None:
+        def change() -> None:
+            self.kinesis.behaviour = behaviour
+
+        self.call(change)
 
     def client(self, service: str = "kinesis", **options: Any) -> Any:
         """Make a boto3 client with dummy credentials (plain text, HTTP/1.1) for one of the `endpoints`."""
