@@ -33,18 +33,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and choose the seed of a hostile run."""
+    """Register the marker, and draw the seed of a hostile run that has none."""
     config.addinivalue_line(
         "markers",
         f"{_MARKER}(**options): fields of penstock.emulator.EmulatorConfig for the kinesis_emulator of this test.",
     )
     if config.option.kinesis_profile == "hostile" and config.option.kinesis_seed is None:
-        # Here, so that the workers of pytest-xdist have the same one and the header tells it.
+        # Drawn once: the workers of pytest-xdist get it too, and the header names it.
         config.option.kinesis_seed = SystemRandom().getrandbits(32)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Tell how to repeat a hostile run."""
+    """Name the options that repeat a hostile run."""
     if config.option.kinesis_profile == "kind":
         return None
     return f"kinesis: --kinesis-profile {config.option.kinesis_profile} --kinesis-seed {config.option.kinesis_seed}"
