@@ -69,6 +69,7 @@ if TYPE_CHECKING:
         ShardFailedError,
         ShardReaderError,
         StaleEpochError,
+        StreamRecreatedError,
     )
 
 __all__ = [
@@ -135,6 +136,7 @@ __all__ = [
     "StreamConsumer",
     "StreamIdentity",
     "StreamPositions",
+    "StreamRecreatedError",
     "SubscribeTransportType",
     "arrival_seconds",
     "connect_reader",

@@ -31,6 +31,8 @@ EfoConsumerError
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 
 class EfoConsumerError(Exception):
     """Base of every error that this package raises."""
@@ -393,7 +395,7 @@ class ShardFailedError(ShardReaderError):
 
 
 class DataLossError(ShardReaderError):
-    """The stream no longer holds a range that was promised.
+    """Records expired before they were read, or nothing proves that none did.
 
     Cure: Read sooner, or let the stream keep records for longer. To go on with what is left set `failOnDataLoss` to
     false.
@@ -401,7 +403,7 @@ class DataLossError(ShardReaderError):
     Attributes:
         stream: the stream's name.
         shard_id: the shard.
-        after: where the range begins, exclusive, as text.
+        after: where the lost range begins, exclusive, as text.
         upto: where it ends, inclusive, as text.
         reason: what was found instead.
     """
@@ -413,10 +415,35 @@ class DataLossError(ShardReaderError):
         self.upto = upto
         self.reason = reason
         super().__init__(
-            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. The stream keeps records for a "
-            "shorter time than this took to be read. Start anew from a later position, or set failOnDataLoss to false "
-            "to go on with what is left; a longer retention prevents it next time"
+            f"{stream}/{shard_id}: the range ({after}, {upto}] is lost: {reason}. To go on with the records that are "
+            "left set failOnDataLoss to false; a longer retention period of the stream prevents it next time"
         )
+
+
+class StreamRecreatedError(ShardReaderError):
+    """The stream was deleted and made again under its name: the positions are those of another stream.
+
+    Cure: Start with a new checkpoint to read the new stream. What the old stream held is gone.
+
+    Attributes:
+        stream: the stream's name.
+        created_millis: when the stream of the positions was created, in milliseconds since the epoch.
+        current_millis: when the stream that has the name now was created.
+    """
+
+    def __init__(self, *, stream: str, created_millis: int, current_millis: int) -> None:
+        self.stream = stream
+        self.created_millis = created_millis
+        self.current_millis = current_millis
+        super().__init__(
+            f"stream {stream} is not the one that was read: that one was created at {_utc(created_millis)}, this one at "
+            f"{_utc(current_millis)}. It was deleted and made again, so the positions mean nothing in it. Start with a "
+            "new checkpoint, from TRIM_HORIZON to read all of the new stream"
+        )
+
+
+def _utc(millis: int) -> str:
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class RangeDeadlineError(ShardReaderError):

@@ -1,4 +1,4 @@
-"""Which shards follow which, and who may be read: decided without I/O.
+"""Which shards follow which, and which may be read: decided without I/O.
 
 The graph only grows: edges come from the child shards at a shard's end and from ListShards. It knows nothing
 about positions; those are arguments, so that the reader's own progress and a caller's offsets are judged by
@@ -7,12 +7,15 @@ the same rules.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
+
+    from penstock.efo_consumer._model.shards import Shard
 
 
 class ShardGraph:
@@ -29,9 +32,33 @@ class ShardGraph:
         for parent in parents:
             self._children.setdefault(parent, set()).add(shard_id)
 
+    def parents(self, shard_id: str) -> tuple[str, ...]:
+        """Give the known parents."""
+        return self._parents.get(shard_id, ())
+
     def children(self, shard_id: str) -> list[str]:
         """Give the known children, ordered by id."""
         return sorted(self._children.get(shard_id, ()))
+
+    def prune(self, keep: Collection[str]) -> None:
+        """Forget the shards that nothing asks for any more: neither themselves nor an ancestor is in `keep`.
+
+        Args:
+            keep: the shards that have a position.
+        """
+        known, pending = set(keep), list(keep)
+        while pending:
+            children = self._children.get(pending.pop(), set()) - known
+            known |= children
+            pending += children
+        # The other parent of a child that is to come may have no position of its own.
+        needed = known | {parent for shard in known - set(keep) for parent in self._parents.get(shard, ())}
+        self._parents = {
+            shard: tuple(parent for parent in parents if parent in needed)
+            for shard, parents in self._parents.items()
+            if shard in needed
+        }
+        self._children = {shard: children for shard, children in self._children.items() if shard in needed}
 
     def lineage(self, ended: Iterable[str]) -> list[tuple[str, tuple[str, ...]]]:
         """Give the children of these shards and all known ancestors of those, each with its parents."""
@@ -111,3 +138,43 @@ class ShardGraph:
                 seen.add(parent)
                 pending.extend(self._parents.get(parent, ()))
         return False
+
+
+def entering(parents: Iterable[ShardPosition]) -> ShardPosition:
+    """Give the position at which a child shard is entered: before its first record.
+
+    Every record of a child arrived after its parents were closed, so what is known of them is known of the child.
+    """
+    known = max((millis for parent in parents if (millis := parent.known_millis) is not None), default=None)
+    return ShardPosition(PositionType.TRIM_HORIZON, caught_up_millis=known)
+
+
+def successors(gone: str, listed: Iterable[Shard], standing: Collection[str]) -> tuple[Shard, ...]:
+    """Give the shards to go on with after a shard that is not listed any more.
+
+    These are its children, and what is left of children that are gone too: the oldest shards that nobody reads, neither
+    themselves nor through a descendant. If everything is read already, as after a merge with another shard that is
+    gone, they are the oldest shards, what it led to among them.
+
+    Args:
+        gone: the shard.
+        listed: all shards that the stream still lists.
+        standing: the shards that have a position.
+    """
+    shards = {shard.shard_id: shard for shard in listed}
+    read, pending = set(standing), list(standing)
+    while pending:
+        shard = shards.get(pending.pop())
+        parents = set(shard.parent_shard_ids) - read if shard is not None else set()
+        read |= parents
+        pending += parents
+    roots = [shard for shard in shards.values() if not any(parent in shards for parent in shard.parent_shard_ids)]
+    unread = [shard for shard in roots if shard.shard_id not in read]
+    found = [shard for shard in shards.values() if gone in shard.parent_shard_ids]
+    if found:
+        # Kinesis numbers shards as they are made: what came of a child that is gone is younger than its parent.
+        found += [shard for shard in unread if shard.parent_shard_ids and shard.shard_id > gone and shard not in found]
+    found = found or unread or roots
+    return tuple(
+        shard if gone in shard.parent_shard_ids else replace(shard, parent_shard_ids=(gone,)) for shard in found
+    )

@@ -30,6 +30,7 @@ STATUS: Final[StatusTable] = {
     errors.StaleEpochError: grpc.StatusCode.ABORTED,
     errors.FencedConsumerError: grpc.StatusCode.ABORTED,
     errors.DataLossError: grpc.StatusCode.OUT_OF_RANGE,
+    errors.StreamRecreatedError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.RangeDeadlineError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.ShardFailedError: grpc.StatusCode.UNAVAILABLE,
 }
@@ -50,6 +51,7 @@ _TYPES: Final = (
     errors.StaleEpochError,
     errors.FencedConsumerError,
     errors.DataLossError,
+    errors.StreamRecreatedError,
     errors.RangeDeadlineError,
     errors.ShardFailedError,
     errors.EfoConsumerConfigError,
