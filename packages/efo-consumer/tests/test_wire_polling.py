@@ -4,6 +4,7 @@ import base64
 import json
 import uuid
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from typing import Any, cast
@@ -12,7 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.aws import AwsConnectionError, AwsOptions, AwsServiceError, AwsSession, BackoffPolicy, JsonClient
+from penstock.aws import (
+    AwsConnectionError,
+    AwsOptions,
+    AwsServiceError,
+    AwsSession,
+    BackoffPolicy,
+    JsonClient,
+    ServiceClock,
+)
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
@@ -53,13 +62,18 @@ class Clock:
 
 
 class ScriptedClient:
-    """Answers GetRecords by the script, and GetShardIterator with an iterator that is not seen elsewhere."""
+    """Answers GetRecords by the script, and GetShardIterator with an iterator that is not seen elsewhere.
+
+    ListShards gives one listing after the other, the last one again and again.
+    """
 
     def __init__(self, clock: Clock, *script: dict[str, Any] | Exception) -> None:
         self.clock = clock
         self.script = list(script)
         self.calls: list[tuple[str, dict[str, Any], float]] = []
         self.iterator_failures: list[Exception] = []
+        self.list_failures: list[Exception] = []
+        self.listings: list[list[dict[str, Any]]] = [[]]
         self.closed = False
 
     async def call_raw(self, operation: str, body: bytes) -> bytes:
@@ -68,6 +82,11 @@ class ScriptedClient:
             if self.iterator_failures:
                 raise self.iterator_failures.pop(0)
             return b'{"ShardIterator":"fresh"}'
+        if operation == "ListShards":
+            if self.list_failures:
+                raise self.list_failures.pop(0)
+            shards = self.listings.pop(0) if len(self.listings) > 1 else self.listings[0]
+            return json.dumps({"Shards": shards}).encode()
         step = self.script.pop(0)
         if isinstance(step, Exception):
             raise step
@@ -83,18 +102,30 @@ class ScriptedClient:
         return [at for name, _, at in self.calls if name == operation]
 
 
-def tools(clock: Clock, **changes: Any) -> PollingTools:
+def tools(clock: Clock, *, service_clock: ServiceClock | None = None, **changes: Any) -> PollingTools:
     few = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=3)
     config = RecordPublisherConfig(**{"get_records": few, "get_shard_iterator": few, **changes})
-    return PollingTools(config=config, clock=clock, sleep=clock.sleep, random=lambda: 0.5)
+    return PollingTools(
+        config=config,
+        clock=clock,
+        service_clock=service_clock or ServiceClock(),
+        sleep=clock.sleep,
+        random=lambda: 0.5,
+    )
 
 
 async def publish(
-    client: ScriptedClient, shared: PollingTools, *, stream: StreamIdentity | None = None, events: int | None = None
+    client: ScriptedClient,
+    shared: PollingTools,
+    *,
+    stream: StreamIdentity | None = None,
+    position: ShardPosition | None = None,
+    events: int | None = None,
 ) -> list[ShardEvent]:
     publisher = PollingRecordPublisher(cast(JsonClient, client), tools=shared)
     found: list[ShardEvent] = []
-    one = publisher.publish(stream or StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon())
+    begin = position or ShardPosition.trim_horizon()
+    one = publisher.publish(stream or StreamIdentity("orders"), SHARD, begin)
     async with aclosing(one) as published:
         async for event in published:
             found.append(event)
@@ -210,11 +241,118 @@ async def test_a_broken_connection_is_retried() -> None:
     assert len(client.named("GetShardIterator")) == 2
 
 
+def listed(shard_id: str, first: int, last: int, *parents: str, is_open: bool = True) -> dict[str, Any]:
+    sequence = {"StartingSequenceNumber": "1"} | ({} if is_open else {"EndingSequenceNumber": "9"})
+    named = dict(zip(("ParentShardId", "AdjacentParentShardId"), parents, strict=False))
+    keys = {"StartingHashKey": str(first), "EndingHashKey": str(last)}
+    return {"ShardId": shard_id, "HashKeyRange": keys, "SequenceNumberRange": sequence, **named}
+
+
+OPEN = listed(SHARD, 0, 9)
+CLOSED = listed(SHARD, 0, 9, is_open=False)
+LEFT, RIGHT = listed("shardId-000000000001", 0, 4, SHARD), listed("shardId-000000000002", 5, 9, SHARD)
+
+
 async def test_no_iterator_and_no_children_is_not_the_end() -> None:
-    """An answer without a next iterator and without children is asked again."""
+    """An answer without a next iterator and without children is asked again while the shard is listed as open."""
     clock = Clock()
     client = ScriptedClient(clock, answer(1, NextShardIterator=None), answer(1, end=True))
+    client.listings = [[OPEN]]
     assert numbers(await publish(client, tools(clock))) == [1]
+
+
+async def test_children_that_only_list_shards_names_end_the_shard() -> None:
+    """A last answer without children brings its records and, from ListShards, the shard's children."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1), answer(2, NextShardIterator=None))
+    other = listed("shardId-000000000003", 0, 9, "shardId-000000000009")
+    client.listings = [[CLOSED, other, LEFT, RIGHT]]
+    events = await publish(client, tools(clock))
+    assert numbers(events) == [1, 2]
+    assert [event.continuation for event in events] == ["1", None]
+    children = events[-1].child_shards
+    assert [child.shard_id for child in children] == ["shardId-000000000001", "shardId-000000000002"]
+    assert {child.parent_shard_ids for child in children} == {(SHARD,)}
+
+
+async def test_a_merged_child_ends_both_of_its_parents() -> None:
+    """The child of a merge names the shard as its second parent, and covers more than its hash keys."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1, NextShardIterator=None))
+    client.listings = [[CLOSED, listed("shardId-000000000002", 0, 19, "shardId-000000000001", SHARD)]]
+    events = await publish(client, tools(clock))
+    assert events[-1].child_shards[0].parent_shard_ids == ("shardId-000000000001", SHARD)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [[CLOSED], [OPEN, LEFT, RIGHT], [CLOSED, LEFT], [CLOSED, RIGHT], [LEFT, RIGHT]],
+    ids=["no-children", "still-open", "first-child", "second-child", "parent-not-listed"],
+)
+async def test_children_that_are_listed_late_are_waited_for(late: list[dict[str, Any]]) -> None:
+    """The shard ends when ListShards shows it closed with all of its children, far beyond the attempts."""
+    clock = Clock()
+    endless = answer(1, NextShardIterator=None)
+    client = ScriptedClient(clock, *[endless] * 21)
+    client.listings = [*[late] * 20, [CLOSED, LEFT, RIGHT]]
+    events = await publish(client, tools(clock))
+    assert numbers(events) == [1]
+    assert len(events[-1].child_shards) == 2
+    assert min(later - earlier for earlier, later in pairwise(client.times("ListShards"))) >= 0.5
+
+
+async def test_children_that_are_never_listed_are_an_error() -> None:
+    """After a minute the error says that the shard neither went on nor showed its children."""
+    clock = Clock()
+    client = ScriptedClient(clock, *[answer(1, NextShardIterator=None)] * 1000)
+    client.listings = [[CLOSED, LEFT]]
+    with pytest.raises(RecordPublisherRetriesError, match="ListShards has not shown") as caught:
+        await publish(client, tools(clock))
+    assert caught.value.code == "ShardEndError"
+    assert 60 <= clock.now - 1000 < 63
+
+
+async def test_list_shards_that_fails_uses_the_attempts_up() -> None:
+    """Without ListShards the children are not known: its failures are retried like those of GetRecords."""
+    clock = Clock()
+    client = ScriptedClient(clock, *[answer(1, NextShardIterator=None)] * 3)
+    client.list_failures = [failure("InternalFailure") for _ in range(3)]
+    with pytest.raises(RecordPublisherRetriesError) as caught:
+        await publish(client, tools(clock))
+    assert (caught.value.code, caught.value.attempts) == ("InternalFailure", 3)
+
+
+async def test_an_iterator_begins_at_the_last_record_where_that_is_known() -> None:
+    """A continuation is no record's number and may be refused: the record before it is asked for instead."""
+    for record, asked in (("7", "7"), ("", "9"), (None, "9")):
+        clock = Clock()
+        client = ScriptedClient(clock, answer(), answer(end=True))
+        position = replace(ShardPosition.after("9"), record=record)
+        events = await publish(client, tools(clock), position=position)
+        assert client.named("GetShardIterator")[0]["StartingSequenceNumber"] == asked
+        assert events[0].continuation == "9"
+
+
+async def test_an_answer_at_the_tip_proves_what_arrived_before_the_call() -> None:
+    """It tells the service's time before GetRecords less 2 s, by which polling may be behind; others tell none."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(behind=500), answer(), answer(5), answer(6, behind=9), answer(end=True))
+    service_clock = ServiceClock(monotonic=clock, wall_clock=lambda: 0.0)
+    service_clock.answered("Mon, 01 Jan 2024 00:00:00 GMT", clock.now)
+    events = await publish(client, tools(clock, service_clock=service_clock))
+    new_year = 1_704_067_200_000
+    told = [None if one.caught_up_millis is None else one.caught_up_millis - new_year for one in events]
+    assert told == [None, -1800, -1600, None, -1200]
+    assert events[1].continuation is None
+
+
+async def test_the_time_of_a_proof_is_that_of_the_call_that_succeeded() -> None:
+    """Retries in between make the proof later, not earlier."""
+    clock = Clock()
+    client = ScriptedClient(clock, *[failure("InternalFailure")] * 2, answer(end=True))
+    service_clock = ServiceClock(monotonic=clock, wall_clock=clock)
+    events = await publish(client, tools(clock, service_clock=service_clock))
+    assert events[0].caught_up_millis == int((client.times("GetRecords")[-1] - 2) * 1000)
 
 
 async def test_a_fatal_error_is_not_retried() -> None:
@@ -266,6 +404,13 @@ async def test_a_replay_ends_with_the_shard() -> None:
     events = await replay(ScriptedClient(clock, answer(4, behind=9), answer(5, behind=1, end=True)), clock)
     assert numbers(events) == [4, 5]
     assert [event.continuation for event in events] == ["4", None]
+
+
+async def test_a_replay_up_to_the_tip_proves_that_too() -> None:
+    """The answer at which a replay ends tells the time that it proves, as in following."""
+    clock = Clock()
+    [event] = await replay(ScriptedClient(clock, answer(4)), clock)
+    assert event.caught_up_millis is not None
 
 
 async def test_nothing_is_replayed_after_the_end() -> None:

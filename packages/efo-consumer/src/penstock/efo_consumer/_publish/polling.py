@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from penstock.aws import AwsError, ErrorKind, are_credentials_refused, classify, error_code
+from penstock.aws import AwsError, ErrorKind, ServiceClock, are_credentials_refused, classify, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, NOT_FOUND, KinesisDiagnosis, resource_missing
+from penstock.efo_consumer._publish.list_shards import list_shards
 from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.pace import ReadPace, process_pace
 from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
@@ -31,9 +32,17 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from penstock.aws import AwsSession, BackoffPolicy, JsonClient
+    from penstock.efo_consumer._model.shards import Shard
 
 # An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
 _ITERATOR_SECONDS = 280.0
+
+# GetRecords may run up to a second behind what SubscribeToShard shows, and arrival times may go back by as much: what
+# arrived within this time before a call may be missing from an answer that claims to be at the tip.
+_TIP_MARGIN_SECONDS = 2.0
+
+# After a reshard ListShards may show the children late.
+_CHILDREN_PATIENCE_SECONDS = 60.0
 
 _RETRYABLE = (AwsError, PayloadDecodeError, ShardEndError, OSError)
 
@@ -52,12 +61,13 @@ class PollingTools:
 
     Attributes:
         pace: what the shards allow; `for_session` shares it with all readers of the process.
+        service_clock: the service's time; `for_session` takes that of the session, which the answers set.
     """
 
     config: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
     pace: ReadPace = field(default_factory=ReadPace)
     clock: Callable[[], float] = time.monotonic
-    wall_clock: Callable[[], float] = time.time
+    service_clock: ServiceClock = field(default_factory=ServiceClock)
     sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
     random: Callable[[], float] = random_module.random
 
@@ -66,7 +76,7 @@ class PollingTools:
         """Tools whose pace is shared by all readers of this process with the same account, region and endpoint."""
         options = session.options
         account = (session.region, options.endpoint_url, options.access_key_id, options.role_arn, options.profile)
-        return cls(config=config, pace=process_pace(account))
+        return cls(config=config, pace=process_pace(account), service_clock=session.service_clock())
 
 
 class ShardPoll:
@@ -94,12 +104,13 @@ class ShardPoll:
         self._failures = 0
         self._throttles = 0
         self._next_read_at = 0.0
+        self._asked_at = 0.0
+        self._endless_since: float | None = None
+        self._endless_answers = 0
         self.position = position
 
-    async def read(self) -> DecodedPayload:
+    async def read(self) -> ShardEvent:
         """The next GetRecords answer; waits for the shard's pace, backs off and retries.
-
-        Its `next_iterator` is None exactly at the end of the shard, and its `child_shards` are then non-empty.
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
@@ -112,6 +123,9 @@ class ShardPoll:
                     self._iterator_at = self._now()
                     self._iterator_failures = 0
                 payload = await self._get_records(self._iterator)
+                children = payload.child_shards
+                if payload.next_iterator is None and not children:
+                    children = await self._listed_children()
             except _RETRYABLE as error:
                 if error_code(error) == NOT_FOUND:
                     raise await resource_missing(
@@ -125,16 +139,19 @@ class ShardPoll:
                 continue
             self._failures = 0
             self._throttles = 0
+            if payload.next_iterator is None and not children:
+                await self._sleep(self._until_children())
+                continue
+            self._endless_since = None
+            self._endless_answers = 0
             self._iterator = payload.next_iterator
             self._iterator_at = self._now()
             if payload.last_sequence_number is not None:
                 self.position = ShardPosition.after(payload.last_sequence_number)
-            return payload
+            return self._event(payload, children)
 
     async def _get_shard_iterator(self) -> str:
-        body = msgspec.json.encode(
-            {**self._stream_reference(), "ShardId": self._shard_id, **_iterator_type(self.position)}
-        )
+        body = msgspec.json.encode({**self._stream.request, "ShardId": self._shard_id, **_iterator_type(self.position)})
         answer = msgspec.json.decode(await self._client.call_raw("GetShardIterator", body), type=_Iterator)
         if answer.value is None:
             # Not seen from the service; the end of a shard is said by GetRecords, with the children.
@@ -153,11 +170,50 @@ class ShardPoll:
         request: dict[str, object] = {"ShardIterator": iterator, "Limit": most}
         if self._stream.arn is not None:
             request["StreamARN"] = self._stream.arn
+        # Before the call: what arrives during it may be in the answer, or not.
+        self._asked_at = self._tools.service_clock.earliest()
         payload = decode_payload(await self._client.call_raw("GetRecords", msgspec.json.encode(request)))
         pace.note_read(name, self._shard_id, now, records=payload.records.num_rows, nbytes=payload.nbytes)
-        if payload.next_iterator is None and not payload.child_shards:
-            raise ShardEndError(stream=self._stream.name, shard_id=self._shard_id)
         return payload
+
+    def _event(self, payload: DecodedPayload, children: tuple[Shard, ...]) -> ShardEvent:
+        at_end = payload.next_iterator is None
+        caught_up_at = self._asked_at - _TIP_MARGIN_SECONDS
+        return ShardEvent(
+            records=payload.records,
+            continuation=None if at_end else self.position.sequence_number,
+            millis_behind_latest=payload.millis_behind_latest,
+            child_shards=children if at_end else (),
+            nbytes=payload.nbytes,
+            caught_up_millis=int(caught_up_at * 1000) if payload.millis_behind_latest == 0 else None,
+        )
+
+    async def _listed_children(self) -> tuple[Shard, ...]:
+        """The shard's children, once ListShards shows it closed and all of them; none until then."""
+        once = replace(self._tools.config.get_records, max_attempts=1)
+        shards = await list_shards(self._client, self._stream, backoff=once)
+        shard = next((one for one in shards if one.shard_id == self._shard_id), None)
+        children = tuple(one for one in shards if self._shard_id in one.parent_shard_ids)
+        return children if shard is not None and not shard.is_open and _cover(children, shard) else ()
+
+    def _until_children(self) -> float:
+        """Seconds to wait before the end of the shard is asked for again."""
+        now = self._now()
+        if self._endless_since is None:
+            self._endless_since = now
+        delay = self._tools.config.get_records.delay_seconds(self._endless_answers, self._tools.random)
+        self._endless_answers += 1
+        if now - self._endless_since < _CHILDREN_PATIENCE_SECONDS:
+            return delay
+        error = ShardEndError(stream=self._stream.name, shard_id=self._shard_id)
+        raise RecordPublisherRetriesError(
+            "GetRecords gives no next iterator and no child shards, and for "
+            f"{_CHILDREN_PATIENCE_SECONDS:g} s ListShards has not shown the shard as closed with all of its children",
+            stream=self._stream.name,
+            shard_id=self._shard_id,
+            code=type(error).__name__,
+            attempts=self._endless_answers,
+        ) from error
 
     def _after(self, error: Exception) -> float:
         """Seconds to wait before the next attempt."""
@@ -202,17 +258,22 @@ class ShardPoll:
         message = f"{error}" + (f": {advice}" if advice else "")
         return kind(message, stream=self._stream.name, shard_id=self._shard_id, code=code)
 
-    def _stream_reference(self) -> dict[str, str]:
-        if self._stream.arn is not None:
-            return {"StreamARN": self._stream.arn}
-        return {"StreamName": self._stream.name}
-
     def _now(self) -> float:
         return self._tools.clock()
 
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:
             await self._tools.sleep(seconds)
+
+
+def _cover(children: tuple[Shard, ...], shard: Shard) -> bool:
+    """Whether every hash key of the shard is one of a child's: ListShards may show one child before the other."""
+    key, last = int(shard.starting_hash_key), int(shard.ending_hash_key)
+    for child in sorted(children, key=lambda one: int(one.starting_hash_key)):
+        if int(child.starting_hash_key) > key:
+            return False
+        key = max(key, int(child.ending_hash_key) + 1)
+    return key > last
 
 
 def _iterator_type(position: ShardPosition) -> dict[str, object]:
@@ -224,7 +285,8 @@ def _iterator_type(position: ShardPosition) -> dict[str, object]:
         case PositionType.AFTER_SEQUENCE_NUMBER:
             return {
                 "ShardIteratorType": "AFTER_SEQUENCE_NUMBER",
-                "StartingSequenceNumber": position.sequence_number,
+                # A continuation is no record's number and may be refused. Nothing lies between the two.
+                "StartingSequenceNumber": position.record or position.sequence_number,
             }
         case PositionType.SHARD_END:
             raise ValueError("nothing can be read after the end of a shard")
@@ -255,7 +317,10 @@ class PollingRecordPublisher:
         """See `RecordPublisher.publish`.
 
         GetRecords names no continuation of its own: an empty answer's is that of the last record. Answers before the
-        first record have none, and no child shards: they only tell how far behind the latest record reading is.
+        first record have none, and no child shards: they tell how far behind the latest record reading is, and at the
+        tip up to which arrival time everything has been read.
+
+        A shard whose last answer names no child shards ends once ListShards shows it closed with all of its children.
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
@@ -266,15 +331,10 @@ class PollingRecordPublisher:
         poll = ShardPoll(self._client, stream, shard_id, position, self._tools)
         try:
             while True:
-                # Before the call: what arrives during it may be in the answer, or not.
-                asked_at = self._tools.wall_clock()
-                payload = await poll.read()
-                event = _event(payload, poll.position)
-                if payload.millis_behind_latest == 0:
-                    event = replace(event, caught_up_millis=int(asked_at * 1000))
+                event = await poll.read()
                 self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
                 yield event
-                if payload.next_iterator is None:
+                if event.child_shards:
                     return
         finally:
             self._metrics.shard_left(stream=stream.name, shard_id=shard_id)
@@ -308,20 +368,9 @@ async def read_once(
     identity = StreamIdentity(stream) if isinstance(stream, str) else stream
     poll = ShardPoll(client, identity, shard_id, after, tools or PollingTools())
     while True:
-        payload = await poll.read()
-        if payload.records.num_rows or payload.next_iterator is None or with_gaps:
-            yield _event(payload, poll.position)
+        event = await poll.read()
+        if event.records.num_rows or event.child_shards or with_gaps:
+            yield event
         # Zero is said only at the tip: an answer without records further back is a gap to be read over.
-        if payload.next_iterator is None or payload.millis_behind_latest == 0:
+        if event.child_shards or event.millis_behind_latest == 0:
             return
-
-
-def _event(payload: DecodedPayload, position: ShardPosition) -> ShardEvent:
-    at_end = payload.next_iterator is None
-    return ShardEvent(
-        records=payload.records,
-        continuation=None if at_end else position.sequence_number,
-        millis_behind_latest=payload.millis_behind_latest,
-        child_shards=payload.child_shards if at_end else (),
-        nbytes=payload.nbytes,
-    )
