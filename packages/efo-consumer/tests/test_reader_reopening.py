@@ -117,10 +117,12 @@ def test_failures_in_a_row_are_borne_for_a_time() -> None:
     """Anything that comes between them begins the time anew; a refusal is never borne."""
     away = ReaderUnavailableError(endpoint="e", reason="UNAVAILABLE: gone")
     patience = Patience(10)
-    assert patience.bears(away, 0)
-    assert patience.bears(away, 9)
-    assert not patience.bears(away, 10)
+    assert patience.pause(away, 0) == patience.pause(away, 9) > 0
+    with pytest.raises(ReaderUnavailableError):
+        patience.pause(away, 10)
     patience.worked()
-    assert patience.bears(away, 20)
-    assert not patience.bears(ReaderUnavailableError(endpoint="e", reason="UNAUTHENTICATED"), 20)
-    assert not Patience(0).bears(away, 0)
+    assert patience.pause(away, 20) > 0
+    with pytest.raises(ReaderUnavailableError, match="UNAUTHENTICATED"):
+        patience.pause(ReaderUnavailableError(endpoint="e", reason="UNAUTHENTICATED"), 20)
+    with pytest.raises(ReaderUnavailableError):
+        Patience(0).pause(away, 0)

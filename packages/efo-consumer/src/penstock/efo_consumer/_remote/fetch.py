@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import threading
@@ -15,8 +14,7 @@ import grpc
 from penstock.efo_consumer._embedded.shared_blocks import Blocks, folder_of
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode_near
 from penstock.efo_consumer._remote.client import READ_RANGE, read_range_request, reader_error
-from penstock.efo_consumer._remote.members import runs
-from penstock.efo_consumer._remote.resume import RETRY_SECONDS, Patience, Resumption, candidates
+from penstock.efo_consumer._remote.resume import retrievals
 from penstock.efo_consumer.errors import ReaderUnavailableError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import ClientSecurity, open_channel
@@ -66,34 +64,29 @@ def read_ranges(
         ReaderUnavailableError: the reader cannot be reached.
     """
     addresses = address.split(",")
-    for owner, part in runs(ranges, addresses) if ranges else [(addresses[0], [])]:
-        order = candidates(part, owner, addresses) if part else [owner]
-        resumption = Resumption()
-        patience = Patience(patience_seconds)
-        for place, endpoint in enumerate(itertools.cycle(order), 1):
-            resumption.begin()
+    # Each reader of several counts epochs by itself: the caller's is that of all.
+    own_epoch = epoch if len(addresses) == 1 else 0
+    for retrieval in retrievals(ranges, addresses, addresses, patience_seconds):
+        is_done = False
+        while not is_done:
+            retrieval.begin()
+            request = read_range_request(
+                session_id, retrieval.ranges, own_epoch, with_encryption_type, max_batch_bytes, fail_on_data_loss
+            )
             try:
-                # Each reader of several counts epochs by itself: the caller's is that of all.
-                own_epoch = epoch if len(addresses) == 1 else 0
-                request = read_range_request(
-                    session_id, part, own_epoch, with_encryption_type, max_batch_bytes, fail_on_data_loss
-                )
-                batches = _read(endpoint, security, request)
-                with closing(batches):
+                with closing(_read(retrieval.endpoint, security, request)) as batches:
                     for batch in batches:
-                        rest = resumption.rest(batch)
+                        rest = retrieval.take(batch)
                         if rest.num_rows:
-                            patience.worked()
                             yield rest
-                break
+                is_done = True
             except _BlockError as error:
-                _log.warning("%s at %s: its records are read through the socket instead", error, endpoint)
-                _without_blocks.add((os.getpid(), endpoint))
+                _log.warning("%s at %s: its records are read through the socket instead", error, retrieval.endpoint)
+                _without_blocks.add((os.getpid(), retrieval.endpoint))
             except ReaderUnavailableError as error:
-                if place % len(order) == 0:
-                    if not patience.bears(error, time.monotonic()):
-                        raise
-                    time.sleep(RETRY_SECONDS)
+                pause = retrieval.failed(error, time.monotonic())
+                if pause:
+                    time.sleep(pause)
 
 
 def _read(

@@ -15,7 +15,7 @@ from penstock.efo_consumer._reader.api import PositionsSnapshot
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._remote.client import RemoteShardReader
 from penstock.efo_consumer._remote.members import Members, place, shares, union
-from penstock.efo_consumer._remote.resume import read_from_any
+from penstock.efo_consumer._remote.resume import read_retrievals, retrievals
 from penstock.efo_consumer.errors import EfoConsumerError, ReaderUnavailableError, SessionNotFoundError, StaleEpochError
 
 if TYPE_CHECKING:
@@ -142,8 +142,8 @@ class FleetShardReader:
             )
 
         owners = self._members.owners(self._clock()) or list(self._readers)
-        batches = read_from_any(ranges, owners, list(self._readers), read)
-        async with aclosing(batches):
+        asked = retrievals(ranges, owners, list(self._readers))
+        async with aclosing(read_retrievals(asked, read, self._clock, asyncio.sleep)) as batches:
             async for batch in batches:
                 yield batch
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._remote.client import RemoteShardReader
-from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS, RETRY_SECONDS, Patience, Resumption
+from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS, Patience, read_retrievals, retrievals
 from penstock.efo_consumer.errors import ReaderUnavailableError, SessionNotFoundError, StaleEpochError
 
 if TYPE_CHECKING:
@@ -126,27 +126,20 @@ class ReopeningShardReader:
         """See `ShardReader.read_range`."""
         if epoch:
             self._check(session_id, epoch)
-        resumption = Resumption()
-        patience = Patience(self._patience_seconds)
-        while True:
-            resumption.begin()
-            batches = self._reader.read_range(
+
+        def read(_: str, left: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
+            return self._reader.read_range(
                 session_id,
-                ranges,
+                left,
                 with_encryption_type=with_encryption_type,
                 max_batch_bytes=max_batch_bytes,
                 fail_on_data_loss=fail_on_data_loss,
             )
-            try:
-                async with aclosing(batches):
-                    async for batch in batches:
-                        rest = resumption.rest(batch)
-                        if rest.num_rows:
-                            patience.worked()
-                            yield rest
-                return
-            except ReaderUnavailableError as error:
-                await self._wait(error, patience)
+
+        asked = retrievals(ranges, [self.endpoint], [self.endpoint], self._patience_seconds)
+        async with aclosing(read_retrievals(asked, read, self._clock, self._sleep)) as batches:
+            async for batch in batches:
+                yield batch
 
     async def follow(
         self,
@@ -217,16 +210,7 @@ class ReopeningShardReader:
             try:
                 return await call()
             except ReaderUnavailableError as error:
-                await self._wait(error, patience)
-
-    async def _wait(self, error: ReaderUnavailableError, patience: Patience) -> None:
-        """Wait before the next attempt; raise the error where there is none."""
-        was_there = not patience.is_tried
-        if not patience.bears(error, self._clock()):
-            raise error
-        if was_there:
-            _log.warning("%s; it is waited for, at most %g s", error, patience.seconds)
-        await self._sleep(RETRY_SECONDS)
+                await self._sleep(patience.pause(error, self._clock()))
 
     def _check(self, session_id: str, epoch: int) -> None:
         if self._request is None or self._request.session_id != session_id:

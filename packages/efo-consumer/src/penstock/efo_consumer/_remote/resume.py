@@ -1,16 +1,21 @@
-"""Reads ranges from whichever reader of a fleet is there."""
+"""Reads ranges from readers that may go away: whom to ask next, for what is left. Decided without I/O.
+
+`read_retrievals` is its shell for an event loop; `fetch.read_ranges` the blocking one, for tasks.
+"""
 
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._remote.members import rank_endpoints, runs, shard_key
 from penstock.efo_consumer.errors import ReaderUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 
     import pyarrow as pa
 
@@ -22,6 +27,10 @@ RETRY_SECONDS = 0.5
 _PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
 """What a service that goes or comes answers; refusals, such as of a token, do not pass by themselves."""
 
+_PLACE = ("streamName", "shardId", "sequenceNumber", "subSequenceNumber")
+
+_log = logging.getLogger(__name__)
+
 
 class Patience:
     """The time for which failures in a row are borne.
@@ -31,80 +40,164 @@ class Patience:
     """
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+        self._seconds = seconds
         self._failing_since: float | None = None
-
-    @property
-    def is_tried(self) -> bool:
-        """Whether the last attempt failed."""
-        return self._failing_since is not None
 
     def worked(self) -> None:
         """Note that something came."""
         self._failing_since = None
 
-    def bears(self, error: ReaderUnavailableError, now: float) -> bool:
-        """Note a failure, and tell whether to ask again after RETRY_SECONDS."""
+    def pause(self, error: ReaderUnavailableError, now: float) -> float:
+        """Note a failure, and give the seconds after which to ask again.
+
+        Raises:
+            ReaderUnavailableError: the failure, if it does not pass by itself, or the time is over.
+        """
         if not error.reason.startswith(_PASSING):
-            return False
+            raise error
+        is_first = self._failing_since is None
         if self._failing_since is None:
             self._failing_since = now
-        return now + RETRY_SECONDS <= self._failing_since + self.seconds
+        if now + RETRY_SECONDS > self._failing_since + self._seconds:
+            raise error
+        if is_first:
+            _log.warning("%s; retrying for up to %g s", error, self._seconds)
+        return RETRY_SECONDS
 
 
-_log = logging.getLogger(__name__)
+class Retrieval:
+    """Ranges that one reader is asked for, then the next one for what is left, until all of their records came.
 
+    What came is known by the position of the last record, not by the number of records: others may expire before the
+    next reader is asked. The range of the last record is asked for again, because the records of an aggregate share a
+    sequence number; those that came are dropped.
 
-class Resumption:
-    """What of some ranges was given already: the same ranges give the same rows, so others are told by their count."""
+    Args:
+        ranges: those of one shard follow each other in sequence order.
+        endpoints: of the readers, in the order in which they are asked.
+        patience: for rounds in which none of them could be reached.
+    """
 
-    def __init__(self) -> None:
-        self._given = 0
-        self._passed = 0
+    def __init__(self, ranges: Sequence[ShardRange], endpoints: Sequence[str], patience: Patience) -> None:
+        self.ranges = ranges
+        """What is left to ask for."""
+        self._endpoints = endpoints
+        self._turn = 0
+        self._patience = patience
+        self._last: _Place | None = None
+        self._dropped: _Place | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """Of the reader to ask."""
+        return self._endpoints[self._turn]
 
     def begin(self) -> None:
-        """Note that the ranges are read from their beginning again."""
-        self._passed = 0
+        """Note that what is left is asked for: before each attempt."""
+        last = self._last
+        if last is not None:
+            self.ranges = self.ranges[next(at for at, one in enumerate(self.ranges) if _is_in(last, one)) :]
+        self._dropped = last
 
-    def rest(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Give the rows of the next batch that were not given before."""
-        first = min(batch.num_rows, max(0, self._given - self._passed))
-        self._passed += batch.num_rows
-        self._given = max(self._given, self._passed)
-        return batch.slice(first) if first else batch
+    def take(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Give the rows of the next batch that did not come before."""
+        if (dropped := self._dropped) is not None:
+            # Rows that came are the first ones: later ranges of the shard lie beyond the place.
+            rows = range(batch.num_rows)
+            batch = batch.slice(bisect_left(rows, True, key=lambda row: not _Place.of(batch, row).is_at_most(dropped)))
+        if batch.num_rows:
+            self._patience.worked()
+            self._last, self._dropped = _Place.of(batch, batch.num_rows - 1), None
+        return batch
+
+    def failed(self, error: ReaderUnavailableError, now: float) -> float:
+        """Note that the reader could not be reached, and give the seconds after which to ask the next one.
+
+        Raises:
+            ReaderUnavailableError: nobody is left to ask, and the patience is at its end.
+        """
+        self._turn = (self._turn + 1) % len(self._endpoints)
+        if not self._turn:
+            return self._patience.pause(error, now)
+        _log.warning("%s; asking the next reader", error)
+        return 0.0
 
 
-async def read_from_any(
-    ranges: Sequence[ShardRange],
-    owners: Sequence[str],
-    endpoints: Sequence[str],
+def retrievals(
+    ranges: Sequence[ShardRange], owners: Sequence[str], endpoints: Sequence[str], patience_seconds: float = 0.0
+) -> Iterable[Retrieval]:
+    """Give what to retrieve, in the order of the ranges: each from its owner, which has it in memory, or from another.
+
+    Args:
+        ranges: in the caller's order.
+        owners: endpoints that may own shards.
+        endpoints: all that can be asked.
+        patience_seconds: for which to ask again when none can be reached.
+    """
+    # Without ranges one reader is asked all the same: a token or an epoch that is refused must not go unnoticed.
+    for owner, part in runs(ranges, owners) or [(owners[0], [])]:
+        key = shard_key(part[0].stream_name, part[0].shard_id) if part else ""
+        others = [endpoint for endpoint in rank_endpoints(endpoints, key) if endpoint != owner]
+        yield Retrieval(part, [owner, *others], Patience(patience_seconds))
+
+
+async def read_retrievals(
+    asked: Iterable[Retrieval],
     read: Callable[[str, Sequence[ShardRange]], AsyncGenerator[pa.RecordBatch, None]],
+    clock: Callable[[], float],
+    sleep: Callable[[float], Awaitable[None]],
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Give the rows of the ranges: each from its owner, which has it in memory, or from the next that can be reached.
+    """Give the records of the ranges, in their order.
+
+    Args:
+        asked: one after the other.
+        read: reads ranges from an endpoint.
+        clock: monotonic seconds.
+        sleep: waits for seconds.
 
     Raises:
-        ReaderUnavailableError: none can be reached.
+        ReaderUnavailableError: no reader can be reached.
     """
-    for owner, part in runs(ranges, owners):
-        order = candidates(part, owner, endpoints)
-        resumption = Resumption()
-        for place, endpoint in enumerate(order):
-            resumption.begin()
-            batches = read(endpoint, part)
+    for retrieval in asked:
+        is_done = False
+        while not is_done:
+            retrieval.begin()
             try:
-                async with aclosing(batches):
+                async with aclosing(read(retrieval.endpoint, retrieval.ranges)) as batches:
                     async for batch in batches:
-                        rest = resumption.rest(batch)
+                        rest = retrieval.take(batch)
                         if rest.num_rows:
                             yield rest
-                break
+                is_done = True
             except ReaderUnavailableError as error:
-                if place == len(order) - 1:
-                    raise
-                _log.warning("%s; the next reader is asked for the range", error)
+                pause = retrieval.failed(error, clock())
+                if pause:
+                    await sleep(pause)
 
 
-def candidates(part: Sequence[ShardRange], owner: str, endpoints: Sequence[str]) -> list[str]:
-    """Give the endpoints to ask for some ranges, in turn."""
-    key = shard_key(part[0].stream_name, part[0].shard_id)
-    return [owner, *(endpoint for endpoint in rank_endpoints(endpoints, key) if endpoint != owner)]
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a row stands.
+
+    Attributes:
+        shard: name of its stream and id of its shard.
+        number: its sequence number, and the sub-sequence number of a record in an aggregate.
+    """
+
+    shard: tuple[str, str]
+    number: tuple[int, int]
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch, row: int) -> _Place:
+        stream, shard_id, number, sub_number = (batch.column(name)[row].as_py() for name in _PLACE)
+        return cls((stream, shard_id), (int(number), sub_number))
+
+    def is_at_most(self, last: _Place) -> bool:
+        """Whether a row of this place came when that of `last`, a place in the first range, had come."""
+        return self.shard == last.shard and self.number <= last.number
+
+
+def _is_in(place: _Place, one: ShardRange) -> bool:
+    # Rows have the stream's name, also where ranges have its ARN.
+    shard = (one.stream_name.rpartition(":stream/")[2], one.shard_id)
+    return shard == place.shard and one.after.rank < (1, place.number[0]) <= one.upto.rank
