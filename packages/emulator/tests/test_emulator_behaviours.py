@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from penstock.emulator import Behaviour, EmulatorConfigError
+from penstock.emulator.__main__ import main
 from penstock.emulator.testing import ManualClock, running_emulator, start_emulator_process
 
 DAY = timedelta(hours=24)
@@ -726,6 +727,19 @@ def test_a_process_takes_a_profile_and_single_fields() -> None:
         _, answer = ask(emulator.endpoint_url, "GET", "behaviour")
     expected = Behaviour.hostile().as_dict() | {"page_span": None, "late_children": 2.0}
     assert (answer["seed"], answer["behaviour"]) == (5, expected)
+
+
+def test_a_wrong_field_on_the_command_line_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line, with the option and the field."""
+    for text, reason in (
+        ("page_span=0", "page_span: must be positive"),
+        ("mood=true", "mood: unknown"),
+        ("x=y", "x must"),
+    ):
+        with pytest.raises(SystemExit) as caught:
+            main(["--behaviour", text])
+        assert caught.value.code == 2
+        assert reason in capsys.readouterr().err
 
 
 def test_pytest_takes_a_profile(pytester: pytest.Pytester) -> None:

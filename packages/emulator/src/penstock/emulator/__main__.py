@@ -151,6 +151,9 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "penstock-emulat
     as_json: bool = options.pop("json")
     try:
         behaviour = Behaviour.profile(options.pop("profile")).changed(options.pop("behaviour"))
+    except EmulatorConfigError as error:
+        parser.error(f"--behaviour: {error}")
+    try:
         config = EmulatorConfig(**options, behaviour=behaviour)
     except EmulatorConfigError as error:
         parser.error(f"{_flag(error.option)}: {error.reason}")
