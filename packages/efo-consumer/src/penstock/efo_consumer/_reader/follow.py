@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.efo_consumer._model.positions import ranges_between
-from penstock.efo_consumer._reader.api import FollowedBatch
+from penstock.efo_consumer._reader.api import FollowedBatch, ShardReader
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import StreamPositions
-    from penstock.efo_consumer._reader.api import ShardReader
 
 _WAIT_SECONDS = 60.0
 _STEP_BYTES = 4 * 1024 * 1024
 
 
+class SteppedReader(ShardReader, Protocol):
+    """A reader whose `follow` is `follow_steps`."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether live consumers are to end between two steps, because the reader is about to close."""
+        ...
+
+
 async def follow_steps(
-    reader: ShardReader,
+    self: SteppedReader,
     session_id: str,
     epoch: int,
     start: StreamPositions,
     *,
-    max_records: int,
-    max_bytes: int,
-    with_encryption_type: bool,
-    is_over: Callable[[], bool],
+    max_records: int = 0,
+    max_bytes: int = 0,
+    with_encryption_type: bool = False,
 ) -> AsyncGenerator[FollowedBatch, None]:
-    """See `ShardReader.follow`; ends between two steps when `is_over` says so."""
+    """See `ShardReader.follow`; the method of each reader that does not leave it to a service."""
     position = start
-    while not is_over():
-        snapshot = await reader.positions(
+    while not self.is_draining:
+        snapshot = await self.positions(
             session_id,
             epoch,
             position,
@@ -42,15 +49,16 @@ async def follow_steps(
             max_bytes=max_bytes or _STEP_BYTES,
             wait_seconds=_WAIT_SECONDS,
         )
-        if snapshot.positions == position:
-            continue
-        ranges = ranges_between(position, snapshot.positions)
-        batches = reader.read_range(session_id, ranges, epoch=epoch, with_encryption_type=with_encryption_type)
+        before, position = position, snapshot.positions
         last: pa.RecordBatch | None = None
-        async with aclosing(batches):
-            async for batch in batches:
-                if last is not None:
-                    yield FollowedBatch(last, None)
-                last = batch
-        position = snapshot.positions
+        if position != before:
+            ranges = ranges_between(before, position)
+            batches = self.read_range(session_id, ranges, epoch=epoch, with_encryption_type=with_encryption_type)
+            async with aclosing(batches):
+                async for batch in batches:
+                    if last is not None:
+                        yield FollowedBatch(last, None)
+                    last = batch
+        elif position.to_json() == before.to_json():
+            continue
         yield FollowedBatch(last, snapshot)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._buffer.spill import SpillFolder
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader.api import (
-        FollowedBatch,
         OpenRequest,
         PositionsSnapshot,
         SessionInfo,
@@ -82,7 +81,7 @@ class LocalShardReader:
         self._sessions: dict[str, ReaderSession] = {}
         self._opening = asyncio.Lock()
         self._last_epoch = 0
-        self._draining = False
+        self.is_draining = False
         self._watch: asyncio.Task[None] | None = None
         observe(self)
         self._fencing_tokens: dict[str, int] = {}
@@ -205,30 +204,7 @@ class LocalShardReader:
             span.set_attributes({"penstock.records": rows, "penstock.replays": len(replayed)})
             span.end()
 
-    async def follow(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        with_encryption_type: bool = False,
-    ) -> AsyncGenerator[FollowedBatch, None]:
-        """See `ShardReader.follow`."""
-        steps = follow_steps(
-            self,
-            session_id,
-            epoch,
-            start,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            with_encryption_type=with_encryption_type,
-            is_over=lambda: self._draining,
-        )
-        async with aclosing(steps):
-            async for step in steps:
-                yield step
+    follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
@@ -252,7 +228,7 @@ class LocalShardReader:
 
     def drain(self) -> None:
         """Answer long polls at once, now and later: nobody should wait for news of a reader that is about to close."""
-        self._draining = True
+        self.is_draining = True
         for session in self._sessions.values():
             session.drain()
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardRange
-    from penstock.efo_consumer._reader.api import FollowedBatch, OpenRequest, ShardReader, ShardStats
+    from penstock.efo_consumer._reader.api import OpenRequest, ShardReader, ShardStats
     from penstock.rpc import ClientSecurity
 
 _log = logging.getLogger(__name__)
@@ -50,6 +50,8 @@ class FleetShardReader:
         clock: monotonic seconds.
         connect: makes the reader of an endpoint.
     """
+
+    is_draining = False
 
     def __init__(
         self,
@@ -147,30 +149,7 @@ class FleetShardReader:
             async for batch in batches:
                 yield batch
 
-    async def follow(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        with_encryption_type: bool = False,
-    ) -> AsyncGenerator[FollowedBatch, None]:
-        """See `ShardReader.follow`."""
-        steps = follow_steps(
-            self,
-            session_id,
-            epoch,
-            start,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            with_encryption_type=with_encryption_type,
-            is_over=lambda: False,
-        )
-        async with aclosing(steps):
-            async for step in steps:
-                yield step
+    follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`. A reader that cannot be reached holds nothing that matters."""

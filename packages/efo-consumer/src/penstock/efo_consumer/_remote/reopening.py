@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader.api import (
-        FollowedBatch,
         OpenRequest,
         PositionsSnapshot,
         ShardReader,
@@ -47,6 +46,8 @@ class ReopeningShardReader:
         clock: monotonic seconds.
         connect: makes the reader of the endpoint.
     """
+
+    is_draining = False
 
     def __init__(
         self,
@@ -141,30 +142,7 @@ class ReopeningShardReader:
             async for batch in batches:
                 yield batch
 
-    async def follow(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        with_encryption_type: bool = False,
-    ) -> AsyncGenerator[FollowedBatch, None]:
-        """See `ShardReader.follow`."""
-        steps = follow_steps(
-            self,
-            session_id,
-            epoch,
-            start,
-            max_records=max_records,
-            max_bytes=max_bytes,
-            with_encryption_type=with_encryption_type,
-            is_over=lambda: False,
-        )
-        async with aclosing(steps):
-            async for step in steps:
-                yield step
+    follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`. A service that is gone holds nothing that matters."""
