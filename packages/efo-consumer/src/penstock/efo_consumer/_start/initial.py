@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import time
-from email.utils import parsedate_to_datetime
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import (
@@ -24,10 +27,11 @@ from penstock.efo_consumer._start.position import StartingPosition, StartingPosi
 from penstock.efo_consumer.errors import InitialPositionError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from penstock.aws import AwsSession
+    from penstock.aws import AwsSession, ServiceClock
 
+_log = logging.getLogger(__name__)
 _POLICY = BackoffPolicy(max_attempts=20)
 # An endpoint that cannot be reached at all is rather a wrong one: that is told at once.
 _ANSWERED = (ClientError, ConnectionClosedError, ReadTimeoutError)
@@ -52,8 +56,10 @@ _ADVICE = {
     "ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account",
     "AccessDeniedException": "allow kinesis:ListShards on the stream",
 }
-# The Date header's resolution, and half of it again.
-_DATE_MILLIS = 1500
+# Arrival times are approximate: a record may show one that is up to a second before the record came.
+_ARRIVAL_SECONDS = 1.0
+# A start that lies so little ahead is rather a host's clock that is wrong: it is waited for.
+_AHEAD_SECONDS = 1.0
 _NO_TLS_ADVICE = "the endpoint does not speak TLS: write http://, or give the port that does"
 _TLS_ADVICE = "give the authority's PEM file as caBundle (or AWS_CA_BUNDLE), and look whether it is there"
 _ENDPOINT_ADVICE = "look at the region, the endpoint and the network"
@@ -64,50 +70,118 @@ def resolve_initial_positions(
     streams: Iterable[str],
     starting_position: StartingPosition | str,
     *,
-    clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StreamPositions:
-    """Give the positions at which a new query begins. Blocks on ListShards, through throttles and failures.
+    """Give the positions at which a new query begins, and when its streams were created.
 
-    * LATEST: AT_TIMESTAMP of this moment, by the service's clock, in the shards that are open. Kept in the offset, it
-      skips nothing over restarts, which LATEST resolved again would.
+    Blocks on ListShards and DescribeStreamSummary, through throttles and failures.
+
+    * LATEST: AT_TIMESTAMP of this moment, in the shards that are open. Kept in the offset, it skips nothing over
+      restarts, which LATEST resolved again would. The moment is by the service's clock, which is known to a second, and
+      arrival times are approximate: records of the last two seconds may be included, and none that comes later is
+      skipped.
     * TRIM_HORIZON: in the shards whose parents are not listed any more; their children follow.
-    * AT_TIMESTAMP: in the shards that were open then (for a time before the retention: those of TRIM_HORIZON).
+    * AT_TIMESTAMP: in the shards that were open then. A time before the stream's retention is TRIM_HORIZON.
+
+    Without permission for DescribeStreamSummary a warning is logged, times are kept as they are given, and creation
+    times stay unknown.
 
     Raises:
         InitialPositionError: a stream's shards cannot be listed, or it has none, or the time is in the future.
         EfoConsumerConfigError: the starting position is none.
     """
     start = StartingPosition.parse(starting_position) if isinstance(starting_position, str) else starting_position
-    client = aws_session.client("kinesis")
-    return StreamPositions({stream: _resolve(client, stream, start, clock, sleep) for stream in streams})
+    resolver = _Resolver(aws_session.client("kinesis"), aws_session.service_clock(), sleep)
+    positions, created = {}, {}
+    for stream in streams:
+        positions[stream] = resolver.resolve(stream, start)
+        summary = resolver.describe(stream)
+        if summary is not None:
+            created[stream] = summary.created_millis
+            if start.timestamp_millis is not None and start.timestamp_millis < resolver.horizon_millis(summary):
+                positions[stream] = resolver.resolve(stream, _TRIM_HORIZON)
+    return StreamPositions(positions, created)
 
 
-def _resolve(
-    client: Any, stream: str, start: StartingPosition, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> Mapping[str, ShardPosition]:
-    before = clock()
-    if start.type is StartingPositionType.LATEST:
-        shards, first_answer = _list(client, stream, {"Type": "AT_LATEST"}, sleep)
-        position = ShardPosition.at_timestamp(_service_millis(first_answer, before, clock()))
-        ids = [shard["ShardId"] for shard in shards]
-    else:
-        shards, first_answer = _list(client, stream, None, sleep)
+_TRIM_HORIZON = StartingPosition(StartingPositionType.TRIM_HORIZON)
+
+
+@dataclass(frozen=True)
+class _Summary:
+    created_millis: int
+    retention_seconds: int
+
+
+class _Resolver:
+    def __init__(self, client: Any, clock: ServiceClock, sleep: Callable[[float], None]) -> None:
+        self._client = client
+        self._clock = clock
+        self._sleep = sleep
+
+    def horizon_millis(self, summary: _Summary) -> float:
+        """What arrived before has certainly expired."""
+        return (self._clock.earliest() - summary.retention_seconds) * 1000
+
+    def resolve(self, stream: str, start: StartingPosition) -> Mapping[str, ShardPosition]:
+        if start.type is StartingPositionType.LATEST:
+            ids = [shard["ShardId"] for shard in self._list(stream, {"Type": "AT_LATEST"})]
+            millis = math.floor((self._clock.earliest() - _ARRIVAL_SECONDS) * 1000)
+            return self._positions(stream, ids, ShardPosition.at_timestamp(millis))
+        shards = self._list(stream, None)
         lineage = {shard["ShardId"]: _parents(shard) for shard in shards}
-        millis = start.timestamp_millis
-        if millis is None:
-            position, ids = ShardPosition.trim_horizon(), _roots(lineage)
-        else:
-            service_millis = _service_millis(first_answer, before, clock())
-            if millis >= service_millis + _DATE_MILLIS:
-                reason = f"{millis} is {(millis - service_millis) / 1000:.0f} s ahead: give a past time, or LATEST"
-                raise InitialPositionError(stream=stream, code="", reason=reason)
-            then_open, _ = _list(client, stream, {"Type": "AT_TIMESTAMP", "Timestamp": millis / 1000}, sleep)
-            position = ShardPosition.at_timestamp(millis)
-            ids = shards_open_at([shard["ShardId"] for shard in then_open], lineage)
-    if not ids:
-        raise InitialPositionError(stream=stream, code="", reason="no shard is listed")
-    return dict.fromkeys(ids, position)
+        if start.timestamp_millis is None:
+            return self._positions(stream, _roots(lineage), ShardPosition.trim_horizon())
+        self._wait_until(stream, start.timestamp_millis)
+        then_open = self._list(stream, {"Type": "AT_TIMESTAMP", "Timestamp": start.timestamp_millis / 1000})
+        ids = shards_open_at([shard["ShardId"] for shard in then_open], lineage)
+        return self._positions(stream, ids, ShardPosition.at_timestamp(start.timestamp_millis))
+
+    def _wait_until(self, stream: str, millis: int) -> None:
+        ahead = millis / 1000 - self._clock.latest()
+        if ahead > _AHEAD_SECONDS:
+            reason = f"{millis} is {ahead:.0f} s ahead: give a past time, or LATEST"
+            raise InitialPositionError(stream=stream, code="", reason=reason)
+        # Kinesis may refuse a time that its own clock has not reached.
+        rest = millis / 1000 - self._clock.earliest()
+        if rest > 0:
+            self._sleep(rest)
+
+    def _positions(self, stream: str, ids: list[str], position: ShardPosition) -> Mapping[str, ShardPosition]:
+        if not ids:
+            raise InitialPositionError(stream=stream, code="", reason="no shard is listed")
+        return dict.fromkeys(ids, position)
+
+    def describe(self, stream: str) -> _Summary | None:
+        """When the stream was created and how long it keeps records; None where that may not be asked."""
+        request: dict[str, Any] = {**StreamIdentity.of(stream).request}
+        try:
+            with _wrapped_errors(stream):
+                answer = call_with_retries(self._client.describe_stream_summary, request, self._sleep)
+        except InitialPositionError as error:
+            if error.code != "AccessDeniedException":
+                raise
+            _log.warning(
+                "DescribeStreamSummary of %s is refused: cannot tell whether it is deleted and created again while it "
+                "is read, nor how long it keeps records. Allow kinesis:DescribeStreamSummary on the stream",
+                stream,
+            )
+            return None
+        summary = answer["StreamDescriptionSummary"]
+        created = summary["StreamCreationTimestamp"]
+        return _Summary(round(created.timestamp() * 1000), int(summary["RetentionPeriodHours"]) * 3600)
+
+    def _list(self, stream: str, shard_filter: dict[str, Any] | None) -> list[dict[str, Any]]:
+        request: dict[str, Any] = {**StreamIdentity.of(stream).request}
+        if shard_filter is not None:
+            request["ShardFilter"] = shard_filter
+        shards: list[dict[str, Any]] = []
+        with _wrapped_errors(stream):
+            while True:
+                answer = call_with_retries(self._client.list_shards, request, self._sleep)
+                shards += answer["Shards"]
+                if not answer.get("NextToken"):
+                    return shards
+                request = {"NextToken": answer["NextToken"]}
 
 
 def shards_open_at(listed_as_open: Iterable[str], lineage: Mapping[str, set[str]]) -> list[str]:
@@ -133,22 +207,10 @@ def _roots(lineage: Mapping[str, set[str]]) -> list[str]:
     return [shard_id for shard_id, parents in lineage.items() if not parents & lineage.keys()]
 
 
-def _list(
-    client: Any, stream: str, shard_filter: dict[str, Any] | None, sleep: Callable[[float], None]
-) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    request: dict[str, Any] = {**StreamIdentity.of(stream).request}
-    if shard_filter is not None:
-        request["ShardFilter"] = shard_filter
-    shards: list[dict[str, Any]] = []
-    first: dict[str, Any] | None = None
+@contextmanager
+def _wrapped_errors(stream: str) -> Iterator[None]:
     try:
-        while True:
-            answer = call_with_retries(client.list_shards, request, sleep)
-            first = first or answer
-            shards += answer["Shards"]
-            if not answer.get("NextToken"):
-                return shards, first
-            request = {"NextToken": answer["NextToken"]}
+        yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
@@ -166,15 +228,3 @@ def _list(
 
 def _parents(shard: dict[str, Any]) -> set[str]:
     return {shard[key] for key in ("ParentShardId", "AdjacentParentShardId") if shard.get(key)}
-
-
-def _service_millis(answer: dict[str, Any], before: float, after: float) -> int:
-    """The service's time of the answer, in milliseconds.
-
-    Its Date header has whole seconds. While the local clock agrees with it, the local one is finer.
-    """
-    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
-    if not date:
-        return int(before * 1000)
-    second = parsedate_to_datetime(date).timestamp()
-    return int(before * 1000) if before < second + 1 and second <= after else int(second * 1000)
