@@ -27,6 +27,7 @@ from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.config import SubscribeTransportType
 from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
+from penstock.efo_consumer._publish.metrics import publisher_metrics
 from penstock.efo_consumer._publish.publisher import RecordPublisher
 from penstock.efo_consumer.errors import (
     RecordPublisherError,
@@ -158,7 +159,7 @@ async def test_a_thousand_shards_ask_once_for_the_state_of_their_consumer() -> N
 async def outcomes(opened: Kinesis, publisher: RecordPublisher, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How the publisher's subscriptions ended, until the first record."""
     ended: list[str] = []
-    monkeypatch.setattr(publisher._metrics, "subscription_ended", lambda *, outcome, **_: ended.append(outcome))
+    monkeypatch.setattr(publisher_metrics(), "subscription_ended", lambda *, outcome, **_: ended.append(outcome))
     await read(publisher, 1)
     return ended
 

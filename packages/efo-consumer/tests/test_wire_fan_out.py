@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from penstock.aws import AwsServiceError, BackoffPolicy
+from penstock.aws import AwsServiceError, BackoffPolicy, ServiceClock
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
@@ -26,6 +26,7 @@ from penstock.efo_consumer.errors import (
     RecordPublisherFatalError,
     RecordPublisherRetriesError,
     SubscriptionConnectionError,
+    SubscriptionStuckError,
     SubscriptionTakenOverError,
 )
 
@@ -62,8 +63,10 @@ def service_error(code: str) -> AwsServiceError:
 
 
 class ScriptedSubscription:
-    def __init__(self, steps: list[Step]) -> None:
+    def __init__(self, steps: list[Step], answered_at: float | None = None) -> None:
         self._steps = steps
+        self.answered_at = answered_at
+        self.waits_since: float | None = None
         self.closed = False
         self.suspect = False
         self.bytes_received = 0
@@ -88,6 +91,7 @@ class ScriptedTransport:
 
     scripts: list[Exception | list[Step]]
     name: str = "http2"
+    answered_at: float | None = None
     requests: list[SubscribeRequest] = field(default_factory=list)
     subscriptions: list[ScriptedSubscription] = field(default_factory=list)
     accepted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -99,7 +103,7 @@ class ScriptedTransport:
         script = self.scripts.pop(0)
         if isinstance(script, Exception):
             raise script
-        self.subscriptions.append(ScriptedSubscription(script))
+        self.subscriptions.append(ScriptedSubscription(script, self.answered_at))
         self.accepted.set()
         return self.subscriptions[-1]
 
@@ -130,7 +134,12 @@ def config(**changes: object) -> RecordPublisherConfig:
 
 
 def publisher(
-    transport: ScriptedTransport, clock: Clock, exporter: InMemorySpanExporter | None = None, **changes: object
+    transport: ScriptedTransport,
+    clock: Clock,
+    exporter: InMemorySpanExporter | None = None,
+    *,
+    service_clock: ServiceClock | None = None,
+    **changes: object,
 ) -> FanOutRecordPublisher:
     provider = TracerProvider()
     if exporter is not None:
@@ -139,6 +148,7 @@ def publisher(
         transport,
         consumer_arns={"orders": ARN},
         config=config(**changes),
+        service_clock=service_clock,
         tracer=provider.get_tracer("test"),
         clock=clock,
         sleep=clock.sleep,
@@ -235,6 +245,105 @@ async def test_bytes_are_no_silence() -> None:
     transport.subscriptions[0].bytes_received += 1
     assert await reading == [1]
     assert len(transport.requests) == 1
+
+
+NOTHING: list[tuple[Step, str]] = [
+    (END, "expired"),
+    (SubscriptionConnectionError("closed"), "connection_failed"),
+    (event(), "no_continuation"),
+    (SILENCE, "silent"),
+]
+QUICK = timedelta(milliseconds=20)
+
+
+@pytest.mark.parametrize(("step", "outcome"), NOTHING, ids=[outcome for _, outcome in NOTHING])
+async def test_subscriptions_that_bring_nothing_are_stuck(step: Step, outcome: str) -> None:
+    """Three in a row that are accepted and bring no event end in an error that says so, however they end."""
+    transport = ScriptedTransport([[event(1), END], [step], [step], [step]])
+    with pytest.raises(SubscriptionStuckError) as caught:
+        await read_all(publisher(transport, Clock(), subscription_silence=QUICK))
+    error = caught.value
+    assert (error.stream, error.shard_id, error.code) == ("orders", "shardId-000000000000", "SubscriptionStuck")
+    assert (error.subscriptions, error.outcomes) == (3, (outcome,) * 3)
+    assert all(one.closed for one in transport.subscriptions)
+
+
+async def test_subscriptions_may_bring_nothing_each_in_its_own_way() -> None:
+    """What ends a subscription without an event may differ from one to the next."""
+    transport = ScriptedTransport([[step] for step, _ in NOTHING])
+    exporter = InMemorySpanExporter()
+    with pytest.raises(SubscriptionStuckError) as caught:
+        await read_all(publisher(transport, Clock(), exporter, subscription_silence=QUICK))
+    assert caught.value.outcomes == ("expired", "connection_failed", "no_continuation")
+    outcomes = [dict(span.attributes or {})["outcome"] for span in exporter.get_finished_spans()]
+    assert outcomes == ["expired", "connection_failed", "failed"]
+
+
+async def test_an_event_shows_that_a_shard_is_not_stuck() -> None:
+    """Subscriptions without an event count since the last event, records or not."""
+    idle = event(continuation=5)
+    transport = ScriptedTransport([[END], [END], [idle, END], [END], [END], [event(6), END], [END], [shard_end()]])
+    assert await read_all(publisher(transport, Clock())) == [6]
+
+
+async def test_refusals_do_not_make_a_shard_stuck() -> None:
+    """Only subscriptions that were accepted count; refusals in between neither count nor start the count anew."""
+    refused = service_error("ResourceInUseException")
+    five = [refused] * 5
+    transport = ScriptedTransport([*five, [END], *five, [END], [event(1), shard_end()]])
+    assert await read_all(publisher(transport, Clock())) == [1]
+    transport = ScriptedTransport([[END], refused, [END], refused, [END]])
+    with pytest.raises(SubscriptionStuckError):
+        await read_all(publisher(transport, Clock()))
+
+
+async def test_errors_of_the_service_do_not_make_a_shard_stuck() -> None:
+    """What the service says inside a subscription keeps its own rules."""
+    transport = ScriptedTransport([[service_error("InternalFailureException")] for _ in range(3)])
+    with pytest.raises(RecordPublisherRetriesError):
+        await read_all(publisher(transport, Clock()))
+
+
+def at_the_tip(*numbers: int) -> SubscriptionEvent:
+    return event(*numbers, continuation=9, MillisBehindLatest=0)
+
+
+async def proofs(one: FanOutRecordPublisher) -> list[int | None]:
+    async with aclosing(publish(one)) as events:
+        return [event.caught_up_millis async for event in events]
+
+
+async def test_an_event_at_the_tip_proves_what_arrived_before_its_subscription() -> None:
+    """It was made after the service accepted the subscription, however long it waited; others prove nothing."""
+    transport = ScriptedTransport([[at_the_tip(1), event(2), at_the_tip(), shard_end()]], answered_at=1_704_067_200.0)
+    assert await proofs(publisher(transport, Clock())) == [1_704_067_200_000, None, 1_704_067_200_000, None]
+
+
+async def test_the_answer_to_a_subscription_sets_the_clock() -> None:
+    """The service's clock is bounded by the answer and by when it was asked for."""
+    clock = Clock()
+    service_clock = ServiceClock(monotonic=clock, wall_clock=lambda: 0.0)
+    transport = ScriptedTransport([[shard_end()]], answered_at=1_704_067_200.0)
+
+    def three_seconds_pass() -> None:
+        clock.now += 3
+
+    transport.before_answer = three_seconds_pass
+    await read_all(publisher(transport, clock, service_clock=service_clock))
+    assert (service_clock.earliest(), service_clock.latest()) == (1_704_067_200.0, 1_704_067_204.0)
+
+
+async def test_without_a_date_the_time_before_the_call_is_taken() -> None:
+    """An answer that tells no time proves what arrived before the subscription was asked for."""
+    clock = Clock()
+    transport = ScriptedTransport([[at_the_tip(1), shard_end()]])
+
+    def three_seconds_pass() -> None:
+        clock.now += 3
+
+    transport.before_answer = three_seconds_pass
+    service_clock = ServiceClock(monotonic=clock, wall_clock=clock)
+    assert await proofs(publisher(transport, clock, service_clock=service_clock)) == [1_000_000, None]
 
 
 async def test_waits_for_a_consumer_that_is_not_active() -> None:

@@ -15,6 +15,7 @@ EfoConsumerError
 │   ├── RecordPublisherFatalError    the service said that trying again is useless
 │   │   └── ResourceMissingError     the stream, the stream consumer or the shard does not exist
 │   ├── SubscriptionTakenOverError   another reader keeps taking the subscription
+│   ├── SubscriptionStuckError       subscriptions are accepted and bring nothing
 │   └── RecordPublisherRetriesError  every attempt failed
 ├── PositionsError                   positions or a range that cannot be
 ├── InitialPositionError             the start of a new query cannot be resolved
@@ -258,6 +259,28 @@ class SubscriptionTakenOverError(RecordPublisherError):
         )
 
 
+class SubscriptionStuckError(RecordPublisherError):
+    """Subscriptions to a shard are accepted and bring nothing, as those of a closed shard that does not say its end.
+
+    Cure: Nothing: the shard is read by polling instead, which ends it by what ListShards shows.
+
+    Attributes:
+        subscriptions: how many in a row brought no event.
+        outcomes: how each of them ended.
+    """
+
+    def __init__(self, *, stream: str, shard_id: str, outcomes: tuple[str, ...]) -> None:
+        self.subscriptions = len(outcomes)
+        self.outcomes = outcomes
+        super().__init__(
+            f"{len(outcomes)} subscriptions in a row were accepted and brought no event ({', '.join(outcomes)}): "
+            "the shard is read by polling instead",
+            stream=stream,
+            shard_id=shard_id,
+            code="SubscriptionStuck",
+        )
+
+
 class RecordPublisherRetriesError(RecordPublisherError):
     """Every attempt failed.
 
@@ -436,7 +459,7 @@ class StreamRecreatedError(ShardReaderError):
         self.created_millis = created_millis
         self.current_millis = current_millis
         super().__init__(
-            f"stream {stream} is not the one that was read: that one was created at {_utc(created_millis)}, this one at "
+            f"stream {stream} is not the one that was read, which was created at {_utc(created_millis)}; this one was at "
             f"{_utc(current_millis)}. It was deleted and made again, so the positions mean nothing in it. Start with a "
             "new checkpoint, from TRIM_HORIZON to read all of the new stream"
         )

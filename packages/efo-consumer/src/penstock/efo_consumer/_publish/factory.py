@@ -52,5 +52,6 @@ class RecordPublisherFactory:
             config=config,
             diagnosis=KinesisDiagnosis(JsonClient(session)),
             renew_credentials=session.renew_credentials,
+            service_clock=session.service_clock(),
             metrics=metrics,
         )

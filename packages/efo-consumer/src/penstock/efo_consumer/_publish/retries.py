@@ -27,6 +27,7 @@ from penstock.efo_consumer.errors import (
     ShardEndError,
     SubscriptionConnectionError,
     SubscriptionSilentError,
+    SubscriptionStuckError,
     SubscriptionTakenOverError,
 )
 
@@ -47,9 +48,15 @@ RETRYABLE = (
 """What a new subscription may cure, beside what the service says by its codes."""
 
 SUBSCRIPTION_ERRORS = (AwsError, *RETRYABLE)
+"""What a subscription can end with; anything else is a defect and not to be retried."""
+
 STARVED = "starved"
 """Outcome of a subscription that was cut because nobody took its events."""
-"""What a subscription can end with; anything else is a defect and not to be retried."""
+
+# A closed shard should end with an event that names its children. Where it does not, its subscriptions are accepted and
+# bring nothing, while a subscription to an open shard has an event every few seconds.
+_STUCK_SUBSCRIPTIONS = 3
+_WITHOUT_PROGRESS = ("connection_failed", "silent", "no_continuation")
 
 _ADVICE = {
     "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
@@ -105,6 +112,7 @@ class SubscribeRetries:
         self._throttled_since: float | None = None
         self._throttles = 0
         self._takeovers = 0
+        self._fruitless: list[str] = []
         self._renewed = False
         self.attempt = 0
         """Failures since the last event."""
@@ -114,11 +122,21 @@ class SubscribeRetries:
         self.attempt = 0
         self._in_use_since = self._throttled_since = None
         self._throttles = 0
+        self._fruitless.clear()
         self._renewed = False
 
-    def ended(self) -> Resubscribe:
-        """The service ended the subscription in order: its five minutes are over."""
+    def ended(self, *, had_events: bool) -> Resubscribe:
+        """The service ended the subscription in order: its five minutes are over.
+
+        Args:
+            had_events: whether it brought any.
+
+        Raises:
+            SubscriptionStuckError: too many in a row brought none.
+        """
         self._takeovers = 0
+        if not had_events:
+            self._note_fruitless("expired", None)
         return Resubscribe(0.0, "expired")
 
     def failed(
@@ -127,6 +145,7 @@ class SubscribeRetries:
         *,
         now: float,
         accepted: bool,
+        had_events: bool,
         consumer_status: str | None = None,
         other_reader: str | None = None,
         renewed: bool = False,
@@ -138,6 +157,7 @@ class SubscribeRetries:
             error: why.
             now: monotonic seconds.
             accepted: whether the service had accepted it.
+            had_events: whether it brought any.
             consumer_status: of the stream consumer, where it is known.
             other_reader: who holds the subscription now, where it is known.
             renewed: the credentials were refused, and others were found in their place.
@@ -146,6 +166,7 @@ class SubscribeRetries:
         Raises:
             RecordPublisherFatalError: trying again is useless.
             RecordPublisherRetriesError: the attempts are used up.
+            SubscriptionStuckError: too many in a row were accepted and brought no event.
             SubscriptionTakenOverError: another reader keeps taking the subscription.
         """
         if error_code(error) == "ResourceInUseException":
@@ -158,13 +179,23 @@ class SubscribeRetries:
             return Resubscribe(0.0, "credentials_renewed")
         if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
             raise self._fatal(error) from error
-        if starved and _outcome(error) in ("connection_failed", "corrupt"):
+        outcome = _outcome(error)
+        if starved and outcome in ("connection_failed", "corrupt"):
             # Back-pressure is no failure: what was cut off in the middle is read again, at once.
             return Resubscribe(0.0, STARVED)
-        if _outcome(error) == "throttled" and self._waits_out_throttle(now):
+        if outcome == "throttled" and self._waits_out_throttle(now):
             self._throttles += 1
             return Resubscribe(self._policy.delay_seconds(self._throttles - 1, self._random), "throttled")
-        return self._next_attempt(error, _outcome(error))
+        if accepted and not had_events and outcome in _WITHOUT_PROGRESS:
+            self._note_fruitless(outcome, error)
+        return self._next_attempt(error, outcome)
+
+    def _note_fruitless(self, outcome: str, error: Exception | None) -> None:
+        self._fruitless.append(outcome)
+        if len(self._fruitless) >= _STUCK_SUBSCRIPTIONS:
+            raise SubscriptionStuckError(
+                stream=self._stream, shard_id=self._shard_id, outcomes=tuple(self._fruitless)
+            ) from error
 
     def _taken_over(self, error: Exception, other_reader: str | None) -> Resubscribe:
         self._takeovers += 1

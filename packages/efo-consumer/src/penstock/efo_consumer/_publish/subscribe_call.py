@@ -1,0 +1,231 @@
+"""One SubscribeToShard call from its request to its end."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import TYPE_CHECKING
+
+from opentelemetry import trace
+
+from penstock.aws import are_credentials_refused, error_code
+from penstock.efo_consumer._model.events import ShardEvent
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, resource_missing
+from penstock.efo_consumer._publish.retries import RETRYABLE, SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
+from penstock.efo_consumer.errors import RecordPublisherError, ShardEndError, SubscriptionSilentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable
+
+    from penstock.aws import ServiceClock
+    from penstock.efo_consumer._model.shards import StreamIdentity
+    from penstock.efo_consumer._publish.diagnosis import Diagnosis
+    from penstock.efo_consumer._publish.metrics import PublisherMetrics
+    from penstock.efo_consumer._wire.subscription import (
+        SubscribeRequest,
+        SubscribeTransport,
+        Subscription,
+        SubscriptionEvent,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallTools:
+    """What the calls of a publisher share.
+
+    Attributes:
+        transport: carries the calls.
+        silence_seconds: without a byte for this long, a subscription is dead.
+        diagnosis: tells refusals of the same code apart.
+        renew_credentials: looks for other credentials when these are refused, and tells whether there are any; blocks.
+        service_clock: the service's time.
+        metrics: counts events and the ends of subscriptions.
+        tracer: makes a span per call.
+        clock: monotonic seconds.
+    """
+
+    transport: SubscribeTransport
+    silence_seconds: float
+    diagnosis: Diagnosis | None
+    renew_credentials: Callable[[], bool]
+    service_clock: ServiceClock
+    metrics: PublisherMetrics
+    tracer: trace.Tracer
+    clock: Callable[[], float]
+
+
+class SubscribeCall:
+    """One SubscribeToShard call from its request to its end.
+
+    Args:
+        tools: what the publisher's calls share.
+        stream: the stream.
+        request: the consumer, the shard and the position.
+        retries: counts the failures of the shard's subscriptions.
+        on_accepted: called when the service has accepted the subscription; what it raises ends the call.
+        other_reader: who else subscribes to the shard, where that is known.
+
+    Attributes:
+        position: after the last event.
+        at_shard_end: whether the last event was the shard's.
+        next: what follows; None before the end, and at the shard's end.
+    """
+
+    def __init__(
+        self,
+        tools: CallTools,
+        stream: StreamIdentity,
+        request: SubscribeRequest,
+        retries: SubscribeRetries,
+        *,
+        on_accepted: Callable[[], None],
+        other_reader: Callable[[], str | None],
+    ) -> None:
+        self._tools = tools
+        self._stream = stream
+        self._request = request
+        self._retries = retries
+        self._on_accepted = on_accepted
+        self._other_reader = other_reader
+        self._subscription: Subscription | None = None
+        self._accepted_millis = 0
+        self._suspect = False
+        self._starved = False
+        self._outcome = "closed"
+        self._events = 0
+        self._records = 0
+        self._span = tools.tracer.start_span(
+            "efo_consumer.subscribe",
+            attributes={
+                "stream": stream.name,
+                "shard": request.shard_id,
+                "transport": tools.transport.name,
+                "attempt": retries.attempt,
+                "position": request.position.type.value,
+            },
+        )
+        self.position = request.position
+        self.at_shard_end = False
+        self.next: Resubscribe | None = None
+
+    async def events(self) -> AsyncGenerator[ShardEvent, None]:
+        """The events up to the end of the subscription; `next` or `at_shard_end` then says how it ended."""
+        clock = self._tools.clock
+        try:
+            subscription = await self._subscribe()
+            while (received := await self._receive(subscription)) is not None:
+                event = self._event(received)
+                self._retries.event_arrived()
+                self._events += 1
+                self._records += event.records.num_rows
+                self._tools.metrics.event_read(event, stream=self._stream.name, shard_id=self._request.shard_id)
+                given_at = clock()
+                yield event
+                self._starved |= clock() - given_at >= self._tools.silence_seconds
+                if self.at_shard_end:
+                    self._outcome = "shard_end"
+                    return
+            error = None
+        except SUBSCRIPTION_ERRORS as failure:
+            error = failure
+            self._suspect = isinstance(failure, RETRYABLE)
+            self._span.record_exception(failure)
+        try:
+            self.next = self._retries.ended(had_events=self._events > 0) if error is None else await self._after(error)
+        except RecordPublisherError as final:
+            self._outcome = "failed"
+            self._span.set_status(trace.StatusCode.ERROR, str(final if error is None else error))
+            raise
+        self._outcome = self.next.outcome
+
+    @property
+    def waits_since(self) -> float | None:
+        """When the first record arrived that is known to wait, in seconds since the epoch; None without one."""
+        return None if self._subscription is None else self._subscription.waits_since
+
+    async def _after(self, error: Exception) -> Resubscribe:
+        request, diagnosis, code = self._request, self._tools.diagnosis, error_code(error)
+        if code == NOT_FOUND:
+            raise await resource_missing(
+                diagnosis,
+                error,
+                stream=self._stream,
+                shard_id=request.shard_id,
+                consumer_arn=request.consumer_arn,
+            ) from error
+        accepted = self._subscription is not None
+        status = None
+        if code == "ResourceInUseException" and not accepted and diagnosis is not None:
+            status = await diagnosis.consumer_status(request.consumer_arn)
+        refused = are_credentials_refused(error)
+        return self._retries.failed(
+            error,
+            now=self._tools.clock(),
+            accepted=accepted,
+            had_events=self._events > 0,
+            consumer_status=status,
+            other_reader=self._other_reader(),
+            renewed=refused and await asyncio.to_thread(self._tools.renew_credentials),
+            starved=self._starved,
+        )
+
+    async def _subscribe(self) -> Subscription:
+        service_clock = self._tools.service_clock
+        asked_at, accepted_at = service_clock.monotonic(), service_clock.earliest()
+        subscription = self._subscription = await self._tools.transport.subscribe(self._request)
+        if subscription.answered_at is not None:
+            accepted_at = subscription.answered_at
+            service_clock.answered(formatdate(accepted_at, usegmt=True), asked_at)
+        self._accepted_millis = int(accepted_at * 1000)
+        self._on_accepted()
+        return subscription
+
+    async def _receive(self, subscription: Subscription) -> SubscriptionEvent | None:
+        silence_seconds = self._tools.silence_seconds
+        while True:
+            before = subscription.bytes_received
+            try:
+                async with asyncio.timeout(silence_seconds):
+                    return await subscription.receive()
+            except TimeoutError:
+                # A long event on a slow line is not silence.
+                if subscription.bytes_received == before:
+                    raise SubscriptionSilentError(silence_seconds=silence_seconds) from None
+
+    def _event(self, received: SubscriptionEvent) -> ShardEvent:
+        payload = received.payload
+        if payload.continuation is None and not payload.child_shards:
+            raise ShardEndError(stream=self._stream.name, shard_id=self._request.shard_id)
+        if payload.continuation is None:
+            self.at_shard_end = True
+            self.position = ShardPosition.shard_end()
+        else:
+            self.position = ShardPosition.after(payload.continuation)
+        return ShardEvent(
+            records=payload.records,
+            continuation=payload.continuation,
+            millis_behind_latest=payload.millis_behind_latest,
+            child_shards=payload.child_shards if self.at_shard_end else (),
+            nbytes=payload.nbytes,
+            # An event may wait on its way: all that is known is that it was made after the subscription was accepted.
+            caught_up_millis=self._accepted_millis if payload.millis_behind_latest == 0 else None,
+        )
+
+    async def close(self) -> None:
+        """End the subscription and its span. Harmless when called again."""
+        subscription, self._subscription = self._subscription, None
+        try:
+            if subscription is not None:
+                await subscription.close(suspect=self._suspect)
+        finally:
+            if self._span.is_recording():
+                self._span.set_attributes({"outcome": self._outcome, "records": self._records})
+            self._span.end()
+            self._tools.metrics.subscription_ended(
+                stream=self._stream.name,
+                shard_id=self._request.shard_id,
+                transport=self._tools.transport.name,
+                outcome=self._outcome,
+            )
