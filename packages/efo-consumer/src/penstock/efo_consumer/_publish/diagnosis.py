@@ -31,7 +31,7 @@ CREDENTIALS_ADVICE = (
 )
 """For credentials that were refused although `AwsSession` renewed them where it could."""
 
-# DescribeStreamConsumer allows 20 calls/s per stream, and a thousand shards may ask at once.
+# DescribeStreamConsumer allows 20 calls/s per stream, and a thousand shards may wait for a consumer to become ACTIVE.
 _STATUS_SECONDS = 1.0
 
 _ADVICE = {
@@ -54,6 +54,13 @@ class Diagnosis(Protocol):
         """CREATING, ACTIVE or DELETING; None where it cannot be told."""
         ...
 
+    async def created_millis(self, stream: StreamIdentity) -> int | None:
+        """When the stream was created, by the service in milliseconds since the epoch; None where it cannot be told.
+
+        A stream that was deleted and made again has another time, and its positions mean nothing to the new one.
+        """
+        ...
+
     async def close(self) -> None:
         """Close connections."""
         ...
@@ -70,18 +77,17 @@ class KinesisDiagnosis:
         self._client = client
         self._clock = clock
         self._asking: dict[str, asyncio.Lock] = {}
-        self._answers: dict[str, tuple[float, str | None]] = {}
+        self._answers: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     async def missing(self, stream: StreamIdentity, consumer_arn: str | None) -> str | None:
         """See `Diagnosis.missing`."""
-        name = {"StreamName": stream.name} if stream.arn is None else {"StreamARN": stream.arn}
-        found = await self._describe("DescribeStreamSummary", name)
+        found = await self._summary(stream)
         if found is None:
             return None
         if not found:
             return "stream"
         if consumer_arn is not None:
-            status = await self.consumer_status(consumer_arn)
+            status = await self._status(consumer_arn)
             if status in ("", "DELETING"):
                 return "consumer"
             if status is None:
@@ -90,22 +96,42 @@ class KinesisDiagnosis:
 
     async def consumer_status(self, consumer_arn: str) -> str | None:
         """See `Diagnosis.consumer_status`; empty where there is no such consumer."""
-        # All shards of a consumer ask at the same moment: one of them makes the call.
-        async with self._asking.setdefault(consumer_arn, asyncio.Lock()):
-            at, status = self._answers.get(consumer_arn, (float("-inf"), None))
-            if self._clock() - at > _STATUS_SECONDS:
-                found = await self._describe("DescribeStreamConsumer", {"ConsumerARN": consumer_arn})
-                described = None if found is None else found.get("ConsumerDescription", {})
-                status = None if described is None else str(described.get("ConsumerStatus", ""))
-                self._answers[consumer_arn] = (self._clock(), status)
-            return status
+        return await self._status(consumer_arn, max_age_seconds=_STATUS_SECONDS)
+
+    async def created_millis(self, stream: StreamIdentity) -> int | None:
+        """See `Diagnosis.created_millis`; None also where there is no such stream."""
+        found = await self._summary(stream)
+        created = (found or {}).get("StreamDescriptionSummary", {}).get("StreamCreationTimestamp")
+        return None if created is None else round(created * 1000)
 
     async def close(self) -> None:
         """See `Diagnosis.close`."""
         await self._client.close()
 
-    async def _describe(self, operation: str, resource: dict[str, str]) -> dict[str, Any] | None:
+    async def _summary(self, stream: StreamIdentity) -> dict[str, Any] | None:
+        return await self._describe("DescribeStreamSummary", stream.request)
+
+    async def _status(self, consumer_arn: str, *, max_age_seconds: float = 0.0) -> str | None:
+        found = await self._describe("DescribeStreamConsumer", {"ConsumerARN": consumer_arn}, max_age_seconds)
+        return None if found is None else str(found.get("ConsumerDescription", {}).get("ConsumerStatus", ""))
+
+    async def _describe(
+        self, operation: str, resource: dict[str, str], max_age_seconds: float = 0.0
+    ) -> dict[str, Any] | None:
         """The answer; empty where there is no such resource, None where that cannot be told."""
+        # All shards of a stream or consumer ask at the same moment: one of them makes the call. What is missing was
+        # there a moment ago, so an answer from before the refusal may be wrong.
+        oldest = self._clock() - max_age_seconds
+        [name] = resource.values()
+        async with self._asking.setdefault(name, asyncio.Lock()):
+            asked_at, found = self._answers.get(name, (float("-inf"), None))
+            if asked_at < oldest:
+                asked_at = self._clock()
+                found = await self._ask(operation, resource)
+                self._answers[name] = (asked_at, found)
+            return found
+
+    async def _ask(self, operation: str, resource: dict[str, str]) -> dict[str, Any] | None:
         try:
             return await self._client.call(operation, resource)
         except (AwsError, OSError) as error:

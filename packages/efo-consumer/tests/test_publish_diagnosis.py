@@ -1,0 +1,111 @@
+"""What Kinesis tells after a refusal: how often it is asked, and how old its answers may be."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from penstock.aws import AwsConnectionError, AwsServiceError, JsonClient
+from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
+
+ORDERS = StreamIdentity("orders")
+ARN = "arn:aws:kinesis:eu-west-1:000000000000:stream/orders/consumer/billing:1"
+GONE = AwsServiceError(code="ResourceNotFoundException", message="gone", status=400, operation="Describe")
+
+
+class ScriptedClient:
+    """Answers by operation, and counts the calls."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, dict[str, Any] | Exception] = {
+            "DescribeStreamSummary": {"StreamDescriptionSummary": {"StreamCreationTimestamp": 1_704_067_200.123}},
+            "DescribeStreamConsumer": {"ConsumerDescription": {"ConsumerStatus": "ACTIVE"}},
+        }
+        self.calls: list[tuple[str, dict[str, str]]] = []
+
+    async def call(self, operation: str, request: dict[str, str]) -> dict[str, Any]:
+        self.calls.append((operation, request))
+        await asyncio.sleep(0)
+        answer = self.answers[operation]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def diagnosis(client: ScriptedClient, clock: Clock | None = None) -> KinesisDiagnosis:
+    return KinesisDiagnosis(cast(JsonClient, client), clock=clock or Clock())
+
+
+async def test_the_creation_of_a_stream_tells_it_from_its_successor() -> None:
+    """The time comes from the service, in milliseconds, by name or by ARN."""
+    client = ScriptedClient()
+    clock = Clock()
+    one = diagnosis(client, clock)
+    assert await one.created_millis(ORDERS) == 1_704_067_200_123
+    clock.now += 0.01
+    client.answers["DescribeStreamSummary"] = {"StreamDescriptionSummary": {"StreamCreationTimestamp": 1_704_067_300.0}}
+    assert await one.created_millis(ORDERS) == 1_704_067_300_000
+    arn = "arn:aws:kinesis:eu-west-1:000000000000:stream/orders"
+    await one.created_millis(StreamIdentity("orders", arn))
+    assert client.calls[-1] == ("DescribeStreamSummary", {"StreamARN": arn})
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        GONE,
+        AwsConnectionError(operation="DescribeStreamSummary", endpoint="there", reason="reset"),
+        {"StreamDescriptionSummary": {}},
+    ],
+    ids=["gone", "no-answer", "not-told"],
+)
+async def test_the_creation_of_a_stream_may_not_be_known(answer: dict[str, Any] | Exception) -> None:
+    """A stream that is gone, a call that fails and a server that tells no time give none, and no error."""
+    client = ScriptedClient()
+    client.answers["DescribeStreamSummary"] = answer
+    assert await diagnosis(client).created_millis(ORDERS) is None
+
+
+async def test_an_answer_from_before_a_refusal_is_not_used() -> None:
+    """A consumer, or stream, that was there a moment ago may be what is missing: taking a shard for it loses data."""
+    client = ScriptedClient()
+    clock = Clock()
+    one = diagnosis(client, clock)
+    assert await one.consumer_status(ARN) == "ACTIVE"
+    assert await one.missing(ORDERS, ARN) == "shard"
+    clock.now += 0.01
+    client.answers["DescribeStreamConsumer"] = GONE
+    assert await one.missing(ORDERS, ARN) == "consumer"
+    clock.now += 0.01
+    client.answers["DescribeStreamSummary"] = GONE
+    assert await one.missing(ORDERS, ARN) == "stream"
+
+
+async def test_shards_that_are_refused_together_share_the_answers() -> None:
+    """A thousand questions of one moment are one call for the stream, and one for the consumer."""
+    client = ScriptedClient()
+    one = diagnosis(client)
+    assert set(await asyncio.gather(*(one.missing(ORDERS, ARN) for _ in range(1000)))) == {"shard"}
+    assert [operation for operation, _ in client.calls] == ["DescribeStreamSummary", "DescribeStreamConsumer"]
+
+
+async def test_a_consumer_that_is_waited_for_is_asked_about_once_a_second() -> None:
+    """Its state may be a second old: all shards of a stream wait for it together."""
+    client = ScriptedClient()
+    clock = Clock()
+    one = diagnosis(client, clock)
+    for _ in range(30):
+        await one.consumer_status(ARN)
+        clock.now += 0.1
+    assert len(client.calls) == 3
