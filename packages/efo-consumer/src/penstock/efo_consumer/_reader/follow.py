@@ -50,6 +50,8 @@ async def follow_steps(
             wait_seconds=_WAIT_SECONDS,
         )
         before, position = position, snapshot.positions
+        if not is_news(before, position):
+            continue
         last: pa.RecordBatch | None = None
         if position != before:
             ranges = ranges_between(before, position)
@@ -59,6 +61,9 @@ async def follow_steps(
                     if last is not None:
                         yield FollowedBatch(last, None)
                     last = batch
-        elif position.to_json() == before.to_json():
-            continue
         yield FollowedBatch(last, snapshot)
+
+
+def is_news(before: StreamPositions, after: StreamPositions) -> bool:
+    """Tell whether positions moved, or more is known of them."""
+    return after != before or after.to_json() != before.to_json()

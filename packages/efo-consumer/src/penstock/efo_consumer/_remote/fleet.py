@@ -9,10 +9,11 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._continuity.lineage import ShardGraph
-from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
+from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot
-from penstock.efo_consumer._reader.follow import follow_steps
+from penstock.efo_consumer._reader.follow import follow_steps, is_news
 from penstock.efo_consumer._remote.client import RemoteShardReader
 from penstock.efo_consumer._remote.members import Members, place, shares, union
 from penstock.efo_consumer._remote.resume import read_retrievals, retrievals
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.positions import ShardRange
+    from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
     from penstock.efo_consumer._reader.api import OpenRequest, ShardReader, ShardStats
     from penstock.rpc import ClientSecurity
 
@@ -116,7 +117,7 @@ class FleetShardReader:
                 # What moves without records is told once in a while only, and was told to the polls.
                 snapshot = self._merge(start, news)
             left = deadline - self._clock()
-            if snapshot.positions != start or left <= 0:
+            if is_news(start, snapshot.positions) or left <= 0:
                 return snapshot
             news = await self._wait_for_news(start, left)
 
@@ -159,6 +160,8 @@ class FleetShardReader:
             with suppress(ReaderUnavailableError, SessionNotFoundError):
                 part = parts.get(member.endpoint, StreamPositions({}))
                 await self._readers[member.endpoint].commit(session_id, member.epoch, part)
+        for stream, shards in positions.streams.items():
+            self._graph(stream).prune(shards)
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         """See `ShardReader.stats`, of the readers that can be reached."""
@@ -201,21 +204,21 @@ class FleetShardReader:
         return self._merge(start, [answer for answer in answers if answer is not None])
 
     def _merge(self, start: StreamPositions, answers: Sequence[PositionsSnapshot]) -> PositionsSnapshot:
-        merged = union(start, (answer.positions for answer in answers))
+        reached = union(start, (answer.positions for answer in answers))
         for answer in answers:
-            for shard in answer.lineage:
-                self._graphs.setdefault(shard.stream_name, ShardGraph()).add(shard.shard_id, shard.parent_shard_ids)
-        for stream, shards in merged.items():
-            graph = self._graphs.setdefault(stream, ShardGraph())
-            while entrants := graph.entrants(shards):
-                shards |= dict.fromkeys(entrants, ShardPosition.trim_horizon())
-        positions = StreamPositions(merged)
-        if positions == start:
-            positions = start
-        else:
+            self._learn(start, answer, reached)
+        streams: dict[str, dict[str, ShardPosition]] = {}
+        for stream, shards in reached.streams.items():
+            graph, known = self._graph(stream), dict(shards)
+            while entrants := graph.entrants(known):
+                for child in entrants:
+                    known[child] = entering(known[parent] for parent in graph.parents(child) if parent in known)
+            streams[stream] = known
+        positions = StreamPositions(streams, reached.created)
+        if positions != start:
             for stream, before in start.streams.items():
-                for shard_id in self._graphs[stream].leavers(before):
-                    del merged[stream][shard_id]
+                for shard_id in self._graph(stream).leavers(before):
+                    del streams[stream][shard_id]
         behind = [answer.millis_behind_latest for answer in answers]
         unknown = -1 in behind or len(answers) < len(self._members.owners(self._clock()))
         return PositionsSnapshot(
@@ -224,6 +227,29 @@ class FleetShardReader:
             sum(answer.bytes for answer in answers),
             -1 if unknown else max(behind, default=0),
         )
+
+    def _learn(self, start: StreamPositions, answer: PositionsSnapshot, reached: StreamPositions) -> None:
+        """Learn which shards follow those that ended since `start`; `reached` is where all readers stand."""
+        for stream, shards in answer.positions.streams.items():
+            graph = self._graph(stream)
+            shown = [Shard(one.shard_id, one.parent_shard_ids) for one in answer.lineage if one.stream_name == stream]
+            ids = {shard.shard_id for shard in shown}
+            parents = {parent for shard in shown for parent in shard.parent_shard_ids}
+            for shard in shown:
+                graph.add(shard.shard_id, shard.parent_shard_ids)
+            for shard_id, position in shards.items():
+                before = start.get(stream, shard_id)
+                has_ended = position.is_shard_end and not (before is not None and before.is_shard_end)
+                if not has_ended or (shard_id in ids and shard_id in parents):
+                    continue
+                # It is gone: its reader shows all shards that are listed, but cannot know which of them others read.
+                for expired in parents - ids:
+                    graph.add(expired, ())
+                for successor in successors(shard_id, shown, reached.streams[stream].keys()):
+                    graph.add(successor.shard_id, successor.parent_shard_ids)
+
+    def _graph(self, stream: str) -> ShardGraph:
+        return self._graphs.setdefault(stream, ShardGraph())
 
     async def _wait_for_news(self, start: StreamPositions, seconds: float) -> list[PositionsSnapshot]:
         """Wait until a reader has something new, or is to be looked after; give what moved without records."""

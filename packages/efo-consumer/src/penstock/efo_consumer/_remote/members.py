@@ -118,16 +118,21 @@ def place(positions: StreamPositions, owners: Sequence[str]) -> dict[str, Stream
         for shard_id, position in shards.items():
             owner = choose_endpoint(owners, shard_key(stream, shard_id))
             parts[owner].setdefault(stream, {})[shard_id] = position
-    return {owner: StreamPositions(streams) for owner, streams in parts.items()}
+    return {
+        owner: StreamPositions(streams, {one: positions.created[one] for one in streams if one in positions.created})
+        for owner, streams in parts.items()
+    }
 
 
-def union(start: StreamPositions, parts: Iterable[StreamPositions]) -> dict[str, dict[str, ShardPosition]]:
-    """Give `start` with the positions of the parts in place of its own."""
-    merged = {stream: dict(shards) for stream, shards in start.streams.items()}
+def union(start: StreamPositions, parts: Iterable[StreamPositions]) -> StreamPositions:
+    """Give `start` with the positions of the parts in place of its own, and with what they know of the streams."""
+    streams = {stream: dict(shards) for stream, shards in start.streams.items()}
+    created = dict(start.created)
     for part in parts:
+        created |= part.created
         for stream, shards in part.streams.items():
-            merged[stream] |= shards
-    return merged
+            streams[stream] |= shards
+    return StreamPositions(streams, created)
 
 
 def runs(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[tuple[str, list[ShardRange]]]:
