@@ -1,0 +1,149 @@
+"""What a fleet goes on with after a shard, and what it knows of the shards that enter."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import pytest
+from fleet_in_memory import Connection, Member, SkippingLoop
+
+from penstock.efo_consumer import FleetShardReader, OpenRequest, ReaderConfig, ShardPosition, StreamPositions
+from penstock.efo_consumer._model.positions import ranges_between
+from penstock.efo_consumer._remote.members import choose_endpoint, shard_key
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.efo_consumer.testing import FakeKinesis
+
+BEGIN = ShardPosition.trim_horizon()
+
+
+def endpoints_apart(alone: str, others: Sequence[str]) -> list[str]:
+    """Two endpoints, of which one owns a shard and the other one some others."""
+    for number in range(1000):
+        pair = [f"a{number}:1", f"b{number}:1"]
+        owners = {choose_endpoint(pair, shard_key("s", shard)) for shard in others}
+        if len(owners) == 1 and choose_endpoint(pair, shard_key("s", alone)) not in owners:
+            return pair
+    raise AssertionError("no such pair")
+
+
+class World:
+    """A fleet of two, and what its caller reads."""
+
+    def __init__(self, loop: SkippingLoop, kinesis: FakeKinesis, endpoints: Sequence[str]) -> None:
+        self.members = {one: Member(one, kinesis, ReaderConfig(), loop.time) for one in endpoints}
+        self.fleet = FleetShardReader(
+            endpoints,
+            clock=loop.time,
+            connect=lambda endpoint, _: Connection(self.members[endpoint]),  # type: ignore[arg-type, return-value]  # by its methods
+        )
+        self.rows: list[int] = []
+        self.at = StreamPositions({})
+
+    async def read(self, start: Mapping[str, ShardPosition]) -> None:
+        """Read from here until nothing comes for a while."""
+        self.at = StreamPositions({"s": start}, {"s": 7})
+        epoch = await self.fleet.open(OpenRequest(session_id="q", positions=self.at, fail_on_data_loss=False))
+        quiet = 0
+        while quiet < 3:
+            found = await self.fleet.positions("q", epoch, self.at, wait_seconds=5)
+            async for batch in self.fleet.read_range("q", ranges_between(self.at, found.positions)):
+                self.rows += [int(number) for number in batch.column("sequenceNumber").to_pylist()]
+            quiet = quiet + 1 if found.positions == self.at else 0
+            self.at = found.positions
+            await self.fleet.commit("q", epoch, self.at)
+
+    def standing(self) -> dict[str, ShardPosition]:
+        """Where shards stand that go on."""
+        return {shard_id: position for shard_id, position in self.at.streams["s"].items() if not position.is_shard_end}
+
+    async def aclose(self) -> None:
+        await self.fleet.aclose()
+        for member in self.members.values():
+            await member.local.aclose()
+
+
+def run(kinesis: FakeKinesis, endpoints: Sequence[str], test: Callable[[World], Awaitable[None]]) -> None:
+    loop = SkippingLoop()
+
+    async def with_world() -> None:
+        world = World(loop, kinesis, endpoints)
+        try:
+            await test(world)
+        finally:
+            await world.aclose()
+
+    try:
+        loop.run_until_complete(with_world())
+    finally:
+        loop.close()
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["grandchild is read", "grandchild is unread"])
+def test_after_a_shard_that_is_gone_a_fleet_reads_what_none_of_its_readers_reads(is_read: bool) -> None:
+    """Every record that is left comes once, and nothing again that others read, or that had been read before."""
+    kinesis = FakeKinesis()
+    gone, before = kinesis.create_stream("s", 2)
+    read = kinesis.put("s", gone, 3)
+    kinesis.put("s", before, 2)
+    children = kinesis.reshard("s", [before], 2)
+    kept = [number for child in children for number in kinesis.put("s", child, 2)]
+    (child,) = kinesis.reshard("s", [gone], 1)
+    kinesis.put("s", child, 2)
+    (grandchild,) = kinesis.reshard("s", [child], 1)
+    kept += kinesis.put("s", grandchild, 3)
+    for expired in (gone, child):
+        kinesis.shards["s", expired].gone = True
+    refusal = RecordPublisherFatalError("gone", stream="s", shard_id=gone, code="ResourceNotFoundException")
+    kinesis.fail("s", gone, refusal)
+    start = {gone: ShardPosition.after(str(read[0])), **dict.fromkeys(children, BEGIN)}
+    if is_read:
+        start[grandchild] = BEGIN
+
+    async def test(world: World) -> None:
+        await world.read(start)
+        assert sorted(world.rows) == sorted(kept)
+        assert set(world.standing()) == {*children, grandchild}
+
+    run(kinesis, endpoints_apart(gone, [*children, grandchild]), test)
+
+
+def test_a_child_that_is_gone_too_leaves_its_own_children() -> None:
+    """Beside the child that is left, though that one alone names the shard as its parent."""
+    kinesis = FakeKinesis()
+    gone, other = kinesis.create_stream("s", 2)
+    children = kinesis.reshard("s", [gone], 2)
+    kinesis.put("s", children[0], 2)
+    grandchildren = kinesis.reshard("s", children[:1], 2)
+    left = [children[1], *grandchildren]
+    kept = [number for shard in (other, *left) for number in kinesis.put("s", shard, 2)]
+    for expired in (gone, children[0]):
+        kinesis.shards["s", expired].gone = True
+    refusal = RecordPublisherFatalError("gone", stream="s", shard_id=gone, code="ResourceNotFoundException")
+    kinesis.fail("s", gone, refusal)
+
+    async def test(world: World) -> None:
+        await world.read({gone: ShardPosition.after("1"), other: BEGIN})
+        assert sorted(world.rows) == sorted(kept)
+        assert set(world.standing()) == {other, *left}
+
+    run(kinesis, endpoints_apart(gone, [other]), test)
+
+
+def test_a_child_enters_with_what_is_known_of_its_parents() -> None:
+    """All of its records arrived after its parents were closed; and the stream's creation time stays."""
+    kinesis = FakeKinesis()
+    shards = kinesis.create_stream("s", 2)
+    start = {
+        shard: ShardPosition(ShardPosition.after("1").type, sequence_number="1", record="1", arrived_millis=millis)
+        for shard, millis in zip(shards, (5000, 9000), strict=True)
+    }
+    (child,) = kinesis.reshard("s", shards, 1)
+
+    async def test(world: World) -> None:
+        await world.read(start)
+        ((shard_id, position),) = world.standing().items()
+        assert (shard_id, position) == (child, BEGIN)
+        assert (position.known_millis or 0) >= 9000
+        assert world.at.created == {"s": 7}
+
+    run(kinesis, endpoints_apart(shards[0], [shards[1]]), test)
