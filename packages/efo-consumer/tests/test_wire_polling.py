@@ -334,7 +334,7 @@ async def test_an_iterator_begins_at_the_last_record_where_that_is_known() -> No
 
 
 async def test_an_answer_at_the_tip_proves_what_arrived_before_the_call() -> None:
-    """It tells the service's time before GetRecords less 2 s, by which polling may be behind; others tell none."""
+    """It tells the service's time before GetRecords less 2 s, by which polling and arrival times may be behind."""
     clock = Clock()
     client = ScriptedClient(clock, answer(behind=500), answer(), answer(5), answer(6, behind=9), answer(end=True))
     service_clock = ServiceClock(monotonic=clock, wall_clock=lambda: 0.0)

@@ -205,4 +205,5 @@ def table(events: list[ShardEvent]) -> pa.Table:
 
 
 def data(events: list[ShardEvent]) -> list[bytes]:
-    return table(events).column("data").to_pylist()
+    found: list[bytes] = table(events).column("data").to_pylist()
+    return found

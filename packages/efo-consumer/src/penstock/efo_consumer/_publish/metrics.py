@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 
-"""Variable of the environment: `true` gives metrics the attribute `shard`, and so a time series for each shard."""
-
-
 INSTRUMENTATION = "penstock.efo_consumer"
 _NOWHERE: Final = Context()
 

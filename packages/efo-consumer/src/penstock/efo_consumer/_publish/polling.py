@@ -19,6 +19,7 @@ from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, NOT_FOU
 from penstock.efo_consumer._publish.list_shards import list_shards
 from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.pace import ReadPace, process_pace
+from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
 from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
 from penstock.efo_consumer.errors import (
     PayloadDecodeError,
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
 # An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
 _ITERATOR_SECONDS = 280.0
 
-# GetRecords may run up to a second behind what SubscribeToShard shows, and arrival times may go back by as much: what
-# arrived within this time before a call may be missing from an answer that claims to be at the tip.
-_TIP_MARGIN_SECONDS = 2.0
+# GetRecords may run up to a second behind what SubscribeToShard shows: what came within this time before a call may be
+# missing from an answer that claims to be at the tip.
+_LAG_SECONDS = 1.0
 
 # After a reshard ListShards may show the children late.
 _CHILDREN_PATIENCE_SECONDS = 60.0
@@ -178,7 +179,7 @@ class ShardPoll:
 
     def _event(self, payload: DecodedPayload, children: tuple[Shard, ...]) -> ShardEvent:
         at_end = payload.next_iterator is None
-        caught_up_at = self._asked_at - _TIP_MARGIN_SECONDS
+        caught_up_at = self._asked_at - _LAG_SECONDS - ARRIVAL_MARGIN_SECONDS
         return ShardEvent(
             records=payload.records,
             continuation=None if at_end else self.position.sequence_number,

@@ -13,6 +13,14 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.shards import StreamIdentity
 
 
+ARRIVAL_MARGIN_SECONDS = 1.0
+"""How much earlier than it came a record may claim to have arrived.
+
+`ApproximateArrivalTimestamp` may go back by this much within a shard. A proof that all records that came before a time
+have been read is one for the arrival times before that, less this.
+"""
+
+
 class RecordPublisherType(StrEnum):
     """How records are read (FLIP-128 `flink.stream.recordpublisher`)."""
 

@@ -13,6 +13,7 @@ from penstock.aws import are_credentials_refused, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, resource_missing
+from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
 from penstock.efo_consumer._publish.retries import RETRYABLE, SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
 from penstock.efo_consumer.errors import RecordPublisherError, ShardEndError, SubscriptionSilentError
 
@@ -90,7 +91,7 @@ class SubscribeCall:
         self._on_accepted = on_accepted
         self._other_reader = other_reader
         self._subscription: Subscription | None = None
-        self._accepted_millis = 0
+        self._caught_up_millis = 0
         self._suspect = False
         self._starved = False
         self._outcome = "closed"
@@ -178,7 +179,7 @@ class SubscribeCall:
         if subscription.answered_at is not None:
             accepted_at = subscription.answered_at
             service_clock.answered(formatdate(accepted_at, usegmt=True), asked_at)
-        self._accepted_millis = int(accepted_at * 1000)
+        self._caught_up_millis = int((accepted_at - ARRIVAL_MARGIN_SECONDS) * 1000)
         self._on_accepted()
         return subscription
 
@@ -210,7 +211,7 @@ class SubscribeCall:
             child_shards=payload.child_shards if self.at_shard_end else (),
             nbytes=payload.nbytes,
             # An event may wait on its way: all that is known is that it was made after the subscription was accepted.
-            caught_up_millis=self._accepted_millis if payload.millis_behind_latest == 0 else None,
+            caught_up_millis=self._caught_up_millis if payload.millis_behind_latest == 0 else None,
         )
 
     async def close(self) -> None:
