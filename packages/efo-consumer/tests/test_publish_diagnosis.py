@@ -9,7 +9,7 @@ import pytest
 
 from penstock.aws import AwsConnectionError, AwsServiceError, JsonClient
 from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
+from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis, with_advice
 
 ORDERS = StreamIdentity("orders")
 ARN = "arn:aws:kinesis:eu-west-1:000000000000:stream/orders/consumer/billing:1"
@@ -109,3 +109,26 @@ async def test_a_consumer_that_is_waited_for_is_asked_about_once_a_second() -> N
         await one.consumer_status(ARN)
         clock.now += 0.1
     assert len(client.calls) == 3
+
+
+@pytest.mark.parametrize(
+    ("operation", "code", "advice"),
+    [
+        ("GetRecords", "KMSDisabledException", ": the key that encrypts the stream is disabled: enable it"),
+        ("GetRecords", "AccessDeniedException", ": the credentials need kinesis:GetRecords"),
+        ("SubscribeToShard", "AccessDeniedException", "need kinesis:SubscribeToShard on the consumer's ARN"),
+        ("GetRecords", "ExpiredTokenException", ": the credentials have expired"),
+        ("GetShardIterator", "InvalidArgumentException", "the position may be older than the stream's retention"),
+    ],
+)
+def test_a_refusal_comes_with_what_to_do(operation: str, code: str, advice: str) -> None:
+    """Both ways to read give the same advice for the same code, and name the permission that their call needs."""
+    error = AwsServiceError(code=code, message="said so", status=400, operation=operation)
+    assert advice in with_advice(error)
+    assert with_advice(error, of=" (consumer billing)").startswith(f"{error} (consumer billing)")
+
+
+def test_a_code_without_advice_is_told_as_it_is() -> None:
+    """Nothing is made up where nothing is known."""
+    error = AwsServiceError(code="ValidationException", message="said so", status=400, operation="GetRecords")
+    assert with_advice(error) == str(error)

@@ -30,7 +30,7 @@ async def split(kinesis: World) -> None:
 
 async def collect(published: AsyncGenerator[ShardEvent, None], events: list[ShardEvent]) -> None:
     async for event in published:
-        events.append(event)  # noqa: PERF401  # those before an error are kept
+        events.append(event)  # those before an error are kept
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -1,4 +1,4 @@
-"""Tells apart what Kinesis answers with one code: which resource is missing, and whether a consumer is ACTIVE yet.
+"""What a refusal means, and what to do: which resource is missing, whether a consumer is ACTIVE yet, and other advice.
 
 ResourceNotFoundException stands for the stream, the consumer and the shard alike, ResourceInUseException for a consumer
 that is not ACTIVE and for a subscription that another reader holds. Each means something else to a reader: a consumer
@@ -12,7 +12,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.aws import AwsError, error_code
+from penstock.aws import AwsError, AwsServiceError, are_credentials_refused, error_code
 from penstock.efo_consumer.errors import ResourceMissingError
 
 if TYPE_CHECKING:
@@ -40,6 +40,16 @@ _ADVICE = {
     "position",
     "shard": "the stream and the consumer exist, this shard does not (any more): it is older than the stream's "
     "retention, or the position is that of another stream with the same name",
+}
+
+
+_ADVICE_BY_CODE = {
+    "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
+    "KMSDisabledException": "the key that encrypts the stream is disabled: enable it",
+    "KMSInvalidStateException": "the key that encrypts the stream cannot be used in the state that it is in",
+    "KMSAccessDeniedException": "the credentials need kms:Decrypt on the key that encrypts the stream",
+    "KMSNotFoundException": "the key that encrypts the stream is gone",
+    "KMSOptInRequired": "the account is not subscribed to KMS",
 }
 
 
@@ -139,6 +149,26 @@ class KinesisDiagnosis:
                 return {}
             _log.info("cannot tell more about a refusal: %s", error)
             return None
+
+
+def code_of(error: Exception) -> str:
+    """The service's exception name, or the Python class of the error."""
+    return error_code(error) or type(error).__name__
+
+
+def with_advice(error: Exception, *, of: str = "") -> str:
+    """The error's words, with what to do about it where that is known.
+
+    Args:
+        of: what else the words should name.
+    """
+    advice = _ADVICE_BY_CODE.get(code_of(error))
+    if are_credentials_refused(error):
+        advice = CREDENTIALS_ADVICE
+    elif isinstance(error, AwsServiceError) and error.code == "AccessDeniedException":
+        on = " on the consumer's ARN" if error.operation == "SubscribeToShard" else ""
+        advice = f"the credentials need kinesis:{error.operation}{on}"
+    return f"{error}{of}" + (f": {advice}" if advice else "")
 
 
 async def resource_missing(

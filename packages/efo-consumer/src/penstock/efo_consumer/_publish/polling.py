@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from penstock.aws import AwsError, ErrorKind, ServiceClock, are_credentials_refused, classify, error_code
+from penstock.aws import AwsError, ErrorKind, ServiceClock, classify, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
-from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE, NOT_FOUND, KinesisDiagnosis, resource_missing
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice
 from penstock.efo_consumer._publish.list_shards import list_shards
 from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.pace import ReadPace, process_pace
@@ -23,7 +23,6 @@ from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
 from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
 from penstock.efo_consumer.errors import (
     PayloadDecodeError,
-    RecordPublisherError,
     RecordPublisherFatalError,
     RecordPublisherRetriesError,
     ShardEndError,
@@ -46,10 +45,6 @@ _LAG_SECONDS = 1.0
 _CHILDREN_PATIENCE_SECONDS = 60.0
 
 _RETRYABLE = (AwsError, PayloadDecodeError, ShardEndError, OSError)
-
-_ADVICE = {
-    "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
-}
 
 
 class _Iterator(msgspec.Struct):
@@ -212,7 +207,7 @@ class ShardPoll:
             f"{_CHILDREN_PATIENCE_SECONDS:g} s ListShards has not shown the shard as closed with all of its children",
             stream=self._stream.name,
             shard_id=self._shard_id,
-            code=type(error).__name__,
+            code=code_of(error),
             attempts=self._endless_answers,
         ) from error
 
@@ -223,7 +218,9 @@ class ShardPoll:
         policy = config.get_shard_iterator if for_iterator else config.get_records
         kind = classify(error) if isinstance(error, AwsError | OSError) else ErrorKind.RETRYABLE
         if kind is ErrorKind.FATAL:
-            raise self._give_up(error, RecordPublisherFatalError) from error
+            raise RecordPublisherFatalError(
+                with_advice(error), stream=self._stream.name, shard_id=self._shard_id, code=code_of(error)
+            ) from error
         if kind is ErrorKind.THROTTLED:
             # Others read the shard too, or a large answer used up its bytes: no failure, only to be waited out.
             delay = policy.delay_seconds(self._throttles, self._tools.random)
@@ -249,15 +246,9 @@ class ShardPoll:
             f"{policy.max_attempts} attempts in a row failed, the last with: {error}",
             stream=self._stream.name,
             shard_id=self._shard_id,
-            code=error_code(error) or type(error).__name__,
+            code=code_of(error),
             attempts=policy.max_attempts,
         )
-
-    def _give_up(self, error: Exception, kind: type[RecordPublisherError]) -> RecordPublisherError:
-        code = error_code(error) or type(error).__name__
-        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
-        message = f"{error}" + (f": {advice}" if advice else "")
-        return kind(message, stream=self._stream.name, shard_id=self._shard_id, code=code)
 
     def _now(self) -> float:
         return self._tools.clock()

@@ -8,20 +8,11 @@ from typing import TYPE_CHECKING
 
 from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
 
-from penstock.aws import (
-    AwsError,
-    AwsServiceError,
-    BackoffPolicy,
-    ErrorKind,
-    are_credentials_refused,
-    classify,
-    error_code,
-)
-from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
+from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
+from penstock.efo_consumer._publish.diagnosis import code_of, with_advice
 from penstock.efo_consumer.errors import (
     EventStreamFrameError,
     PayloadDecodeError,
-    RecordPublisherError,
     RecordPublisherFatalError,
     RecordPublisherRetriesError,
     ShardEndError,
@@ -57,16 +48,6 @@ STARVED = "starved"
 # bring nothing, while a subscription to an open shard has an event every few seconds.
 _STUCK_SUBSCRIPTIONS = 3
 _WITHOUT_PROGRESS = ("connection_failed", "silent", "no_continuation")
-
-_ADVICE = {
-    "InvalidArgumentException": "the position may be older than the stream's retention, or of another stream",
-    "AccessDeniedException": "the credentials need kinesis:SubscribeToShard on the consumer's ARN",
-    "KMSDisabledException": "the key that encrypts the stream is disabled: enable it",
-    "KMSInvalidStateException": "the key that encrypts the stream cannot be used in the state that it is in",
-    "KMSAccessDeniedException": "the credentials need kms:Decrypt on the key that encrypts the stream",
-    "KMSNotFoundException": "the key that encrypts the stream is gone",
-    "KMSOptInRequired": "the account is not subscribed to KMS",
-}
 
 
 @dataclass(frozen=True)
@@ -178,7 +159,12 @@ class SubscribeRetries:
             self._renewed = True
             return Resubscribe(0.0, "credentials_renewed")
         if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
-            raise self._fatal(error) from error
+            raise RecordPublisherFatalError(
+                with_advice(error, of=f" (consumer {self._consumer_arn})"),
+                stream=self._stream,
+                shard_id=self._shard_id,
+                code=code_of(error),
+            ) from error
         outcome = _outcome(error)
         if starved and outcome in ("connection_failed", "corrupt"):
             # Back-pressure is no failure: what was cut off in the middle is read again, at once.
@@ -254,24 +240,10 @@ class SubscribeRetries:
                 f"{self.attempt} attempts in a row failed, the last with: {error}",
                 stream=self._stream,
                 shard_id=self._shard_id,
-                code=_code(error),
+                code=code_of(error),
                 attempts=self.attempt,
             ) from error
         return Resubscribe(delay, outcome)
-
-    def _fatal(self, error: Exception) -> RecordPublisherError:
-        code = _code(error)
-        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
-        return RecordPublisherFatalError(
-            f"{error} (consumer {self._consumer_arn})" + (f": {advice}" if advice else ""),
-            stream=self._stream,
-            shard_id=self._shard_id,
-            code=code,
-        )
-
-
-def _code(error: Exception) -> str:
-    return error_code(error) or type(error).__name__
 
 
 def _outcome(error: Exception) -> str:
