@@ -20,7 +20,7 @@ from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
 _TABLE = "CREATE TABLE IF NOT EXISTS checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)"
 _BUSY_SECONDS = 10.0
@@ -49,8 +49,19 @@ class CheckpointStore(Protocol):
 
 
 def merged(saved: StreamPositions | None, positions: StreamPositions) -> StreamPositions:
-    """What is kept after `positions` are saved over `saved`."""
-    return positions if saved is None else StreamPositions({**saved.streams, **positions.streams})
+    """What is kept after `positions` are saved over `saved`: a stream's are replaced with all that is known of it."""
+    if saved is None:
+        return positions
+    others = within(saved, saved.streams.keys() - positions.streams.keys())
+    return StreamPositions({**saved.streams, **positions.streams}, {**others.created, **positions.created})
+
+
+def within(positions: StreamPositions, streams: Collection[str]) -> StreamPositions:
+    """The positions in some streams alone."""
+    return StreamPositions(
+        {stream: shards for stream, shards in positions.streams.items() if stream in streams},
+        {stream: millis for stream, millis in positions.created.items() if stream in streams},
+    )
 
 
 def default_checkpoints_path() -> Path:

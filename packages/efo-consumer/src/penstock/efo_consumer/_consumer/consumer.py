@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from penstock.aws import AwsOptions, AwsSession
-from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore
+from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore, within
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
 from penstock.efo_consumer._consumer.start import begin
 from penstock.efo_consumer._model.positions import StreamPositions
@@ -195,8 +195,9 @@ class Consumer:
     ) -> None:
         try:
             # A successor that took the lease has checkpoints of its own, which must not go back.
-            if self._done is not None and self._store is not None and not self._leases.are_lost:
-                await self._store.save(self.name, self._done.positions)
+            done = self._done_positions()
+            if done is not None and self._store is not None and not self._leases.are_lost:
+                await self._store.save(self.name, done)
         finally:
             self._reader = None
             await self._exits.aclose()
@@ -287,10 +288,11 @@ class Consumer:
                     records = parts[0] if len(parts) == 1 else pa.concat_batches(parts)
                     parts = []
                     yield ConsumerBatch(records, self._positions, step.reached.millis_behind_latest)
-                elif self._store is not None and self._saved == before:
-                    # Nothing is in the caller's hands: idle shards' positions must not grow older than the retention.
+                elif self._store is not None and before in (self._saved, self._done_positions()):
+                    # Nothing is in the caller's hands: idle shards' positions, and what is known of these, must not
+                    # grow older than the retention.
                     await self._store.save(self.name, self._positions)
-                    self._saved = self._positions
+                    self._saved, self._done = self._positions, None
 
     async def _next(self, steps: AsyncGenerator[FollowedBatch, None]) -> FollowedBatch | None:
         step = asyncio.ensure_future(anext(steps, None))
@@ -311,12 +313,15 @@ class Consumer:
 
         Not in the default file: who never asks for a checkpoint there begins at `start` each time.
         """
-        known = {} if saved is None else saved.streams
-        new = {stream: shards for stream, shards in self._positions.streams.items() if stream not in known}
+        known = set() if saved is None else saved.streams.keys()
+        new = self._positions.streams.keys() - known
         if self._store is not None and new and not self._uses_default_store:
-            await self._store.save(self.name, StreamPositions(new))
-            new = {}
+            await self._store.save(self.name, within(self._positions, new))
+            new = set()
         self._saved = None if new else self._positions
+
+    def _done_positions(self) -> StreamPositions | None:
+        return None if self._done is None else self._done.positions
 
     def _needed_store(self) -> CheckpointStore:
         if self._store is not None:

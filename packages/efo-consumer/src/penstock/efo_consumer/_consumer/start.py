@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
 
+from penstock.efo_consumer._consumer.checkpoint import merged, within
 from penstock.efo_consumer._model.metric_attributes import of_shard, per_shard
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._start.initial import resolve_initial_positions
@@ -41,14 +42,13 @@ async def begin(
         EfoConsumerConfigError: a stream has neither a checkpoint nor a start.
         InitialPositionError: the start cannot be resolved.
     """
-    given = start.streams if isinstance(start, StreamPositions) else {}
-    found = {**given, **({} if saved is None else saved.streams)}
-    known = {name: shards for name, shards in found.items() if name in streams}
-    new = [stream for stream in streams if stream not in known]
+    given = start if isinstance(start, StreamPositions) else StreamPositions({})
+    found = within(given if saved is None else merged(given, saved), streams)
+    new = [stream for stream in streams if stream not in found.streams]
     for stream, one in _starts(new, start).items():
         resolved = await asyncio.to_thread(resolve_initial_positions, session, [stream], one)
-        known |= resolved.streams
-    return StreamPositions(known)
+        found = merged(found, resolved)
+    return found
 
 
 def _starts(

@@ -1,0 +1,171 @@
+"""What a consumer writes down: where it stands, and what proves later that nothing was lost in between."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    Consumer,
+    FollowedBatch,
+    LocalShardReader,
+    OpenRequest,
+    PositionsSnapshot,
+    ShardPosition,
+    SqliteCheckpointStore,
+    StreamPositions,
+)
+from penstock.efo_consumer._consumer.start import begin
+from penstock.efo_consumer._model.schema import to_read_batch
+from penstock.efo_consumer.testing import FakeKinesis, wire_records
+
+NOWHERE = emulator_options("http://127.0.0.1:1")
+CREATED = {"s": 1_700_000_000_000}
+
+
+def stored(path: Path, name: str = "billing") -> Any:
+    with sqlite3.connect(path) as connection:
+        ((text,),) = connection.execute("SELECT positions FROM checkpoint WHERE name = ?", (name,)).fetchall()
+    return json.loads(text)
+
+
+def at(number: int, caught_up_millis: int, created: dict[str, int] | None = None) -> StreamPositions:
+    position = replace(ShardPosition.after(str(number)), caught_up_millis=caught_up_millis)
+    return StreamPositions({"s": {"shard": position}}, CREATED if created is None else created)
+
+
+class Scripted:
+    """A reader that brings these steps, and then something happens."""
+
+    def __init__(self, steps: Sequence[tuple[pa.RecordBatch | None, StreamPositions]]) -> None:
+        self.steps = steps
+        self.at_end: Callable[[], object] = lambda: None
+        self.opened: list[StreamPositions] = []
+
+    async def open(self, request: OpenRequest) -> int:
+        self.opened.append(request.positions)
+        return 1
+
+    async def follow(self, *_: Any, **__: Any) -> AsyncGenerator[FollowedBatch, None]:
+        for records, positions in self.steps:
+            rows = 0 if records is None else records.num_rows
+            yield FollowedBatch(records, PositionsSnapshot(positions, rows, 0, 0))
+        self.at_end()
+
+    async def commit(self, *_: Any) -> None:
+        """Nothing is kept."""
+
+    async def close_session(self, *_: Any) -> None:
+        """Nothing is kept."""
+
+
+async def test_a_checkpoint_of_version_1_is_read_and_version_2_is_written(tmp_path: Path) -> None:
+    """As a release before wrote it: what it knows is kept, and what is learnt is added."""
+    kinesis = FakeKinesis()
+    kinesis.created = dict(CREATED)
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 5)
+    path = tmp_path / "billing.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("CREATE TABLE checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)")
+        other, read = (
+            '{"type": "AT_TIMESTAMP", "value": 1700000000000}',
+            f'"AFTER_SEQUENCE_NUMBER", "value": "{numbers[1]}"',
+        )
+        document = (
+            f'{{"version": 1, "streams": {{"other": {{"shardId-000000000000": {other}}}, '
+            f'"s": {{"shardId-000000000000": {{"type": {read}}}}}}}}}'
+        )
+        connection.execute("INSERT INTO checkpoint VALUES ('billing', ?, 0)", (document,))
+    rows: list[int] = []
+    async with (
+        LocalShardReader(kinesis) as reader,
+        Consumer("s", name="billing", checkpoints=path, aws=NOWHERE, reader=reader) as consumer,
+    ):
+        async for batch in consumer:
+            rows += [int(number) for number in batch.records.column("sequenceNumber").to_pylist()]
+            await consumer.checkpoint(batch)
+            if len(rows) == 3:
+                break
+    assert rows == numbers[2:]
+    found = stored(path)
+    assert found["version"] == 2
+    assert found["streams"]["other"] == {"shardId-000000000000": {"type": "AT_TIMESTAMP", "value": 1700000000000}}
+    assert StreamPositions.from_json(found).streams["s"][shard].rank >= (1, numbers[-1])
+
+
+@pytest.mark.parametrize("is_checkpointed", [True, False], ids=["from a checkpoint", "from a start"])
+async def test_when_a_stream_was_created_is_kept(tmp_path: Path, is_checkpointed: bool) -> None:
+    """From the start or the checkpoint to the reader, and back to the checkpoint."""
+    path = tmp_path / "billing.db"
+    start = at(1, 5)
+    if is_checkpointed:
+        await SqliteCheckpointStore(path).save("billing", start)
+    reader = Scripted([])
+    consumer = Consumer("s", name="billing", start=start, checkpoints=path, aws=NOWHERE, reader=reader)  # type: ignore[arg-type]  # by its methods
+    async with consumer:
+        assert reader.opened[0].created == CREATED
+    assert stored(path)["created"] == CREATED
+
+
+async def test_a_stream_that_was_created_again_has_its_new_time_in_the_checkpoint(tmp_path: Path) -> None:
+    """What is known of a stream belongs to the positions beside it; other streams keep theirs."""
+    store = SqliteCheckpointStore(tmp_path / "billing.db")
+    await store.save(
+        "billing", StreamPositions({"s": {}, "other": {}, "third": {}}, {**CREATED, "other": 5, "third": 6})
+    )
+    await store.save("billing", StreamPositions({"s": {}, "third": {}}, {"s": 9}))
+    kept = await store.load("billing")
+    assert kept is not None
+    assert kept.created == {"s": 9, "other": 5}
+    begun = await begin(AwsSession(NOWHERE), ["s", "other"], kept, StreamPositions({"other": {}}, {"other": 1}))
+    assert begun.created == {"s": 9, "other": 5}
+
+
+async def test_what_is_learnt_of_an_idle_shard_reaches_the_checkpoint(tmp_path: Path) -> None:
+    """Its position stands still for longer than the retention; that it was caught up is known anew every hour."""
+    path = tmp_path / "billing.db"
+    hour = 3_600_000
+    reader = Scripted([(None, at(1, hour)), (None, at(1, 2 * hour))])
+    consumer = Consumer("s", name="billing", start=at(1, 0), checkpoints=path, aws=NOWHERE, reader=reader)  # type: ignore[arg-type]  # by its methods
+    reader.at_end = consumer.stop
+    async with consumer:
+        assert [batch async for batch in consumer] == []
+        assert stored(path)["streams"]["s"]["shard"]["caughtUp"] == 2 * hour
+
+
+async def test_records_that_are_done_are_checkpointed_when_their_shards_become_idle(tmp_path: Path) -> None:
+    """However long the interval is: nothing that comes later would write it down, and positions grow old."""
+    path = tmp_path / "billing.db"
+    records = to_read_batch(wire_records([5]), "s", "shard")
+    reader = Scripted([(records, at(5, 10)), (None, at(5, 20))])
+    consumer = Consumer("s", name="billing", start=at(1, 0), checkpoints=path, aws=NOWHERE, reader=reader)  # type: ignore[arg-type]  # by its methods
+    reader.at_end = consumer.stop
+    async with consumer:
+        assert [record.sequence_number async for record in consumer.records(checkpoint_interval=timedelta(days=9))] == [
+            "5"
+        ]
+        assert StreamPositions.from_json(stored(path)) == at(5, 20)
+        assert stored(path)["streams"]["s"]["shard"]["caughtUp"] == 20
+
+
+async def test_records_in_hand_are_not_passed_over_while_their_shards_are_idle(tmp_path: Path) -> None:
+    """A batch that the caller never said it is done with stays beyond the checkpoint."""
+    path = tmp_path / "billing.db"
+    records = to_read_batch(wire_records([5]), "s", "shard")
+    reader = Scripted([(records, at(5, 10)), (None, at(5, 20))])
+    consumer = Consumer("s", name="billing", start=at(1, 0), checkpoints=path, aws=NOWHERE, reader=reader)  # type: ignore[arg-type]  # by its methods
+    reader.at_end = consumer.stop
+    async with consumer:
+        assert [batch.records.num_rows async for batch in consumer] == [1]
+    assert StreamPositions.from_json(stored(path)) == at(1, 0)
