@@ -27,6 +27,7 @@ from penstock.efo_consumer._wire.subscription import (
     SubscribeRequest,
     SubscriptionEvent,
     SubscriptionParser,
+    answer_time,
     first_arrival,
 )
 from penstock.efo_consumer.errors import EfoConsumerError, SubscriptionConnectionError
@@ -92,6 +93,11 @@ class Http2Subscription:
             outcome, _ = self._outcomes[0]
             assert isinstance(outcome, Exception)  # an answer other than 200 ends in an error
             raise outcome
+
+    @property
+    def answered_at(self) -> float | None:
+        """See `Subscription.answered_at`."""
+        return answer_time(self._headers.get("date"))
 
     @property
     def waits_since(self) -> float | None:

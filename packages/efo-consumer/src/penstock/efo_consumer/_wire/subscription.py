@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -81,6 +83,14 @@ class Subscription(Protocol):
         ...
 
     @property
+    def answered_at(self) -> float | None:
+        """The service's clock when it accepted the subscription; whole seconds. Every event was produced then or later.
+
+        Seconds since the epoch, from the answer's `Date` header; None without one that can be read.
+        """
+        ...
+
+    @property
     def waits_since(self) -> float | None:
         """When the first record that was received, and not taken, arrived at the service; seconds since the epoch."""
         ...
@@ -104,6 +114,16 @@ class Subscription(Protocol):
             suspect: the connection fell silent or brought wrong bytes: nothing else should be asked on it.
         """
         ...
+
+
+def answer_time(date: str | None) -> float | None:
+    """A `Date` header in seconds since the epoch; None if it is missing or not a date."""
+    try:
+        parsed = None if date is None else parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
+        return None
+    # A zone of `-0000`, or none, is read as UTC: HTTP knows no other.
+    return None if parsed is None else (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
 
 
 def first_arrival(outcomes: Iterable[object]) -> float | None:
