@@ -1,5 +1,7 @@
 """The options of record publishers."""
 
+import subprocess
+import sys
 from datetime import timedelta
 from typing import Any
 
@@ -122,6 +124,23 @@ async def test_the_transport_follows_endpoint_and_option(url: str, kind: Subscri
     await transport.close()
 
 
+@pytest.mark.parametrize("kind", ["http2", "auto"])
+def test_http2_does_not_load_aiohttp(kind: str) -> None:
+    """What only HTTP/1.1 needs is loaded when it is used."""
+    code = f"""
+import sys
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._wire.transport import open_transport
+config = RecordPublisherConfig(subscribe_transport=SubscribeTransportType({kind!r}))
+open_transport(AwsSession(emulator_options("https://127.0.0.1:1")), config)
+assert "awscrt" in sys.modules
+assert "aiohttp" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_http2_over_plain_http_is_a_contradiction() -> None:
     """HTTP/2 is spoken over TLS only: the error says what to change."""
     config = RecordPublisherConfig(subscribe_transport=SubscribeTransportType.HTTP2)
@@ -150,7 +169,7 @@ async def test_only_a_missing_h2_makes_it_fall_back(negotiates: bool) -> None:
     failure = SubscriptionConnectionError("reset")
     first = RefusingTransport("http2", failure if negotiates else Http2NotNegotiatedError(endpoint="there:443"))
     second = RefusingTransport("http1", failure)
-    transport = FallbackTransport(first, second)
+    transport = FallbackTransport(first, lambda: second)
     for _ in range(2):
         with pytest.raises(SubscriptionConnectionError):
             await transport.subscribe(None)  # type: ignore[arg-type]  # not looked at

@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import threading
 from contextlib import AsyncExitStack, aclosing
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -17,6 +18,9 @@ from penstock.efo_consumer._publish.config import RecordPublisherConfig, Subscri
 from penstock.efo_consumer._publish.factory import RecordPublisherFactory
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._wire.http2 import Http2Subscription
+from penstock.efo_consumer._wire.subscription import SubscribeRequest
+from penstock.efo_consumer._wire.transport import open_transport
+from penstock.emulator._clock import AdjustableClock
 from penstock.emulator._tls import server_context
 
 
@@ -37,6 +41,26 @@ async def test_a_consumer_that_stops_taking_stops_the_service(transport: Subscri
                 events.append(await anext(published))
         assert data(events) == rows
         assert proxy.sent_bytes > sum(map(len, rows)) * 4 // 3
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_a_subscription_tells_the_services_time(transport: SubscribeTransportType) -> None:
+    """Either transport gives the second in which the service answered, by the service's own clock."""
+    async with world(manual_clock=True) as kinesis:
+        clock = kinesis.server.clock
+        assert isinstance(clock, AdjustableClock)
+        clock.advance(timedelta(hours=1))
+        plain = transport is SubscribeTransportType.HTTP1
+        url = kinesis.server.endpoint_url if plain else kinesis.server.tls_endpoint_url
+        session = AwsSession(emulator_options(url, str(kinesis.server.ca_file)))
+        opened = open_transport(session, RecordPublisherConfig(subscribe_transport=transport))
+        request = SubscribeRequest(kinesis.consumer_arn, "shardId-000000000000", ShardPosition.trim_horizon())
+        subscription = await opened.subscribe(request)
+        try:
+            assert subscription.answered_at == int(clock.time())
+        finally:
+            await subscription.close()
+            await opened.close()
 
 
 async def test_one_stalled_stream_does_not_hold_up_another() -> None:

@@ -2,9 +2,10 @@
 
 import asyncio
 import json
+import socket
 import struct
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -28,9 +29,9 @@ PADDING = 50_000
 WINDOW_BYTES = 256 * 1024
 
 
-def chunk(number: int, padding: int = PADDING) -> bytes:
+def chunk(number: int, padding: int = PADDING, records: Sequence[object] = ()) -> bytes:
     """An event that is known by its continuation, in a chunk of its own."""
-    payload = json.dumps({"Records": [], "ContinuationSequenceNumber": str(number)}).encode() + b" " * padding
+    payload = json.dumps({"Records": records, "ContinuationSequenceNumber": str(number)}).encode() + b" " * padding
     lengths = struct.pack(">II", 16 + len(HEADERS) + len(payload), len(HEADERS))
     body = lengths + struct.pack(">I", zlib.crc32(lengths)) + HEADERS + payload
     frame = body + struct.pack(">I", zlib.crc32(body))
@@ -39,7 +40,12 @@ def chunk(number: int, padding: int = PADDING) -> bytes:
 
 @asynccontextmanager
 async def serving(
-    script: Script, tmp_path: Path, *, tls: bool = False, connect_timeout: timedelta = timedelta(seconds=20)
+    script: Script,
+    tmp_path: Path,
+    *,
+    tls: bool = False,
+    connect_timeout: timedelta = timedelta(seconds=20),
+    heads: list[bytes] | None = None,
 ) -> AsyncIterator[Http1Transport]:
     """A transport to a server that answers each request by the script and then closes the connection."""
     handlers: set[asyncio.Task[None]] = set()
@@ -51,6 +57,8 @@ async def serving(
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"POST / HTTP/1.1\r\n")
+            if heads is not None:
+                heads.append(head)
             length = next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             assert json.loads(await reader.readexactly(int(length.split(b":")[1])))["ConsumerARN"] == "arn:consumer"
             await script(reader, writer)
@@ -158,6 +166,55 @@ async def test_a_caller_that_does_not_ask_leaves_the_socket_unread(tls: bool, tm
         assert await rest(subscription) == list(range(count))
 
 
+async def test_a_reset_keeps_what_came_before(tmp_path: Path) -> None:
+    """Events that were received come before the error of a reset, which is its cause."""
+    taken = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(7))
+        await taken.wait()
+        linger = struct.pack("ii", 1, 0)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+        writer.transport.abort()
+
+    async with serving(script, tmp_path) as transport:
+        subscription = await transport.subscribe(REQUEST)
+        event = await subscription.receive()
+        assert event is not None
+        assert event.payload.continuation == "7"
+        taken.set()
+        with pytest.raises(SubscriptionConnectionError) as caught:
+            await subscription.receive()
+        assert caught.value.__cause__ is not None
+
+
+async def test_what_was_received_and_not_asked_for_waits(tmp_path: Path) -> None:
+    """The arrival of a record is known before anybody takes it, and while somebody waits for the next."""
+    record = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1700000000.5, "Data": "", "PartitionKey": "k"}
+    go_on = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD)
+        await go_on.wait()
+        writer.write(chunk(1, records=[record]))
+        await reader.read()
+
+    async with serving(script, tmp_path) as transport:
+        subscription = await transport.subscribe(REQUEST)
+        assert subscription.waits_since is None
+        go_on.set()
+        while subscription.waits_since is None:  # noqa: ASYNC110  # bytes that arrive tell nobody
+            await asyncio.sleep(0.01)
+        assert subscription.waits_since == 1700000000.5
+        assert await subscription.receive() is not None
+        assert subscription.waits_since is None
+        waiting = asyncio.create_task(subscription.receive(), name="receive")
+        await asyncio.sleep(0)
+        assert subscription.waits_since is None
+        await subscription.close()
+        assert await waiting is None
+
+
 async def test_a_cancelled_wait_loses_no_event(tmp_path: Path) -> None:
     """Whoever stops waiting finds the event when asking again."""
     go_on = asyncio.Event()
@@ -188,6 +245,35 @@ async def test_a_busy_socket_leaves_the_loop_to_others(tmp_path: Path) -> None:
             most, seen = max(most, subscription.bytes_received - seen), subscription.bytes_received
         assert await reading == list(range(400))
         assert 0 < most <= 1_000_000
+
+
+async def test_the_request_is_sent_as_it_was_signed(tmp_path: Path) -> None:
+    """Besides the signed headers there are only those that HTTP asks for."""
+    heads: list[bytes] = []
+    async with serving(sending(HEAD, b"0\r\n\r\n"), tmp_path, heads=heads) as transport:
+        assert await rest(await transport.subscribe(REQUEST)) == []
+    (head,) = heads
+    assert sorted(line.partition(b":")[0] for line in head.lower().split(b"\r\n")[1:] if line) == [
+        b"authorization", b"connection", b"content-length", b"content-type", b"host", b"x-amz-date", b"x-amz-target"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("date", "answered_at"),
+    [
+        ("Tue, 14 Nov 2023 22:13:20 GMT", 1_700_000_000.0),
+        ("Tue, 14 Nov 2023 22:13:20 -0000", 1_700_000_000.0),
+        ("Tue, 14 Nov 99999 22:13:20 GMT", None),
+        ("yesterday", None),
+        ("", None),
+        (None, None),
+    ],
+)
+async def test_an_answer_tells_when_it_was_given(date: str | None, answered_at: float | None, tmp_path: Path) -> None:
+    """The service's clock is that of the header `Date`; unknown without one that can be read."""
+    head = HEAD if date is None else HEAD.replace(b"\r\n", b"\r\nDate: %s\r\n" % date.encode(), 1)
+    async with serving(sending(head, b"0\r\n\r\n"), tmp_path) as transport:
+        assert (await transport.subscribe(REQUEST)).answered_at == answered_at
 
 
 async def test_a_refusal_is_the_services_error(tmp_path: Path) -> None:

@@ -1,37 +1,106 @@
-"""HTTP/1.1 answers of any kind, cut anywhere: events, one end, and never a hang."""
+"""HTTP/1.1 answers of any kind, cut anywhere, over real sockets: events, one end, and never a hang."""
 
+import asyncio
 import json
 import struct
 import zlib
+from collections.abc import Iterator
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.aws import AwsServiceError
-from penstock.efo_consumer._wire.http1 import BufferPool, Http1Answer
-from penstock.efo_consumer._wire.subscription import Outcome, SubscriptionEvent
-from penstock.efo_consumer.errors import (
-    EfoConsumerError,
-    EventStreamTruncatedError,
-    SubscriptionConnectionError,
-)
+from penstock.aws import AwsServiceError, AwsSession
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._wire.http1 import Http1Transport
+from penstock.efo_consumer._wire.subscription import SubscribeRequest
+from penstock.efo_consumer.errors import EfoConsumerError, EventStreamTruncatedError, SubscriptionConnectionError
 
+REQUEST = SubscribeRequest("arn:consumer", "shardId-000000000000", ShardPosition.trim_horizon())
 HEADERS = b"\x0b:event-type\x07\x00\x15SubscribeToShardEvent"
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
+Found = tuple[list[str | None], Exception | None]
+"""The continuations of the events, and what ended them; None where the service did."""
 
-def frame(payload: bytes) -> bytes:
+
+class Wire:
+    """A server that answers with parts of any bytes and closes the connection, and a transport that asks it."""
+
+    def __init__(self) -> None:
+        self._runner = asyncio.Runner()
+        self._parts: list[bytes] = []
+        self._runner.run(self._open())
+
+    async def _open(self) -> None:
+        self._server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._transport = Http1Transport(
+            AwsSession(emulator_options(url)), window_bytes=64 * 1024, connect_timeout=timedelta(seconds=5)
+        )
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"}}")
+            for part in self._parts:
+                writer.write(part)
+                await writer.drain()
+                # The client reads this part before the next is sent.
+                await asyncio.sleep(0)
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    def read(self, parts: list[bytes]) -> Found:
+        """Everything that an answer in these parts comes to."""
+        self._parts = parts
+        return self._runner.run(self._read())
+
+    async def _read(self) -> Found:
+        continuations: list[str | None] = []
+        async with asyncio.timeout(20):
+            try:
+                subscription = await self._transport.subscribe(REQUEST)
+                try:
+                    while (event := await subscription.receive()) is not None:
+                        continuations.append(event.payload.continuation)
+                finally:
+                    await subscription.close()
+            except (EfoConsumerError, AwsServiceError) as error:
+                return continuations, error
+        return continuations, None
+
+    def close(self) -> None:
+        self._runner.run(self._transport.close())
+        self._server.close()
+        self._runner.close()
+
+
+@pytest.fixture(scope="module")
+def wire() -> Iterator[Wire]:
+    opened = Wire()
+    yield opened
+    opened.close()
+
+
+def event(number: int, padding: int = 0) -> bytes:
+    """An event that is known by its continuation."""
+    payload = json.dumps({"Records": [], "ContinuationSequenceNumber": str(number)}).encode() + b" " * padding
     lengths = struct.pack(">II", 16 + len(HEADERS) + len(payload), len(HEADERS))
     body = lengths + struct.pack(">I", zlib.crc32(lengths)) + HEADERS + payload
     return body + struct.pack(">I", zlib.crc32(body))
 
 
-def event(number: int, padding: int = 0) -> bytes:
-    """An event that is known by its continuation."""
-    text = json.dumps({"Records": [], "ContinuationSequenceNumber": str(number)})
-    return frame(text.encode() + b" " * padding)
+def events(paddings: list[int]) -> bytes:
+    return b"".join(event(number, padding) for number, padding in enumerate(paddings))
+
+
+def numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:
@@ -44,126 +113,91 @@ def chunked(body: bytes, cuts: list[int], extension: bytes = b"", trailer: bytes
     return chunks + b"0" + extension + b"\r\n" + trailer + b"\r\n"
 
 
-def read(
-    parts: list[bytes], *, error: Exception | None = None, pool: BufferPool | None = None
-) -> tuple[list[Outcome | None], Http1Answer]:
-    """All outcomes of an answer that is received in these parts, before the connection ends."""
-    answer = Http1Answer("host", "/", {}, b"{}", pool or BufferPool())
-    outcomes: list[Outcome | None] = []
-    for part in parts:
-        # Sockets fill what they are given as far as they can.
-        while part:
-            room = answer.room(len(part))
-            size = min(len(room), len(part))
-            room[:size] = part[:size]
-            outcomes += answer.received(size)
-            part = part[size:]
-    return outcomes + answer.closed(error), answer
-
-
-def continuations(outcomes: list[Outcome | None]) -> list[str | None]:
-    return [one.payload.continuation for one in outcomes if isinstance(one, SubscriptionEvent)]
-
-
-def assert_ends_once(outcomes: list[Outcome | None]) -> None:
-    *events, last = outcomes
-    assert all(isinstance(one, SubscriptionEvent) for one in events)
-    assert last is None or isinstance(last, EfoConsumerError | AwsServiceError)
-
-
 _cuts = st.lists(st.integers(0, 100_000), max_size=12)
 _paddings = st.lists(st.sampled_from([0, 1, 50, 5000]), max_size=5)
 
 
-@given(_paddings, _cuts, _cuts, st.sampled_from([b"", b";a", b' ; name="\x00;"']),
+@given(_paddings, _cuts, _cuts, st.sampled_from([b"", b";a", b';name="x"']),
        st.sampled_from([b"", b"Expires: never\r\n", b"a: b\r\nc: d\r\n"]))  # fmt: skip
 def test_chunks_and_cuts_do_not_change_the_events(
-    paddings: list[int], chunk_cuts: list[int], cuts: list[int], extension: bytes, trailer: bytes
+    wire: Wire, paddings: list[int], chunk_cuts: list[int], cuts: list[int], extension: bytes, trailer: bytes
 ) -> None:
     """However a body is chunked, and whatever the pieces it is received in, the same events come, and the end."""
-    body = b"".join(event(number, padding) for number, padding in enumerate(paddings))
-    outcomes, answer = read(pieces(CHUNKED + chunked(body, chunk_cuts, extension, trailer), cuts))
-    assert continuations(outcomes) == [str(number) for number in range(len(paddings))]
-    assert outcomes[len(paddings) :] == [None]
-    assert answer.ended
+    answer = CHUNKED + chunked(events(paddings), chunk_cuts, extension, trailer)
+    assert wire.read(pieces(answer, cuts)) == (numbers(len(paddings)), None)
 
 
 @given(_paddings, _cuts, st.booleans())
-def test_bodies_without_chunks_are_read_too(paddings: list[int], cuts: list[int], has_length: bool) -> None:
+def test_bodies_without_chunks_are_read_too(wire: Wire, paddings: list[int], cuts: list[int], has_length: bool) -> None:
     """A body ends with its length, or where it has none with the connection."""
-    body = b"".join(event(number, padding) for number, padding in enumerate(paddings))
+    body = events(paddings)
     length = b"Content-Length: %d\r\n" % len(body) if has_length else b""
-    outcomes, _ = read(pieces(b"HTTP/1.1 200 OK\r\n" + length + b"\r\n" + body, cuts))
-    assert continuations(outcomes) == [str(number) for number in range(len(paddings))]
-    assert outcomes[-1] is None
+    answer = b"HTTP/1.1 200 OK\r\n" + length + b"\r\n" + body
+    assert wire.read(pieces(answer, cuts)) == (numbers(len(paddings)), None)
 
 
 @given(st.binary(max_size=300), _cuts)
 @example(b"0\r\n" + b"x" * 300, [])
 @example(b"FFFFFFFFFFFFFFF\r\nx", [])
+@example(b"FFFFFFFFFFFFFFFFFFFFFFFFF\r\nx", [])
 @example(b"-1\r\n", [])
 @example(b"0x1\r\nx\r\n", [])
 @example(b"1_0\r\n" + b"x" * 16, [])
 @example(b"1\nx\n", [])
-def test_any_chunks_end_in_one_outcome(data: bytes, cuts: list[int]) -> None:
-    """Whatever follows a proper head, there is one end, which is a typed error or None."""
-    outcomes, answer = read(pieces(CHUNKED + data, cuts))
-    assert_ends_once(outcomes)
-    assert answer.ended
+def test_any_chunks_come_to_an_end(wire: Wire, data: bytes, cuts: list[int]) -> None:
+    """Whatever follows a proper head gives no event that was not sent, and ends."""
+    assert wire.read(pieces(CHUNKED + data, cuts))[0] == []
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"HTTP/1.1 ", b"HTTP/1.1 200 OK\r\n", CHUNKED]), _cuts)
-def test_any_bytes_end_in_one_outcome(data: bytes, start: bytes, cuts: list[int]) -> None:
-    """Whatever a server sends, there is one end, which is a typed error or None."""
-    outcomes, answer = read(pieces(start + data, cuts))
-    assert_ends_once(outcomes)
-    assert answer.ended
+def test_any_bytes_come_to_an_end(wire: Wire, data: bytes, start: bytes, cuts: list[int]) -> None:
+    """Whatever a server sends gives no event that was not sent, and ends."""
+    assert wire.read(pieces(start + data, cuts))[0] == []
 
 
 @given(_paddings, _cuts, st.data())
-def test_a_changed_answer_gives_events_or_a_typed_error(
-    paddings: list[int], cuts: list[int], data: st.DataObject
+def test_a_changed_answer_gives_events_or_an_error(
+    wire: Wire, paddings: list[int], cuts: list[int], data: st.DataObject
 ) -> None:
-    """Whatever is changed in an answer, the events before it come unchanged, in order, and then one end."""
-    body = b"".join(event(number, padding) for number, padding in enumerate(paddings))
-    changed = bytearray(CHUNKED + chunked(body, cuts))
+    """Whatever is changed in an answer, the events that come are those that were sent, in order."""
+    changed = bytearray(CHUNKED + chunked(events(paddings), cuts))
     at = data.draw(st.integers(0, len(changed)))
     changed[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
-    outcomes, _ = read(pieces(bytes(changed), data.draw(_cuts)))
-    assert_ends_once(outcomes)
-    found = continuations(outcomes)
-    assert found == [str(number) for number in range(len(found))]
+    found, _ = wire.read(pieces(bytes(changed), data.draw(_cuts)))
+    assert found == numbers(len(found))
 
 
 @given(_paddings, st.integers(0, 30_000), _cuts)
-def test_an_answer_that_stops_is_a_connection_error(paddings: list[int], kept: int, cuts: list[int]) -> None:
-    """A connection that ends before the last chunk is an error behind the events that came, never the end."""
-    whole = CHUNKED + chunked(b"".join(event(number, size) for number, size in enumerate(paddings)), cuts)
-    outcomes, _ = read(pieces(whole[: kept % len(whole)], cuts))
-    assert_ends_once(outcomes)
-    assert isinstance(outcomes[-1], SubscriptionConnectionError)
+def test_an_answer_that_stops_is_a_connection_error(
+    wire: Wire, paddings: list[int], kept: int, cuts: list[int]
+) -> None:
+    """A connection that ends before the last chunk is an error behind events that came, never the end."""
+    whole = CHUNKED + chunked(events(paddings), cuts)
+    found, end = wire.read(pieces(whole[: kept % len(whole)], cuts))
+    assert found == numbers(len(found))
+    assert isinstance(end, SubscriptionConnectionError)
+    assert end.__cause__ is not None
 
 
-def test_a_reset_keeps_what_came_before() -> None:
-    """Events that were whole come before the error of a reset, which is its cause."""
-    reset = ConnectionResetError("by peer")
-    outcomes, _ = read([CHUNKED + b"%x\r\n" % len(event(7)) + event(7)], error=reset)
-    assert continuations(outcomes) == ["7"]
-    assert isinstance(outcomes[-1], SubscriptionConnectionError)
-    assert outcomes[-1].__cause__ is reset
-
-
-def test_a_body_that_ends_inside_a_frame_is_truncated() -> None:
+def test_a_body_that_ends_inside_a_frame_is_truncated(wire: Wire) -> None:
     """A last chunk in the middle of a frame is an error of the frames, also where no chunks tell the end."""
-    for answer in (CHUNKED + chunked(event(1)[:-1], []), b"HTTP/1.1 200 OK\r\n\r\n" + event(1)[:-1]):
-        outcomes, _ = read([answer])
-        assert [type(one) for one in outcomes] == [EventStreamTruncatedError]
+    for answer in (CHUNKED + chunked(event(0)[:-1], []), b"HTTP/1.1 200 OK\r\n\r\n" + event(0)[:-1]):
+        found, end = wire.read([answer])
+        assert found == []
+        assert isinstance(end, EventStreamTruncatedError)
+
+
+def test_long_frames_are_put_together(wire: Wire) -> None:
+    """A frame longer than the window, in chunks that cut it anywhere, is read, and so is what follows it."""
+    body = event(0, 3_000_000) + event(1)
+    data = CHUNKED + chunked(body, list(range(0, len(body), 70_001)))
+    assert wire.read(pieces(data, list(range(0, len(data), 65_536)))) == (["0", "1"], None)
 
 
 @pytest.mark.parametrize("cut", [None, 1, 7])
 @pytest.mark.parametrize("framing", ["length", "chunked", "close"])
-def test_a_refusal_is_the_error_that_it_names(framing: str, cut: int | None) -> None:
-    """A status other than 200 is the service's error, however its body is framed and cut, also behind a 100."""
+def test_a_refusal_is_read_however_it_comes(wire: Wire, framing: str, cut: int | None) -> None:
+    """The body of an answer other than 200 is the service's error, cut or not, behind an answer to be ignored."""
     body = b'{"__type":"ResourceInUseException","message":"busy"}'
     head = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 400 Bad Request\r\n"
     answers = {
@@ -172,62 +206,36 @@ def test_a_refusal_is_the_error_that_it_names(framing: str, cut: int | None) -> 
         "close": head + b"Connection: close\r\n\r\n" + body,
     }
     data = answers[framing]
-    parts = [data] if cut is None else [data[at : at + cut] for at in range(0, len(data), cut)]
-    (error,), _ = read(parts)
+    found, error = wire.read([data] if cut is None else [data[at : at + cut] for at in range(0, len(data), cut)])
+    assert found == []
     assert isinstance(error, AwsServiceError)
     assert (error.code, error.message, error.status) == ("ResourceInUseException", "busy", 400)
 
 
-def test_an_endless_refusal_is_not_read_to_its_end() -> None:
-    """Of the body of a refusal no more is kept than any service would send."""
-    answer = Http1Answer("host", "/", {}, b"", BufferPool())
-    head = b"HTTP/1.1 503 Slow Down\r\n\r\n"
-    for data in (head, *[b"x" * 4096] * 16):
-        assert not answer.ended
-        answer.room(len(data))[: len(data)] = data
-        outcomes = answer.received(len(data))
-    assert isinstance(outcomes[0], AwsServiceError)
-    assert answer.ended
+def test_an_endless_refusal_is_not_read_to_its_end(wire: Wire) -> None:
+    """Of the body of a refusal no more is read than any service would send."""
+    sent = [b"HTTP/1.1 503 Slow Down\r\n\r\n", *[b"x" * 65_536] * 2000]
+    _, error = wire.read(sent)
+    assert isinstance(error, AwsServiceError)
+    assert error.status == 503
 
 
-@pytest.mark.parametrize("data", [b"1" + b";" * 5000, b"0\r\n" + b"a: b\r\n" * 5000], ids=["extension", "trailer"])
-def test_endless_lines_are_refused(data: bytes) -> None:
-    """A chunk extension or a trailer that does not end is an error before it fills the memory."""
-    outcomes, _ = read([CHUNKED, *pieces(data, list(range(0, len(data), 100)))])
-    assert isinstance(outcomes[-1], SubscriptionConnectionError)
-    assert "too long" in str(outcomes[-1])
+@pytest.mark.parametrize(
+    "head",
+    [b"HTTP/1.1 200 " + b"x" * 100_000, b"HTTP/1.1 200 OK\r\na: " + b"x" * 100_000,
+     b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 100_000],
+    ids=["status", "header", "headers"],
+)  # fmt: skip
+def test_an_endless_head_is_refused(wire: Wire, head: bytes) -> None:
+    """A head that does not end is an error before it fills the memory."""
+    found, error = wire.read(pieces(head, list(range(0, len(head), 1000))))
+    assert found == []
+    assert isinstance(error, SubscriptionConnectionError)
 
 
-def test_long_frames_get_a_longer_buffer() -> None:
-    """A frame longer than a buffer, in chunks that cut it anywhere, is put together; its buffer is let go after it."""
-    body = event(1, 3_000_000) + event(2)
-    data = CHUNKED + chunked(body, list(range(0, len(body), 70_001)))
-    outcomes, _ = read([data[at : at + 65_536] for at in range(0, len(data), 65_536)])
-    assert continuations(outcomes) == ["1", "2"]
-
-
-def test_buffers_are_used_again() -> None:
-    """Answers that follow each other share a buffer, and an answer that has nothing to keep holds none."""
-    pool = BufferPool()
-    read([CHUNKED, chunked(event(1), [])], pool=pool)
-    (kept,) = pool._free
-    answer = Http1Answer("host", "/", {}, b"", pool)
-    answer.room(100)[: len(CHUNKED)] = CHUNKED
-    assert pool._free == []
-    answer.received(len(CHUNKED))
-    assert pool._free == [kept]
-    open_frame = b"FF\r\n" + event(1)[:20]
-    answer.room(100)[: len(open_frame)] = open_frame
-    answer.received(len(open_frame))
-    assert pool._free == []
-    answer.closed()
-    assert pool._free == [kept]
-
-
-def test_the_request_is_one_of_http() -> None:
-    """The request has the headers that were signed, and the host and the length of the body that HTTP asks for."""
-    answer = Http1Answer("host:1", "/", {"X-Amz-Target": "t", "Host": "other"}, b"{}", BufferPool())
-    head, body = answer.request.split(b"\r\n\r\n")
-    assert head.split(b"\r\n")[0] == b"POST / HTTP/1.1"
-    assert set(head.lower().split(b"\r\n")[1:]) == {b"x-amz-target: t", b"host: host:1", b"content-length: 2"}
-    assert body == b"{}"
+@pytest.mark.parametrize("status", [101, 204, 302, 304])
+def test_any_other_status_is_a_refusal(wire: Wire, status: int) -> None:
+    """A redirection is not followed, and an answer without a body is no subscription."""
+    _, error = wire.read([b"HTTP/1.1 %d Other\r\nLocation: /else\r\nContent-Length: 0\r\n\r\n" % status])
+    assert isinstance(error, AwsServiceError)
+    assert error.status == status

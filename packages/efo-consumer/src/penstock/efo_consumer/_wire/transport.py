@@ -6,45 +6,53 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
-from penstock.efo_consumer._wire.http1 import Http1Transport
 from penstock.efo_consumer._wire.http2 import Http2Transport
 from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from penstock.aws import AwsSession
     from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscribeTransport, Subscription
-
 
 _log = logging.getLogger(__name__)
 
 
 class FallbackTransport:
-    """HTTP/2, until the endpoint says that it has none: from then on HTTP/1.1."""
+    """HTTP/2 until the endpoint turns out not to have it; HTTP/1.1 from then on.
 
-    def __init__(self, first: SubscribeTransport, second: SubscribeTransport) -> None:
+    Args:
+        first: the HTTP/2 transport.
+        fall_back: makes the HTTP/1.1 transport when it is needed.
+    """
+
+    def __init__(self, first: SubscribeTransport, fall_back: Callable[[], SubscribeTransport]) -> None:
         self._first = first
-        self._second = second
-        self._current = first
+        self._fall_back = fall_back
+        self._second: SubscribeTransport | None = None
 
     @property
     def name(self) -> str:
-        """Of the transport that is in use."""
-        return self._current.name
+        """The name of the transport in use."""
+        return (self._second or self._first).name
 
     async def subscribe(self, request: SubscribeRequest) -> Subscription:
         """See `SubscribeTransport.subscribe`."""
-        if self._current is self._first:
+        if self._second is None:
             try:
                 return await self._first.subscribe(request)
             except Http2NotNegotiatedError as error:
-                _log.info("%s: falling back to %s", error, self._second.name)
-                self._current = self._second
+                # Subscriptions that were under way together fall back one after the other.
+                if self._second is None:
+                    self._second = self._fall_back()
+                    _log.info("%s: falling back to %s", error, self._second.name)
         return await self._second.subscribe(request)
 
     async def close(self) -> None:
         """See `SubscribeTransport.close`."""
         await self._first.close()
-        await self._second.close()
+        if self._second is not None:
+            await self._second.close()
 
 
 def open_transport(session: AwsSession, config: RecordPublisherConfig) -> SubscribeTransport:
@@ -59,9 +67,15 @@ def open_transport(session: AwsSession, config: RecordPublisherConfig) -> Subscr
         raise EfoConsumerConfigError(
             option="subscribeTransport", reason="http2 needs an https endpoint: give one, or use auto or http1"
         )
-    window_bytes = config.subscription_window_bytes
-    http1 = Http1Transport(session, window_bytes=window_bytes, connect_timeout=config.connect_timeout)
+    window_bytes, connect_timeout = config.subscription_window_bytes, config.connect_timeout
+
+    def http1() -> SubscribeTransport:
+        # aiohttp is loaded only where it is used: HTTP/2 is the rule.
+        from penstock.efo_consumer._wire.http1 import Http1Transport
+
+        return Http1Transport(session, window_bytes=window_bytes, connect_timeout=connect_timeout)
+
     if kind is SubscribeTransportType.HTTP1 or not is_https:
-        return http1
-    http2 = Http2Transport(session, window_bytes=window_bytes, connect_timeout=config.connect_timeout)
+        return http1()
+    http2 = Http2Transport(session, window_bytes=window_bytes, connect_timeout=connect_timeout)
     return http2 if kind is SubscribeTransportType.HTTP2 else FallbackTransport(http2, http1)
