@@ -23,14 +23,28 @@ from penstock.efo_consumer import (
     SqliteCheckpointStore,
     StreamPositions,
 )
+from penstock.emulator import SystemClock
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
 README = Path(__file__).parent.parent / "README.md"
 
 
+class MovedClock(SystemClock):
+    """Real time, and what a test adds to it."""
+
+    moved_seconds = 0.0
+
+    def time(self) -> float:
+        """See `SystemClock`."""
+        return super().time() + self.moved_seconds
+
+
+CLOCK = MovedClock()
+
+
 @pytest.fixture
 def emulator() -> Iterator[RunningEmulator]:
-    with running_emulator() as running:
+    with running_emulator(clock=CLOCK) as running:
         for stream in ("orders", "returns"):
             running.client().create_stream(StreamName=stream, ShardCount=2)
         yield running
@@ -102,6 +116,8 @@ async def test_a_restart_goes_on_behind_the_last_checkpoint(
 async def test_positions_are_json_that_a_caller_may_keep_itself(emulator: RunningEmulator) -> None:
     """Without a place for checkpoints the batch's positions are the next start; LATEST skips what is there."""
     put(emulator, "orders", 0, 5)
+    # LATEST may include the last two seconds: the service's time is known to a second, and arrival times are near it.
+    CLOCK.moved_seconds += 5
     async with Consumer("orders", aws=aws(emulator)) as consumer:
         put(emulator, "orders", 5, 5)
         batches = aiter(consumer)
