@@ -27,17 +27,25 @@ class BlockingSession:
 
     Args:
         thread: where the reader lives.
-        reader_for: gives the reader for a session id; called once, by `open`.
+        reader: the reader, for one session at a time.
+        endpoint: where it is, if it is remote.
         on_close: called by `close`, after the session was ended.
     """
 
     def __init__(
-        self, thread: LoopThread, reader_for: Callable[[str], ShardReader], on_close: Callable[[], None] | None = None
+        self,
+        thread: LoopThread,
+        reader: ShardReader,
+        *,
+        endpoint: str | None = None,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
+        self.endpoint = endpoint
+        """Where a remote reader is, several joined by commas; None for a reader in this process."""
         self._thread = thread
-        self._reader_for = reader_for
+        self._reader = reader
         self._on_close = on_close
-        self._reader: ShardReader | None = None
+        self._is_open = False
         self._session_id = ""
         self._epoch = 0
 
@@ -50,11 +58,6 @@ class BlockingSession:
     def epoch(self) -> int:
         """Of the session that was opened last; 0 before."""
         return self._epoch
-
-    @property
-    def endpoint(self) -> str | None:
-        """Where a remote reader is, several joined by commas; None before `open`, and for a reader in this process."""
-        return getattr(self._reader, "endpoint", None)
 
     def open(
         self,
@@ -75,9 +78,8 @@ class BlockingSession:
             ),
             fail_on_data_loss=fail_on_data_loss,
         )
-        reader = self._reader or self._reader_for(session_id)
-        self._epoch = self._thread.call(reader.open(request))
-        self._reader, self._session_id = reader, session_id
+        self._epoch = self._thread.call(self._reader.open(request))
+        self._is_open, self._session_id = True, session_id
         return self._epoch
 
     def positions(
@@ -108,17 +110,17 @@ class BlockingSession:
 
         In a forked child it does nothing: the session is the parent's.
         """
-        reader, self._reader = self._reader, None
-        if reader is not None:
+        was_open, self._is_open = self._is_open, False
+        if was_open:
             # Nobody waits for a session that its own reader no longer knows.
             with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
-                self._thread.call(reader.close_session(self._session_id, self._epoch), CALL_SECONDS)
+                self._thread.call(self._reader.close_session(self._session_id, self._epoch), CALL_SECONDS)
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
 
     def _open_reader(self) -> ShardReader:
-        if self._reader is None:
+        if not self._is_open:
             raise SessionNotFoundError(session_id=self._session_id)
         return self._reader
 
@@ -131,8 +133,8 @@ def connect_reader(
 ) -> BlockingSession:
     """Connect to a shard reader service: the same calls as in-process. Close it.
 
-    A single service that went away is waited for, `patience_seconds` at most; one that is started anew has its session
-    opened again; see `ReopeningShardReader`.
+    A single service that went away is asked again for up to `patience_seconds`, and one that was started anew has its
+    session opened again; see `ReopeningShardReader`.
     Of several endpoints each follows the shards that rendezvous hashing gives it; see `FleetShardReader`.
 
     Raises:
@@ -142,20 +144,16 @@ def connect_reader(
     endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
     if not endpoints or not all(endpoints):
         raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
+    reader: ShardReader
+    if len(endpoints) > 1:
+        reader = FleetShardReader(endpoints, security)
+    else:
+        reader = ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds)
     thread = LoopThread("penstock reader client")
-    made: list[ShardReader] = []
-
-    def reader_for(session_id: str) -> ShardReader:
-        if len(endpoints) > 1:
-            made.append(FleetShardReader(endpoints, security))
-        else:
-            made.append(ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds))
-        return made[-1]
 
     def on_close() -> None:
         with suppress(LoopThreadForkedError):
-            for reader in made:
-                thread.call(reader.aclose(), CALL_SECONDS)
+            thread.call(reader.aclose(), CALL_SECONDS)
         thread.close()
 
-    return BlockingSession(thread, reader_for, on_close)
+    return BlockingSession(thread, reader, endpoint=",".join(endpoints), on_close=on_close)

@@ -102,7 +102,7 @@ class ReaderHost:
             thread.close()
             raise
         self._thread = thread
-        self._session = BlockingSession(thread, lambda _: reader)
+        self._session = BlockingSession(thread, reader)
         return self
 
     @property
