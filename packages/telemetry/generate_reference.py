@@ -61,7 +61,7 @@ class Provider(metrics.MeterProvider):
 
 metrics.set_meter_provider(Provider())
 
-import penstock.efo_consumer._continuity.loss
+import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
@@ -97,7 +97,7 @@ DECLARING = {
     "async_sink/_gauge_metrics.py",
     "efo_consumer/_publish/metrics.py",
     "efo_consumer/_consumer/start.py",
-    "efo_consumer/_continuity/loss.py",
+    "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_stage_metrics.py",
     "registration/_registry_metrics.py",

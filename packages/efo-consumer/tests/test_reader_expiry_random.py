@@ -66,7 +66,7 @@ class Kinesis(FakeKinesis):
         elif what == "fail":
             self.fail("s", live[first], refusal("s", live[first], "AccessDeniedException"))
         elif what == "expire" and closed:
-            closed[0].gone = True
+            self.expire("s", closed[0].shard_id)
         elif what == "idle":
             self.idle()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, cast
 
@@ -26,8 +27,9 @@ from penstock.efo_consumer._publish.polling import PollingTools
 START = ShardPosition.trim_horizon()
 
 
-def answer(behind: int, number: int | None = None) -> dict[str, Any]:
-    record = {"Data": "", "PartitionKey": "k", "SequenceNumber": str(number), "ApproximateArrivalTimestamp": 1.0}
+def answer(behind: int, number: int | None = None, arrived: float | None = None) -> dict[str, Any]:
+    at = time.time() if arrived is None else arrived
+    record = {"Data": "", "PartitionKey": "k", "SequenceNumber": str(number), "ApproximateArrivalTimestamp": at}
     return {"Records": [record] if number else [], "MillisBehindLatest": behind, "NextShardIterator": "next"}
 
 
@@ -92,4 +94,4 @@ def test_the_lag_is_that_of_the_record_behind_a_gap() -> None:
         found = await measure_lag(backend, StreamPositions({"s": {"shard": START}}), 100.0)
         assert [shard.seconds for shard in found] == [99.0]
 
-    over(iter([answer(500), answer(400), answer(300, 7)]), measure)
+    over(iter([answer(500), answer(400), answer(300, 7, arrived=1.0)]), measure)

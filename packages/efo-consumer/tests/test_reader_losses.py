@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
@@ -23,9 +22,10 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._continuity.loss import successors
+from penstock.efo_consumer._continuity.lineage import successors
+from penstock.efo_consumer._model.positions import after_record
 from penstock.efo_consumer.errors import RecordPublisherFatalError
-from penstock.efo_consumer.testing import FakeKinesis, FakeShard
+from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator
 
 NOW = 1_790_000_000
@@ -33,8 +33,8 @@ DAY = 86_400
 
 
 def number_of(second: int, counter: int = 0) -> int:
-    """A sequence number of the present version."""
-    return (1 << 185) | (counter << 85) | (second << 36) | 2
+    """The sequence number of a fake record that arrives at a second."""
+    return second * 100 + counter
 
 
 def kinesis_with(*seconds: int) -> tuple[FakeKinesis, str]:
@@ -47,18 +47,18 @@ def kinesis_with(*seconds: int) -> tuple[FakeKinesis, str]:
 
 
 def at(shard: str, second: int) -> StreamPositions:
-    return StreamPositions({"s": {shard: ShardPosition.after(str(number_of(second)))}})
+    return StreamPositions({"s": {shard: after_record(str(number_of(second)), second * 1000)}})
 
 
 def reader_of(kinesis: FakeKinesis, **options: bool) -> LocalShardReader:
-    return LocalShardReader(kinesis, ReaderConfig(**options), wall_clock=lambda: NOW)  # type: ignore[arg-type]  # flags
+    return LocalShardReader(kinesis, ReaderConfig(**options))  # type: ignore[arg-type]  # flags
 
 
 async def test_opening_at_a_position_that_the_stream_has_outlived_is_an_error() -> None:
     """The shard's oldest record lies beyond the position, which is older than the retention: name both."""
     kinesis, shard = kinesis_with(NOW - 60)
     async with reader_of(kinesis) as reader:
-        with pytest.raises(DataLossError, match=r"begins 25\.0 h ago and records are kept for 24 h") as raised:
+        with pytest.raises(DataLossError, match=r"25\.0 h have passed .* keeps records for 24 h") as raised:
             await reader.open(OpenRequest(session_id="q", positions=at(shard, NOW - 25 * 3600)))
     assert (raised.value.stream, raised.value.shard_id) == ("s", shard)
 
@@ -82,15 +82,16 @@ async def test_an_old_position_is_no_loss_while_the_record_at_it_is_there() -> N
         assert (await reader.positions("q", epoch, start, wait_seconds=5)).records == 1
 
 
-async def test_a_shard_that_was_idle_for_longer_than_the_retention_opens() -> None:
-    """Nothing is there to be read, and nothing tells that there was: a polled position stays at the last record."""
-    kinesis, shard = kinesis_with()
-    start = at(shard, NOW - 25 * 3600)
+async def test_a_position_of_which_nothing_is_known_is_compared_with_what_is_left() -> None:
+    """As those of version 1: continuous if the record at it is still there, and nothing proves it otherwise."""
+    kinesis, shard = kinesis_with(NOW - 120, NOW - 60)
+    known = StreamPositions({"s": {shard: ShardPosition.after(str(number_of(NOW - 120)))}})
+    older = StreamPositions({"s": {shard: ShardPosition.after(str(number_of(NOW - 300)))}})
     async with reader_of(kinesis) as reader:
-        await reader.open(OpenRequest(session_id="q", positions=start))
-        promised = ShardRange("s", shard, start.streams["s"][shard], ShardPosition.after(str(number_of(NOW))))
-        with pytest.raises(DataLossError):
-            await anext(reader.read_range("q", [promised]))
+        epoch = await reader.open(OpenRequest(session_id="q", positions=known))
+        assert (await reader.positions("q", epoch, known, wait_seconds=5)).records == 1
+        with pytest.raises(DataLossError, match="version 1"):
+            await reader.open(OpenRequest(session_id="q", positions=older))
 
 
 @pytest.mark.parametrize("fail", [True, False])
@@ -99,15 +100,16 @@ async def test_a_position_that_kinesis_refuses_is_told_or_passed_over(fail: bool
     kinesis = FakeKinesis()
     (shard,) = kinesis.create_stream("s")
     numbers = kinesis.put("s", shard, 3)
-    start = StreamPositions({"s": {shard: ShardPosition.after("500")}})
+    start = StreamPositions({"s": {shard: after_record("500", 5000)}})
+    kinesis.pass_day()
     refusal = RecordPublisherFatalError("old", stream="s", shard_id=shard, code="InvalidArgumentException")
     kinesis.fail("s", shard, refusal)
     async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=fail)) as reader:
-        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         if fail:
-            with pytest.raises(DataLossError, match="no longer knows the position"):
-                await reader.positions("q", epoch, start, wait_seconds=5)
+            with pytest.raises(DataLossError, match="the oldest record left is 1003"):
+                await reader.open(OpenRequest(session_id="q", positions=start))
             return
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         found = await reader.positions("q", epoch, start, wait_seconds=5)
         rows: list[str] = []
         async for batch in reader.read_range("q", ranges_between(start, found.positions)):
@@ -122,7 +124,7 @@ async def test_a_shard_that_is_gone_is_told_or_left_for_its_children(fail: bool)
     kinesis = FakeKinesis()
     (shard,) = kinesis.create_stream("s")
     numbers = kinesis.put("s", shard, 3)
-    start = StreamPositions({"s": {shard: ShardPosition.after(str(numbers[0]))}})
+    start = StreamPositions({"s": {shard: after_record(str(numbers[0]), numbers[0] * 10)}})
     children = kinesis.reshard("s", [shard], 2)
     kept = kinesis.put("s", children[0], 2)
     kinesis.expire("s", shard)
@@ -156,22 +158,21 @@ async def test_a_consumer_that_is_gone_is_no_loss() -> None:
 
 def test_what_goes_on_after_an_expired_shard_is_what_nobody_reads() -> None:
     """Its children; or, when they are gone too, the oldest shards that nobody reads, nor anything that came of them."""
-    listed = [FakeShard("c", ("a",)), FakeShard("d", ("a",)), FakeShard("x", ("gone",)), FakeShard("y", ("x",))]
+    listed = [Shard("c", ("a",)), Shard("d", ("a",)), Shard("x", ("gone",)), Shard("y", ("x",))]
     assert [shard.shard_id for shard in successors("a", listed, {"a", "y"})] == ["c", "d"]
     late = successors("z", listed, {"z", "y"})
     assert late == (
-        Shard("c", ("z",), "0", str(2**128 - 1)),
-        Shard("d", ("z",), "0", str(2**128 - 1)),
+        Shard("c", ("z",)),
+        Shard("d", ("z",)),
     )
 
 
 def test_of_a_child_that_is_gone_too_its_own_children_go_on() -> None:
     """Beside the other child; what is older than the shard, or was never part of another, is no child of it."""
-    listed = [FakeShard("a"), FakeShard("b", ("0",)), FakeShard("e", ("c",)), FakeShard("f", ("d",)), FakeShard("g")]
+    listed = [Shard("a"), Shard("b", ("0",)), Shard("e", ("c",)), Shard("f", ("d",)), Shard("g")]
     found = successors("c", listed, {"c"})
     assert [(shard.shard_id, shard.parent_shard_ids) for shard in found] == [("e", ("c",)), ("f", ("c",))]
     assert [shard.shard_id for shard in successors("c", listed, {"c", "f"})] == ["e"]
-    assert [shard.shard_id for shard in successors("c", listed, {"c"}, is_whole=False)] == ["e"]
 
 
 @pytest.mark.parametrize("publisher", list(RecordPublisherType)[1:])
@@ -208,29 +209,27 @@ async def test_records_that_expire_while_buffers_are_full_are_no_silent_loss(fai
     """A caller that stood still for a day is told when it goes on, though Kinesis reads on without a word."""
     kinesis = FakeKinesis(event_records=1)
     (shard,) = kinesis.create_stream("s")
-    written, now = kinesis.shards["s", shard], [0.0]
-    read = [number_of(int(time.time()) - DAY - 3600, n) for n in range(3)]
-    left = number_of(int(time.time()) - 60, 9)
-    written.sequence_numbers, written.data = [*read, left - 1], [b"x" * 10_000] * 4
-    kinesis.tip = left
+    read = kinesis.put("s", shard, 3, size=10_000)
+    lost = kinesis.put("s", shard, 1, size=10_000)
     start = kinesis.trim_horizon("s")
     config = ReaderConfig(buffer_bytes_per_shard=30_000, buffer_bytes=30_000, fail_on_data_loss=fail)
-    async with LocalShardReader(kinesis, config, clock=lambda: now[0]) as reader:
+    async with LocalShardReader(kinesis, config) as reader:
         epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         async with asyncio.timeout(10):
             while kinesis.events_taken < 3:  # noqa: ASYNC110  # what is awaited is in the reader's state
                 await asyncio.sleep(0)
         found = await reader.positions("q", epoch, start)
         # What was behind these has expired.
-        written.sequence_numbers[3:] = [left]
-        kinesis.trim("s", shard, read[-1])
-        now[0] += DAY
+        kinesis.trim("s", shard, lost[0])
+        left = kinesis.put("s", shard, 1)[0]
+        kinesis.shards["s", shard].sequence_numbers[3] = left - 1
         async for _ in reader.read_range("q", ranges_between(start, found.positions)):
             pass
+        assert read[-1] <= found.positions.streams["s"][shard].rank[1]
         if fail:
-            with pytest.raises(DataLossError, match=r"begins 25\.0 h ago and records are kept for 24 h"):
+            with pytest.raises(DataLossError, match=r"25\.0 h have passed .* keeps records for 24 h"):
                 await reader.positions("q", epoch, found.positions, wait_seconds=5)
             return
         further = await reader.positions("q", epoch, found.positions, wait_seconds=5)
-        assert further.positions.streams["s"][shard].rank >= (1, left)
+        assert further.positions.streams["s"][shard].rank >= (1, left - 1)
         assert [stats.losses for stats in await reader.stats("q")] == [1]

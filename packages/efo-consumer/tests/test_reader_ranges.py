@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -25,11 +26,9 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._continuity.sequence_time import arrival_seconds
+from penstock.efo_consumer._model.positions import after_record
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.efo_consumer.testing import FakeKinesis
-
-NOW = 1_790_000_000
 
 
 async def read(reader: LocalShardReader, ranges: list[ShardRange], **options: Any) -> list[int]:
@@ -202,30 +201,74 @@ async def test_a_range_that_the_stream_lost_is_an_error_that_says_so(gone: bool)
         assert await read(reader, ranges) == left + kept[1:4]
 
 
-def number_of(second: int, counter: int = 0) -> int:
-    """A sequence number of the present version."""
-    return (1 << 185) | (counter << 85) | (second << 36) | 2
-
-
 @pytest.mark.parametrize(("hours", "lost"), [(25, True), (23, False)])
 async def test_a_range_older_than_the_retention_is_lost_though_kinesis_does_not_say_so(hours: int, lost: bool) -> None:
-    """Kinesis reads on from its oldest record; the time in the sequence number tells."""
+    """Kinesis reads on from its oldest record: the arrival time of the last record before the range tells."""
     kinesis = FakeKinesis()
     (shard,) = kinesis.create_stream("s")
-    began, ended = number_of(NOW - hours * 3600), number_of(NOW - 60, 9)
-    assert arrival_seconds(str(began)) == NOW - hours * 3600
-    kinesis.shards["s", shard].sequence_numbers = [ended]
-    kinesis.shards["s", shard].data = [b"row"]
-    old = [ShardRange("s", shard, ShardPosition.after(str(began)), ShardPosition.after(str(ended)))]
-    async with LocalShardReader(kinesis, wall_clock=lambda: NOW) as reader:
+    began = kinesis.tip
+    kinesis.tip += hours * 360_000
+    (ended,) = kinesis.put("s", shard, 1)
+    old = [ShardRange("s", shard, after_record(str(began), began * 10), after_record(str(ended), ended * 10))]
+    async with LocalShardReader(kinesis) as reader:
         if lost:
-            with pytest.raises(DataLossError, match=r"begins 25\.0 h ago and records are kept for 24 h"):
+            with pytest.raises(DataLossError, match=r"25\.0 h have passed .* keeps records for 24 h"):
                 await read(reader, old)
         else:
             assert await read(reader, old) == [ended]
-    config = ReaderConfig(fail_on_data_loss=False)
-    async with LocalShardReader(kinesis, config, wall_clock=lambda: NOW) as reader:
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
         assert await read(reader, old) == [ended]
+
+
+@pytest.mark.parametrize("begin", [ShardPosition.trim_horizon(), ShardPosition.at_timestamp(0)], ids=lambda b: b.type)
+async def test_a_range_that_began_at_a_time_is_compared_with_its_first_record(begin: ShardPosition) -> None:
+    """Batch 0 that is run again after the retention: the loss is named, and told to go on, what is left comes."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 10)
+    start = StreamPositions({"s": {shard: begin}})
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
+    assert end.streams["s"][shard].first_record == str(numbers[0])
+    ranges = ranges_between(start, StreamPositions.from_json(end.to_json()))
+    async with LocalShardReader(kinesis) as reader:
+        first = await read(reader, ranges)
+    kinesis.trim("s", shard, numbers[4])
+    async with LocalShardReader(kinesis) as reader:
+        with pytest.raises(DataLossError, match=f"began with record {numbers[0]}, .* left is {numbers[5]}"):
+            await read(reader, ranges)
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
+        assert await read(reader, ranges) == first[5:]
+
+
+async def test_a_range_whose_last_record_is_gone_is_lost() -> None:
+    """Reading reaches the tip, or a record beyond the range, without the record that the range ended with."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 4)
+    begin, end = after_record(str(numbers[0]), numbers[0] * 10), after_record(str(numbers[2]), numbers[2] * 10)
+    del kinesis.shards["s", shard].sequence_numbers[2]
+    del kinesis.shards["s", shard].data[2]
+    async with LocalShardReader(kinesis) as reader:
+        with pytest.raises(DataLossError, match=f"ended with record {numbers[2]}"):
+            await read(reader, [ShardRange("s", shard, begin, end)])
+
+
+async def test_a_range_that_is_known_to_be_empty_asks_nothing() -> None:
+    """Idle shards' ranges lead from one continuation to the next: their end names the last record before both."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    begin = after_record("1003", 10_030)
+    idle = replace(ShardPosition.after("1010"), record="1003", arrived_millis=10_030)
+    never = replace(ShardPosition.after("1010"), record="")
+    async with LocalShardReader(kinesis) as reader:
+        ranges = [
+            ShardRange("s", shard, begin, idle),
+            ShardRange("s", shard, ShardPosition.trim_horizon(), never),
+        ]
+        assert await read(reader, ranges) == []
+    assert kinesis.polls == 0
 
 
 class Stalled(FakeKinesis):

@@ -22,8 +22,8 @@ async def test_the_shards_of_a_stream_ask_once() -> None:
         backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
         try:
             async with asyncio.timeout(20):
-                found = await asyncio.gather(*(backend.retention_seconds("ab"[n % 2]) for n in range(SHARDS)))
-            assert found == [24 * 3600.0, 48 * 3600.0] * (SHARDS // 2)
+                found = await asyncio.gather(*(backend.stream_facts("ab"[n % 2]) for n in range(SHARDS)))
+            assert [facts.retention_millis // 3_600_000 for facts in found] == [24, 48] * (SHARDS // 2)
         finally:
             await backend.aclose()
 
@@ -34,7 +34,7 @@ async def test_a_stream_that_cannot_be_asked_about_is_asked_about_once() -> None
         emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException", count=1)
         backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
         try:
-            asked = (backend.retention_seconds("a") for _ in range(SHARDS))
+            asked = (backend.stream_facts("a") for _ in range(SHARDS))
             found = await asyncio.gather(*asked, return_exceptions=True)
         finally:
             await backend.aclose()

@@ -166,7 +166,7 @@ async def test_control_calls_renew_too(world: World) -> None:
     assert session.frozen_credentials().access_key == "AKIANEW"
     backend = KinesisBackend(session)
     async with asyncio.timeout(20), LocalShardReader(backend) as reader:
-        assert await backend.retention_seconds("orders") == 86400
+        assert (await backend.stream_facts("orders")).retention_millis == 86_400_000
         request = OpenRequest(session_id="q", positions=start, record_publisher=RecordPublisherType.POLLING)
         epoch = await reader.open(request)
         assert (await reader.positions("q", epoch, start, wait_seconds=15)).records == 1

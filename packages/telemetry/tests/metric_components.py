@@ -13,7 +13,7 @@ from penstock.async_sink._settlement import TerminalReason, Termination
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import Consumer, ShardStats
-from penstock.efo_consumer._continuity.loss import Loss, report
+from penstock.efo_consumer._continuity.guard import Loss, report
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.efo_consumer._reader.metrics import stood_still
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts

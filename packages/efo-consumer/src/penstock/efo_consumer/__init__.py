@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     )
     from penstock.efo_consumer._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
     from penstock.efo_consumer._consumer.lag import ShardLag, measure_lag
-    from penstock.efo_consumer._continuity.sequence_time import arrival_seconds
     from penstock.efo_consumer._embedded.blocking import BlockingSession, connect_reader
     from penstock.efo_consumer._embedded.host import ReaderHost
     from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
@@ -138,7 +137,6 @@ __all__ = [
     "StreamPositions",
     "StreamRecreatedError",
     "SubscribeTransportType",
-    "arrival_seconds",
     "connect_reader",
     "deaggregate",
     "list_shards",
@@ -166,7 +164,6 @@ _MODULES = {
         "ShardLag",
         "measure_lag",
     ),
-    "_continuity.sequence_time": ("arrival_seconds",),
     "_embedded.blocking": (
         "BlockingSession",
         "connect_reader",

@@ -460,8 +460,8 @@ class StreamRecreatedError(ShardReaderError):
         self.current_millis = current_millis
         super().__init__(
             f"stream {stream} is not the one that was read, which was created at {_utc(created_millis)}; this one was at "
-            f"{_utc(current_millis)}. It was deleted and made again, so the positions mean nothing in it. Start with a "
-            "new checkpoint, from TRIM_HORIZON to read all of the new stream"
+            f"{_utc(current_millis)}. It was deleted and made again, so the positions mean nothing in it. Start with "
+            "a new checkpoint, from TRIM_HORIZON to read all of the new stream"
         )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import Shard
@@ -51,6 +52,7 @@ def shard_event(
     *,
     child_shards: tuple[Shard, ...] = (),
     millis_behind_latest: int = 0,
+    caught_up_millis: int | None = None,
 ) -> ShardEvent:
     """Make an event; its byte count is the truth."""
     nbytes = sum(len(value.as_py()) for name in ("data", "partitionKey") for value in records.column(name))
@@ -60,6 +62,7 @@ def shard_event(
         millis_behind_latest=millis_behind_latest,
         child_shards=child_shards,
         nbytes=nbytes,
+        caught_up_millis=caught_up_millis,
     )
 
 
@@ -91,7 +94,7 @@ class FakeKinesis:
     """Streams in memory: a `ReaderBackend` for one event loop.
 
     A record's arrival time is ten milliseconds per unit of its sequence number. Sequence numbers are drawn from one
-    counter.
+    counter, which is the service's clock too. Streams keep records for a day, which passes whenever some expire.
 
     Args:
         event_records: records of one event at most.
@@ -104,6 +107,8 @@ class FakeKinesis:
         self.events_taken = 0
         self.polls = 0
         self.closed = False
+        self.created: dict[str, int] = {}
+        """When each stream was created, in milliseconds since the epoch; nothing is known of others."""
         self.failures: dict[tuple[str, str], Exception] = {}
         self._event_records = event_records
         self._changed = Bell()
@@ -145,11 +150,17 @@ class FakeKinesis:
         return ids
 
     def trim(self, stream: str, shard_id: str, upto: int) -> None:
-        """Let the records up to a sequence number expire."""
+        """Let a day pass, and the records up to a sequence number expire."""
+        self.pass_day()
         self.shards[stream, shard_id].trimmed = upto
 
+    def pass_day(self) -> None:
+        """Let a day and an hour pass."""
+        self.tip += 25 * 3600 * 1000 // _MILLIS_PER_RECORD
+
     def expire(self, stream: str, shard_id: str) -> None:
-        """Let a closed shard disappear."""
+        """Let a day pass, and a closed shard disappear."""
+        self.pass_day()
         self.shards[stream, shard_id].gone = True
 
     def fail(self, stream: str, shard_id: str, error: Exception) -> None:
@@ -183,6 +194,7 @@ class FakeKinesis:
         """See `ReaderBackend.read_once`; a trimmed position is refused."""
         shard = self.shards[stream_name, shard_id]
         at = self._first_after(shard, after)
+        await asyncio.sleep(0)
         if shard.gone or (after.sequence_number is not None and int(after.sequence_number) < shard.trimmed):
             code = "ResourceNotFoundException" if shard.gone else "InvalidArgumentException"
             raise RecordPublisherFatalError("expired", stream=stream_name, shard_id=shard_id, code=code)
@@ -194,12 +206,22 @@ class FakeKinesis:
             position = int(event.continuation or 0)
             at += event.records.num_rows
             yield event
-            if event.continuation is None:
+            if event.continuation is None or at == len(shard.sequence_numbers):
                 return
 
-    async def retention_seconds(self, stream_name: str) -> float:
-        """See `ReaderBackend.retention_seconds`: a day."""
-        return 86400.0
+    def service_millis(self) -> int:
+        """See `ContinuitySource.service_millis`: what a record that is put now would arrive at."""
+        return self.tip % (1 << 40) * _MILLIS_PER_RECORD
+
+    async def stream_facts(self, stream_name: str, *, is_fresh: bool = False) -> StreamFacts:
+        """See `ContinuitySource.stream_facts`: records are kept for a day."""
+        return StreamFacts(86_400_000, self.created.get(stream_name))
+
+    async def oldest_record(self, stream_name: str, shard_id: str) -> OldestRecord | None:
+        """See `ContinuitySource.oldest_record`."""
+        shard = self.shards[stream_name, shard_id]
+        left = [number for number in shard.sequence_numbers if number > shard.trimmed]
+        return OldestRecord(left[0], arrival_micros(left[0]) // 1000) if left else None
 
     async def aclose(self) -> None:
         """See `ReaderBackend.aclose`."""
@@ -231,7 +253,9 @@ class FakeKinesis:
         if not left and shard.children:
             return shard_event(records, None, child_shards=shard.children)
         continuation = numbers[-1] + 1 if numbers else idle
-        return shard_event(records, continuation, millis_behind_latest=left * _MILLIS_PER_RECORD)
+        caught_up = None if left else self.service_millis()
+        behind = left * _MILLIS_PER_RECORD
+        return shard_event(records, continuation, millis_behind_latest=behind, caught_up_millis=caught_up)
 
     def _first_after(self, shard: FakeShard, position: ShardPosition) -> int:
         after = shard.trimmed

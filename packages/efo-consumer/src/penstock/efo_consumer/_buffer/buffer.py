@@ -14,7 +14,15 @@ from bisect import bisect_right
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._buffer.segment import Piece, Segment, payload_bytes, rows_upto, sequence_number_at
+from penstock.efo_consumer._buffer.segment import (
+    Piece,
+    Segment,
+    arrived_millis_at,
+    payload_bytes,
+    position_at,
+    rows_upto,
+    sequence_number_at,
+)
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 
 if TYPE_CHECKING:
@@ -46,24 +54,33 @@ class ShardBuffer:
     def __init__(self, origin: ShardPosition) -> None:
         self.origin = origin
         self.millis_behind_latest: int | None = None
-        self._caught_up_millis = origin.caught_up_millis
+        self.first_record: str | None = None
+        """Sequence number of the first record since a time or TRIM_HORIZON; None without one."""
         self.held_bytes = 0
         self._segments: list[Segment] = []
         self._end = origin
         self._origin_is_held = True
-        # The smallest sequence number after which every record up to the end is in the segments.
-        self._held_after = int(origin.sequence_number) if origin.sequence_number is not None else None
+        # The first position after which every record up to the end is in the segments, by sequence number.
+        self._held_after = origin if origin.sequence_number is not None else None
 
     @property
     def end(self) -> ShardPosition:
         """The furthest position: the last continuation, or SHARD_END."""
         return self._end
 
-    def with_caught_up(self, position: ShardPosition) -> ShardPosition:
-        """Give a position with the last time at which nothing lay beyond it, if it is the end and that is known."""
-        if position != self._end or position.sequence_number is None or self._caught_up_millis is None:
-            return position
-        return replace(position, caught_up_millis=self._caught_up_millis)
+    def with_facts(self, position: ShardPosition, start: ShardPosition | None) -> ShardPosition:
+        """Give a position with all that is known of it as the end of a range.
+
+        Args:
+            position: at or before the end.
+            start: where the range begins; None for a shard that enters.
+        """
+        if position == self._end:
+            position = self._end
+        begins_unnamed = start is None or not start.rank[0]
+        if begins_unnamed and position.rank[0] and self.first_record is not None:
+            position = replace(position, first_record=self.first_record)
+        return position
 
     @property
     def rows(self) -> int:
@@ -78,36 +95,67 @@ class ShardBuffer:
     def append(self, event: ShardEvent) -> None:
         """Take the next event. Records at or before the end, if a publisher repeats some, are left out.
 
-        An event without continuation and without children has no records either: it only tells the lag.
+        An event without continuation and without children has no records either: it only tells the lag, and perhaps
+        that the shard is caught up.
         """
         self.millis_behind_latest = event.millis_behind_latest
-        if event.caught_up_millis is not None:
-            self._caught_up_millis = event.caught_up_millis
-        if event.continuation is None and not event.child_shards:
-            return
+        before = self._end
+        caught_up = max(
+            (millis for millis in (before.caught_up_millis, event.caught_up_millis) if millis is not None), default=None
+        )
         records, nbytes = event.records, event.nbytes
-        if self._end.sequence_number is not None and records.num_rows:
-            repeated = rows_upto(records, int(self._end.sequence_number))
+        is_unproved = not before.rank[0] and before.known_millis is None and caught_up is None
+        if not event.child_shards and (event.continuation is None or (is_unproved and not records.num_rows)):
+            # A position that nothing is known of could not be told from a loss later.
+            self._end = replace(before, caught_up_millis=caught_up)
+            return
+        delivered = int(before.sequence_number or before.record or 0)
+        if records.num_rows and delivered:
+            repeated = rows_upto(records, delivered)
             if repeated:
                 records = records.slice(repeated)
                 nbytes = payload_bytes(records)
-        end = ShardPosition.shard_end() if event.continuation is None else ShardPosition.after(event.continuation)
+        # Without a record the facts about the last one stay; none was delivered since a time or TRIM_HORIZON.
+        record = before.record if before.rank[0] else before.record or ""
+        arrived = before.arrived_millis
         if records.num_rows:
-            last = sequence_number_at(records, records.num_rows - 1)
-            if end.rank < (1, last):
-                end = ShardPosition.after(str(last))
-            first = sequence_number_at(records, 0)
-            segment = Segment(first, last, end, records.num_rows, nbytes, records)
+            record = records.column("sequenceNumber")[records.num_rows - 1].as_py()
+            arrived = arrived_millis_at(records, records.num_rows - 1)
+            if not self.origin.rank[0] and self.first_record is None:
+                self.first_record = records.column("sequenceNumber")[0].as_py()
+        known = max((m for m in (caught_up, before.timestamp_millis) if m is not None), default=None)
+        number = event.continuation
+        if number is not None:
+            # A continuation may lie before the last record, and before where reading stands.
+            number = str(max(int(number), int(record or 0), delivered))
+        end = ShardPosition(
+            PositionType.SHARD_END if number is None else PositionType.AFTER_SEQUENCE_NUMBER,
+            sequence_number=number,
+            caught_up_millis=known,
+            record=record,
+            arrived_millis=arrived,
+        )
+        if records.num_rows:
+            first, last = sequence_number_at(records, 0), sequence_number_at(records, records.num_rows - 1)
+            segment = Segment(first, last, arrived or 0, end, records.num_rows, nbytes, records)
             self._segments.append(segment)
             self.held_bytes += segment.held_bytes
-        elif end.rank < self._end.rank:
-            end = self._end
         elif self._segments:
             self._segments[-1].stop = end
         if self._held_after is None and self._origin_is_held and end.sequence_number is not None:
-            first = sequence_number_at(records, 0) if records.num_rows else int(end.sequence_number)
-            self._held_after = first
+            self._held_after = position_at(records, 0) if records.num_rows else end
         self._end = end
+
+    def close(self) -> None:
+        """End the shard here: it is gone, and nothing of it can be read any more."""
+        self._end = replace(
+            ShardPosition.shard_end(),
+            record=self._end.record or "",
+            arrived_millis=self._end.arrived_millis,
+            caught_up_millis=self._end.known_millis,
+        )
+        if self._segments:
+            self._segments[-1].stop = self._end
 
     def covers(self, position: ShardPosition) -> bool:
         """Tell whether every record after `position`, up to the end, is in the segments (evicted or not)."""
@@ -115,7 +163,7 @@ class ShardBuffer:
             return True
         if position.type is not PositionType.AFTER_SEQUENCE_NUMBER:
             return position == self._end
-        return self._held_after is not None and self._held_after <= position.rank[1] and position.rank <= self._end.rank
+        return self._held_after is not None and self._held_after.rank <= position.rank <= self._end.rank
 
     def holds(self, position: ShardPosition) -> bool:
         """Tell whether `covers(position)` and none of those records is evicted."""
@@ -160,8 +208,7 @@ class ShardBuffer:
                         return ShardReach(segment.stop, part_rows, part_bytes)
                 elif take > 0 and records is not None:
                     part = records.slice(skip, take)
-                    cut = ShardPosition.after(str(sequence_number_at(part, take - 1)))
-                    return ShardReach(cut, rows + take, nbytes + payload_bytes(part))
+                    return ShardReach(position_at(part, take - 1), rows + take, nbytes + payload_bytes(part))
                 return ShardReach(end, rows, nbytes)
             end, rows, nbytes = segment.stop, rows + part_rows, nbytes + part_bytes
         return ShardReach(self._end, rows, nbytes)
@@ -187,7 +234,7 @@ class ShardBuffer:
         for segment in self._segments[self._index_after(at) :]:
             if (1, segment.first) > upto.rank:
                 break
-            last = ShardPosition.after(str(segment.last))
+            last = segment.last_position
             until = last if last.rank < upto.rank else upto
             if not segment.is_held and found and found[-1].is_missing:
                 found[-1] = Piece(found[-1].after, until)
@@ -203,9 +250,7 @@ class ShardBuffer:
         """Give the first position from `after` on from which all records are in the segments."""
         if self.covers(after):
             return after
-        if self._held_after is None or after.rank > (1, self._held_after):
-            return None
-        return ShardPosition.after(str(self._held_after))
+        return None if self._held_after is None or after.rank > self._held_after.rank else self._held_after
 
     def promise(self, position: ShardPosition, now: float) -> None:
         """Note that a caller was given `position`."""
@@ -274,7 +319,7 @@ class ShardBuffer:
         count = self._index_after(position)
         if not count:
             return
-        last = self._segments[count - 1].last
+        last = self._segments[count - 1].last_position
         self.held_bytes -= sum(segment.held_bytes for segment in self._segments[:count])
         for segment in self._segments[:count]:
             segment.drop()
@@ -302,6 +347,7 @@ class ShardBuffer:
             Segment(
                 evicted[0].first,
                 evicted[-1].last,
+                evicted[-1].arrived_millis,
                 evicted[-1].stop,
                 sum(segment.rows for segment in evicted),
                 sum(segment.nbytes for segment in evicted),

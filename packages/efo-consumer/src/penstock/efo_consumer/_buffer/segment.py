@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow.compute as pc
 
+from penstock.efo_consumer._model.positions import after_record
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -70,6 +72,7 @@ class Segment:
     Attributes:
         first: sequence number of the first record.
         last: sequence number of the last record.
+        arrived_millis: arrival time of the last record, in milliseconds since the epoch.
         stop: the furthest position that has no record between it and `last`.
         rows: number of records.
         nbytes: their data and partition keys.
@@ -81,6 +84,7 @@ class Segment:
 
     first: int
     last: int
+    arrived_millis: int
     stop: ShardPosition
     rows: int
     nbytes: int
@@ -88,6 +92,11 @@ class Segment:
     spilled: Spilled | None = None
     promised_at: float | None = None
     delivered: bool = False
+
+    @property
+    def last_position(self) -> ShardPosition:
+        """After the last record."""
+        return after_record(str(self.last), self.arrived_millis)
 
     @property
     def held_bytes(self) -> int:
@@ -168,6 +177,16 @@ def rows_upto(records: pa.RecordBatch, sequence_number: int) -> int:
 def sequence_number_at(records: pa.RecordBatch, row: int) -> int:
     """Give the sequence number of a row."""
     return int(records.column("sequenceNumber")[row].as_py())
+
+
+def arrived_millis_at(records: pa.RecordBatch, row: int) -> int:
+    """Give the arrival time of a row, in milliseconds since the epoch."""
+    return int(records.column("approximateArrivalTimestamp")[row].value // 1000)
+
+
+def position_at(records: pa.RecordBatch, row: int) -> ShardPosition:
+    """Give the position after a row, with what proves continuity beyond it."""
+    return after_record(records.column("sequenceNumber")[row].as_py(), arrived_millis_at(records, row))
 
 
 def payload_bytes(records: pa.RecordBatch) -> int:

@@ -188,6 +188,16 @@ def _number(value: Mapping[str, Any], name: str, of: str | None = None) -> str |
     return number
 
 
+def after_record(sequence_number: str, arrived_millis: int) -> ShardPosition:
+    """Give the position after a record that was delivered."""
+    return ShardPosition(
+        PositionType.AFTER_SEQUENCE_NUMBER,
+        sequence_number=sequence_number,
+        record=sequence_number,
+        arrived_millis=arrived_millis,
+    )
+
+
 _TRIM_HORIZON = ShardPosition(PositionType.TRIM_HORIZON)
 _SHARD_END = ShardPosition(PositionType.SHARD_END)
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.aws import AwsError, BackoffPolicy, JsonClient, retry
+from penstock.efo_consumer._buffer.segment import arrived_millis_at, sequence_number_at
+from penstock.efo_consumer._continuity.guard import ContinuitySource
+from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
+from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.factory import RecordPublisherFactory
@@ -25,17 +30,13 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
 
 
-class ReaderBackend(Protocol):
+class ReaderBackend(ContinuitySource, Protocol):
     """Kinesis, as far as a shard reader uses it."""
 
     def record_publisher(
         self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
     ) -> RecordPublisher:
         """Make a publisher for one session; `consumer_arns` is by stream name."""
-        ...
-
-    async def list_shards(self, stream_name: str) -> Sequence[Shard]:
-        """Give all shards that the stream still lists, open and closed."""
         ...
 
     def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
@@ -45,17 +46,13 @@ class ReaderBackend(Protocol):
         """
         ...
 
-    async def retention_seconds(self, stream_name: str) -> float:
-        """Tell how long the stream keeps its records."""
-        ...
-
     async def aclose(self) -> None:
         """Close connections."""
         ...
 
 
 # DescribeStreamSummary allows 20 calls/s per account, and a thousand shards may ask at once.
-_RETENTION_SECONDS = 10.0
+_FACTS_SECONDS = 10.0
 
 
 class KinesisBackend:
@@ -71,7 +68,7 @@ class KinesisBackend:
         self._config = config or RecordPublisherConfig()
         self._client = JsonClient(session)
         self._asking: dict[str, asyncio.Lock] = {}
-        self._retentions: dict[str, tuple[float, float | AwsError]] = {}
+        self._facts: dict[str, tuple[float, StreamFacts | AwsError]] = {}
         # One pace for all: polling publishers and replays share each shard's 5 reads/s.
         self._polling_tools = PollingTools.for_session(session, self._config)
 
@@ -95,24 +92,48 @@ class KinesisBackend:
         stream = StreamIdentity.of(stream_name)
         return read_once(self._client, stream, shard_id, after, tools=self._polling_tools, with_gaps=True)
 
-    async def retention_seconds(self, stream_name: str) -> float:
-        """See `ReaderBackend.retention_seconds`."""
+    def service_millis(self) -> int:
+        """See `ContinuitySource.service_millis`."""
+        return int(self._session.service_clock().latest() * 1000)
+
+    async def stream_facts(self, stream_name: str, *, is_fresh: bool = False) -> StreamFacts:
+        """See `ContinuitySource.stream_facts`."""
+        asked_at = time.monotonic()
         async with self._asking.setdefault(stream_name, asyncio.Lock()):
-            asked_at, told = self._retentions.get(stream_name, (float("-inf"), 0.0))
-            if time.monotonic() - asked_at > _RETENTION_SECONDS:
+            told_at, told = self._facts.get(stream_name, (float("-inf"), None))
+            # What was asked while this waited is fresh too.
+            if told is None or told_at < (asked_at if is_fresh else asked_at - _FACTS_SECONDS):
+                told_at = time.monotonic()
                 try:
-                    told = await self._ask_retention(stream_name)
+                    told = await self._ask_facts(stream_name)
                 except AwsError as error:
                     told = error
-                self._retentions[stream_name] = (time.monotonic(), told)
+                self._facts[stream_name] = (told_at, told)
             if isinstance(told, AwsError):
                 raise told
             return told
 
-    async def _ask_retention(self, stream_name: str) -> float:
+    async def oldest_record(self, stream_name: str, shard_id: str) -> OldestRecord | None:
+        """See `ContinuitySource.oldest_record`."""
+        events = read_once(
+            self._client,
+            StreamIdentity.of(stream_name),
+            shard_id,
+            ShardPosition.trim_horizon(),
+            tools=replace(self._polling_tools, config=replace(self._config, get_records_max_records=1)),
+        )
+        async with aclosing(events):
+            async for event in events:
+                if event.records.num_rows:
+                    return OldestRecord(sequence_number_at(event.records, 0), arrived_millis_at(event.records, 0))
+        return None
+
+    async def _ask_facts(self, stream_name: str) -> StreamFacts:
         call = partial(self._client.call, "DescribeStreamSummary", StreamIdentity.of(stream_name).request)
-        answer = await retry(call, BackoffPolicy())
-        return float(answer["StreamDescriptionSummary"]["RetentionPeriodHours"]) * 3600
+        summary = (await retry(call, BackoffPolicy()))["StreamDescriptionSummary"]
+        created = summary.get("StreamCreationTimestamp")
+        retention = round(float(summary["RetentionPeriodHours"]) * 3_600_000)
+        return StreamFacts(retention, None if created is None else round(float(created) * 1000))
 
     async def aclose(self) -> None:
         """See `ReaderBackend.aclose`."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Self
 
 from opentelemetry import trace
 
+from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.pool import BufferPool
 from penstock.efo_consumer._buffer.segment import Piece
-from penstock.efo_consumer._continuity.loss import check_positions
+from penstock.efo_consumer._continuity.guard import LEFT, find_loss, report
 from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
@@ -22,7 +23,7 @@ from penstock.efo_consumer._reader.metrics import observe
 from penstock.efo_consumer._reader.replay import replay
 from penstock.efo_consumer._reader.session import ReaderSession
 from penstock.efo_consumer._reader.signal import Bell
-from penstock.efo_consumer.errors import FencedConsumerError, PositionsError, SessionNotFoundError
+from penstock.efo_consumer.errors import EfoConsumerError, FencedConsumerError, PositionsError, SessionNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._buffer.spill import SpillFolder
-    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._continuity.guard import Loss
+    from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
     from penstock.efo_consumer._reader.api import (
         OpenRequest,
         PositionsSnapshot,
@@ -116,7 +118,7 @@ class LocalShardReader:
         self._check_fencing(request.consumers)
         self._loop = asyncio.get_running_loop()
         fail = self._fails_on_data_loss(request.fail_on_data_loss)
-        lost = await check_positions(self._backend, request.positions, self._wall_clock(), fail=fail)
+        lost = await self._lost(request.positions, fail=fail)
         async with self._opening:
             # Somebody with a newer lease may have come meanwhile.
             self._check_fencing(request.consumers)
@@ -245,6 +247,34 @@ class LocalShardReader:
             await asyncio.to_thread(self._spill.close)
         await self._backend.aclose()
 
+    async def _lost(self, positions: StreamPositions, *, fail: bool) -> list[tuple[str, str]]:
+        """Give the shards that have lost records since their positions; only old positions ask Kinesis anything.
+
+        Raises:
+            DataLossError: one has, and `fail` is set.
+        """
+        shards = [
+            (stream, shard_id, after)
+            for stream, ids in positions.streams.items()
+            for shard_id, after in ids.items()
+            if not after.is_shard_end
+        ]
+        found = await asyncio.gather(*(self._found_loss(*shard) for shard in shards))
+        lost = []
+        for (stream, shard_id, after), loss in zip(shards, found, strict=True):
+            if loss is not None:
+                report(loss, stream=stream, shard_id=shard_id, after=after, upto=LEFT, fail=fail)
+                lost.append((stream, shard_id))
+        return lost
+
+    async def _found_loss(self, stream: str, shard_id: str, after: ShardPosition) -> Loss | None:
+        try:
+            return await find_loss(self._backend, stream, shard_id, after)
+        except (EfoConsumerError, AwsError) as error:
+            # Whoever reads the shard meets it too, and looks again before anything is handed on.
+            _log.warning("cannot tell yet whether %s/%s has lost records since %s: %s", stream, shard_id, after, error)
+            return None
+
     def _written(self) -> None:
         """Let those look who wait for room; called by the thread that writes to the disk."""
         if self._loop is not None:
@@ -304,7 +334,10 @@ class LocalShardReader:
             if held is not None:
                 yield held
                 continue
-            part = replace(shard_range, after=piece.after, upto=piece.upto)
+            upto = piece.upto
+            if piece.after == shard_range.after and upto != shard_range.upto:
+                upto = replace(upto, first_record=shard_range.upto.first_record)
+            part = replace(shard_range, after=piece.after, upto=upto)
             replayed.append(part)
             if session is not None:
                 session.replayed(part)
@@ -313,7 +346,7 @@ class LocalShardReader:
                 part,
                 stall_seconds=self._config.range_deadline.total_seconds(),
                 fail_on_data_loss=fail,
-                wall_clock=self._wall_clock,
+                created_millis=None if session is None else session.created_millis(shard_range.stream_name),
             )
             async with aclosing(records):
                 async for batch in records:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._continuity.lineage import entering
+from penstock.efo_consumer._model.positions import StreamPositions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -95,9 +96,11 @@ class _Walk:
                         shards[shard_id] = rest.end
                         moved = True
                 graph = self._graphs.get(stream)
-                entrants = graph.entrants(shards) if graph is not None else []
+                if graph is None:
+                    continue
+                entrants = graph.entrants(shards)
                 for shard_id in entrants:
-                    shards[shard_id] = ShardPosition.trim_horizon()
+                    shards[shard_id] = entering(shards[one] for one in graph.parents(shard_id) if one in shards)
                     moved = True
 
     def waiting(self, turn: int) -> list[tuple[ShardKey, ShardReach]]:
@@ -143,7 +146,7 @@ class _Walk:
         for stream, graph in self._graphs.items():
             for shard_id in graph.leavers(start.streams.get(stream, {})):
                 del self._positions[stream][shard_id]
-        return Reach(StreamPositions(self._positions), self._rows, self._nbytes, self._jumped)
+        return Reach(StreamPositions(self._positions, start.created), self._rows, self._nbytes, self._jumped)
 
     def _advance(
         self, key: ShardKey, max_rows: int | None, max_bytes: int | None, *, at_least_one: bool = False

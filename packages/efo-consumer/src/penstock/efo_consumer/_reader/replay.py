@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
-from penstock.efo_consumer._buffer.segment import rows_upto
-from penstock.efo_consumer._continuity.loss import passed_over, refused, report
+from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
+from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, find_loss, judge_refusal, report
+from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer.errors import EfoConsumerError, RangeDeadlineError, ShardFailedError
+from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RangeDeadlineError, ShardFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._continuity.loss import Loss
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._reader.backend import ReaderBackend
+
+# GetRecords may lag by a second and call that the tip: what was promised shows up by then, or is not there.
+_TIP_SECONDS = 2.0
+_RETRY_SECONDS = 0.5
+_REFUSALS = 3
 
 
 async def replay(
@@ -30,108 +35,183 @@ async def replay(
     *,
     stall_seconds: float,
     fail_on_data_loss: bool,
-    wall_clock: Callable[[], float] = time.time,
+    created_millis: int | None = None,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
-    """Poll the range's records, WIRE_SCHEMA, filtered to exactly `after < sequence number <= upto`.
+    """Poll the range's records, WIRE_SCHEMA: those that the range held when it was logged, and no others.
 
-    The end is where a record beyond `upto` comes, the shard ends, or its tip is reached: `upto` was promised,
-    so everything up to there is in the stream already, and a mere continuation has no record of its own.
+    The range ends at its last record, which its end names; offsets of version 1 do not name it, and then the range ends
+    where a record lies beyond it, the shard ends or the tip is reached.
 
     Raises:
-        DataLossError: Kinesis refuses the position or the shard, or passes over records of the range, and
-            `fail_on_data_loss`. Otherwise what is left of the range is given.
+        DataLossError: records of the range have expired, or nothing proves that none has, and `fail_on_data_loss`.
+            Otherwise the loss is counted and what is left of the range is given.
+        StreamRecreatedError: the stream is another one of the same name.
         RangeDeadlineError: nothing new came for `stall_seconds`.
         ShardFailedError: the shard cannot be read.
     """
-    stream, shard_id, after = shard_range.stream_name, shard_range.shard_id, shard_range.after
-    loss = await passed_over(backend, stream, shard_id, after, wall_clock())
-    if loss is not None:
-        _report(loss, shard_range, fail_on_data_loss)
-    given = False
+    reading = _Replay(backend, shard_range, stall_seconds, fail_on_data_loss, created_millis)
+    if reading.is_empty:
+        return
     while True:
-        records = _read(backend, shard_range, after, stall_seconds)
         try:
-            async for batch in records:
-                given = True
-                yield batch
+            async with aclosing(reading.read()) as batches:
+                async for batch in batches:
+                    yield batch
             return
+        except (RangeDeadlineError, DataLossError):
+            raise
         except (EfoConsumerError, AwsError) as error:
-            if isinstance(error, RangeDeadlineError):
-                raise
-            code = getattr(error, "code", type(error).__name__)
-            loss = None if given else await refused(backend, stream, shard_id, after, code, (), wall_clock)
-            if loss is None:
-                raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
-        finally:
-            await records.aclose()
-        if not loss.is_none:
-            _report(loss, shard_range, fail_on_data_loss)
-        if loss.children is not None:
-            return
-        # What is left of the range begins at the oldest record.
-        after = ShardPosition.trim_horizon()
+            if await reading.after(error):
+                return
 
 
-def _report(loss: Loss, shard_range: ShardRange, fail: bool) -> None:
-    report(
-        loss,
-        stream=shard_range.stream_name,
-        shard_id=shard_range.shard_id,
-        after=shard_range.after,
-        upto=shard_range.upto,
-        fail=fail,
-    )
+class _Replay:
+    """The state of one replay over all of its attempts.
 
+    Attributes:
+        is_empty: whether the range is known to have held no record.
+    """
 
-async def _read(
-    backend: ReaderBackend, shard_range: ShardRange, begin: ShardPosition, stall_seconds: float
-) -> AsyncGenerator[pa.RecordBatch, None]:
-    events = backend.read_once(shard_range.stream_name, shard_range.shard_id, begin)
-    loop = asyncio.get_running_loop()
-    deadline, continuation, behind = loop.time() + stall_seconds, None, math.inf
-    try:
+    def __init__(
+        self,
+        backend: ReaderBackend,
+        shard_range: ShardRange,
+        stall_seconds: float,
+        fail: bool,
+        created_millis: int | None,
+    ) -> None:
+        self._backend = backend
+        self._range = shard_range
+        self._stall_seconds = stall_seconds
+        self._fail = fail
+        self._created_millis = created_millis
+        self._refusals = 0
+        self._skipped = False
+        # Up to where the range's records were given; where Kinesis is asked to begin.
+        self._given = self._begin = shard_range.after
+        last = shard_range.upto.record
+        self._last = int(last) if last else None
+        after = shard_range.after.sequence_number
+        self.is_empty = last == "" or (self._last is not None and after is not None and self._last <= int(after))
+
+    async def read(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        """Give what is left of the range."""
+        loop = asyncio.get_running_loop()
+        began, deadline, behind = loop.time(), loop.time() + self._stall_seconds, math.inf
+        continuation: str | None = None
         while True:
-            event = await _next(events, shard_range, stall_seconds, deadline)
-            if event is None:
+            events = self._backend.read_once(self._range.stream_name, self._range.shard_id, self._begin)
+            async with aclosing(events):
+                while (event := await self._next(events, deadline)) is not None:
+                    leads_further = event.continuation != continuation or event.millis_behind_latest < behind
+                    if event.records.num_rows or leads_further:
+                        deadline, continuation = loop.time() + self._stall_seconds, event.continuation
+                        behind = event.millis_behind_latest
+                    records, ends = self._select(event)
+                    if records.num_rows:
+                        await self._check(records)
+                        yield records
+                        # While the caller has them, reading does not stand still.
+                        deadline = loop.time() + self._stall_seconds
+                    if ends:
+                        self._check_end()
+                        return
+            # The tip.
+            if loop.time() - began >= _TIP_SECONDS:
+                self._check_end()
                 return
-            leads_further = event.continuation != continuation or event.millis_behind_latest < behind
-            if event.records.num_rows or leads_further:
-                deadline, continuation = loop.time() + stall_seconds, event.continuation
-                behind = event.millis_behind_latest
-            records, is_last = _select(event, shard_range.after, shard_range.upto)
-            if records.num_rows:
-                yield records
-                # While the caller has them, reading does not stand still.
-                deadline = loop.time() + stall_seconds
-            if is_last:
+            self._begin = self._given
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def after(self, error: EfoConsumerError | AwsError) -> bool:
+        """Tell whether nothing is left after an error; otherwise `read` goes on.
+
+        Raises:
+            DataLossError: records are lost, and that is an error.
+            ShardFailedError: the shard cannot be read.
+        """
+        stream, shard_id = self._range.stream_name, self._range.shard_id
+        code = getattr(error, "code", type(error).__name__)
+        self._refusals += 1
+        found: Loss | Resume | None = None
+        # A position that was chosen because it cannot be refused is tried once.
+        if self._refusals <= (_REFUSALS if self._begin == self._given else 1):
+            try:
+                found = await judge_refusal(
+                    self._backend, stream, shard_id, self._given, code, created_millis=self._created_millis
+                )
+            except AwsError as cause:
+                error = cause
+        if found is None:
+            raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
+        if isinstance(found, Resume):
+            self._begin = found.position
+            await asyncio.sleep(found.delay_seconds)
+            return False
+        self._report(found)
+        # What is left of the range begins at the oldest record; that a part is missing was said.
+        self._skipped = True
+        self._begin = ShardPosition.trim_horizon()
+        return found.listed is not None
+
+    async def _check(self, records: pa.RecordBatch) -> None:
+        """Prove that nothing expired between what was given and these records."""
+        first, expected = sequence_number_at(records, 0), self._range.upto.first_record
+        at = self._given
+        self._given = position_at(records, records.num_rows - 1)
+        if self._skipped:
+            self._skipped = False
+            return
+        if not at.rank[0] and expected is not None:
+            if first == int(expected):
                 return
-    finally:
-        await events.aclose()
+            self._report(Loss(f"it began with record {expected}, and the oldest of it that is left is {first}"), at)
+            return
+        now = self._backend.service_millis()
+        if judge(at, now) is Verdict.CONTINUOUS:
+            return
+        loss = await find_loss(self._backend, self._range.stream_name, self._range.shard_id, at, now)
+        if loss is not None:
+            self._report(loss, at)
 
+    def _check_end(self) -> None:
+        if self._last is not None and self._given.rank < (1, self._last):
+            self._report(Loss(f"it ended with record {self._last}, which the stream no longer holds"))
 
-async def _next(
-    events: AsyncGenerator[ShardEvent, None], shard_range: ShardRange, stall_seconds: float, deadline: float
-) -> ShardEvent | None:
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await anext(events, None)
-    except TimeoutError as error:
-        raise RangeDeadlineError(
-            stream=shard_range.stream_name, shard_id=shard_range.shard_id, seconds=stall_seconds
-        ) from error
+    def _report(self, loss: Loss, after: ShardPosition | None = None) -> None:
+        report(
+            loss,
+            stream=self._range.stream_name,
+            shard_id=self._range.shard_id,
+            after=after or self._given,
+            upto=self._range.upto if after is None else LEFT,
+            fail=self._fail,
+        )
 
+    async def _next(self, events: AsyncGenerator[ShardEvent, None], deadline: float) -> ShardEvent | None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await anext(events, None)
+        except TimeoutError as error:
+            raise RangeDeadlineError(
+                stream=self._range.stream_name, shard_id=self._range.shard_id, seconds=self._stall_seconds
+            ) from error
 
-def _select(event: ShardEvent, after: ShardPosition, upto: ShardPosition) -> tuple[pa.RecordBatch, bool]:
-    """Give the event's records of the range, and whether the range ends with it."""
-    records = event.records
-    is_last = bool(event.child_shards) or (event.millis_behind_latest == 0 and not upto.is_shard_end)
-    if after.sequence_number is not None and records.num_rows:
-        records = records.slice(rows_upto(records, int(after.sequence_number)))
-    if upto.sequence_number is not None:
-        limit = int(upto.sequence_number)
-        if records.num_rows:
-            count = rows_upto(records, limit)
-            is_last = is_last or count < records.num_rows
+    def _select(self, event: ShardEvent) -> tuple[pa.RecordBatch, bool]:
+        """Give the event's records of the range that were not given, and whether the range ends with it."""
+        records, upto = event.records, self._range.upto
+        ends = bool(event.child_shards)
+        # A range that began at a time or at TRIM_HORIZON begins with the record that was its first.
+        passed = self._given.sequence_number or upto.first_record
+        if passed is not None and records.num_rows:
+            count = int(passed) if self._given.sequence_number is not None else int(passed) - 1
+            records = records.slice(rows_upto(records, count))
+        limit = self._last if self._last is not None else upto.sequence_number
+        if limit is not None and records.num_rows:
+            count = rows_upto(records, int(limit))
+            ends = ends or count < records.num_rows
             records = records.slice(0, count)
-        is_last = is_last or (event.continuation is not None and int(event.continuation) >= limit)
-    return records, is_last
+            ends = ends or (count > 0 and sequence_number_at(records, count - 1) >= int(limit))
+        if self._last is None and upto.sequence_number is not None and event.continuation is not None:
+            ends = ends or int(event.continuation) >= int(upto.sequence_number)
+        return records, ends

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.deaggregator import Deaggregator
     from penstock.efo_consumer._reader.reach import ShardKey
 
+# An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.
+_FACTS_MILLIS = 3_600_000
+
 
 class ReaderSession:
     """Follows the shards of one session. Belongs to one event loop; `LocalShardReader` owns it."""
@@ -68,6 +71,10 @@ class ReaderSession:
     def fail_on_data_loss(self) -> bool:
         """As its caller asked, or as the reader is set."""
         return self._followed.fail_on_data_loss
+
+    def created_millis(self, stream: str) -> int | None:
+        """Give when a stream was created, in milliseconds since the epoch; None if unknown."""
+        return self._followed.created.get(stream)
 
     async def adopt(self, request: OpenRequest, epoch: int) -> None:
         """Serve a new epoch; whoever still asks with an older one is refused from now on."""
@@ -113,8 +120,11 @@ class ReaderSession:
             now = self._clock()
             idle_at = self._told_idle_at + self._config.idle_offset_interval.total_seconds()
             moved = found.positions != start
-            if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
-                return self._tell(found, now)
+            is_due = now >= idle_at
+            if found.rows or found.jumped or (moved and (is_due or self._shows_an_end(start, found))):
+                return self._tell(start, found, now)
+            if is_due and self._are_facts_old(start):
+                return self._tell(start, found, now)
             self._raise_failure()
             if now >= deadline or self._draining:
                 return self._snapshot(Reach(start, 0, 0))
@@ -168,7 +178,7 @@ class ReaderSession:
         for key in keys:
             shard = self._followed.shards.get(key)
             if shard is not None:
-                shard.losses += 1
+                shard.skip_loss()
 
     async def commit(self, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
@@ -210,7 +220,7 @@ class ReaderSession:
         self._news.ring()
         await self._followed.aclose()
 
-    def _tell(self, found: Reach, now: float) -> PositionsSnapshot:
+    def _tell(self, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
         self._told_idle_at = now
         self._turn += 1
         for (stream, shard_id), shard in self._followed.shards.items():
@@ -218,21 +228,32 @@ class ReaderSession:
             if position is not None:
                 shard.buffer.promise(position, now)
         self._room.ring()
-        return self._snapshot(replace(found, positions=self._with_caught_up(found.positions)))
+        return self._snapshot(replace(found, positions=self._with_facts(start, found.positions)))
 
-    def _with_caught_up(self, positions: StreamPositions) -> StreamPositions:
+    def _with_facts(self, start: StreamPositions, positions: StreamPositions) -> StreamPositions:
         shards = self._followed.shards
         return StreamPositions(
             {
                 stream: {
-                    shard_id: shards[stream, shard_id].buffer.with_caught_up(position)
+                    shard_id: shards[stream, shard_id].buffer.with_facts(position, start.get(stream, shard_id))
                     if (stream, shard_id) in shards
                     else position
                     for shard_id, position in ids.items()
                 }
                 for stream, ids in positions.streams.items()
-            }
+            },
+            {stream: millis for stream, millis in self._followed.created.items() if stream in positions.streams},
         )
+
+    def _are_facts_old(self, start: StreamPositions) -> bool:
+        """Whether a shard stands still, and what was logged of it would not prove that for much longer."""
+        for (stream, shard_id), shard in self._followed.shards.items():
+            position = start.get(stream, shard_id)
+            if position is not None and position == shard.buffer.end and not position.is_shard_end:
+                known = shard.buffer.end.known_millis
+                if known is not None and known - (position.known_millis or 0) >= _FACTS_MILLIS:
+                    return True
+        return False
 
     def _shows_an_end(self, start: StreamPositions, found: Reach) -> bool:
         """Whether a shard ended for a caller that places its children, which nobody reads before."""

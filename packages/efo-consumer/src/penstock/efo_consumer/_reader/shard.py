@@ -3,34 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
+from contextlib import aclosing
 from typing import TYPE_CHECKING
-
-import pyarrow as pa
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS
-from penstock.efo_consumer._continuity.loss import LEFT, report
-from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
+from penstock.efo_consumer._buffer.segment import arrived_millis_at
+from penstock.efo_consumer._continuity.guard import LEFT, Resume, find_loss, report
+from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.metrics import publisher_metrics
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.metrics import stood_still
-from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, ShardFailedError
+from penstock.efo_consumer.errors import (
+    DataLossError,
+    EfoConsumerError,
+    ShardFailedError,
+    StreamRecreatedError,
+    SubscriptionStuckError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from penstock.efo_consumer._buffer.pool import BufferPool
-    from penstock.efo_consumer._continuity.loss import Loss
+    from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss
+    from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.shards import Shard, StreamIdentity
     from penstock.efo_consumer._publish.publisher import RecordPublisher
     from penstock.efo_consumer._reader.signal import Bell
+    from penstock.efo_consumer.errors import ShardReaderError
 
-# A caller that stands still for so long may let records expire that nobody has fetched yet.
-_LONG_SECONDS = 3600.0
-_NO_RECORDS = pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA)
+_log = logging.getLogger(__name__)
+
+# How long an open shard whose subscriptions bring nothing is polled before it is subscribed to again.
+_POLL_SECONDS = 300.0
+_REFUSALS = 5
 
 
 class FollowedShard:
@@ -44,8 +55,9 @@ class FollowedShard:
         room: rung when the pool may have room again.
         on_news: called when records or the shard's end were buffered, or the shard failed.
         on_end: called once with the children when the shard's end was buffered.
-        judge: tells whether a refusal of a position with a code means that records are lost.
-        outlived: tells whether records beyond the buffer's end have expired.
+        source: what the rule of continuity asks of Kinesis.
+        judge: tells what the refusal of a position with a code means.
+        poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
         fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
         clock: monotonic seconds.
     """
@@ -60,23 +72,30 @@ class FollowedShard:
         room: Bell,
         on_news: Callable[[], None],
         on_end: Callable[[FollowedShard, tuple[Shard, ...]], None],
-        judge: Callable[[FollowedShard, ShardPosition, str], Awaitable[Loss | None]],
-        outlived: Callable[[FollowedShard], Awaitable[Loss | None]],
+        source: ContinuitySource,
+        judge: Callable[[FollowedShard, str], Awaitable[Loss | Resume | None]],
+        poller: Callable[[], RecordPublisher],
         fail_on_data_loss: bool,
         clock: Callable[[], float],
     ) -> None:
         self.stream = stream
         self.shard_id = shard_id
         self.buffer = ShardBuffer(origin)
-        self.failure: ShardFailedError | DataLossError | None = None
+        self.failure: ShardReaderError | None = None
+        self.lineage: tuple[Shard, ...] = ()
+        """All shards of the stream, if this one was gone before its end was read."""
         self.replays = 0
         self.losses = 0
         self._pool = pool
         self._room = room
         self._on_news = on_news
         self._on_end = on_end
+        self._source = source
         self._judge = judge
-        self._outlived = outlived
+        self._poller = poller
+        self._condition = ""
+        self._refusals = 0
+        self._is_gap_reported = False
         self.fail_on_data_loss = fail_on_data_loss
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -136,46 +155,92 @@ class FollowedShard:
             replays=self.replays,
             losses=self.losses,
             starved=self._starved,
+            condition=self._condition,
         )
 
     async def _follow(self, publisher: RecordPublisher) -> None:
         begin: ShardPosition | None = self.buffer.end
         try:
             while begin is not None:
-                begin = await self._read(publisher, begin)
-        except DataLossError as error:
+                try:
+                    begin = await self._read(publisher, begin)
+                except SubscriptionStuckError as error:
+                    begin = await self._poll(error)
+        except (DataLossError, StreamRecreatedError) as error:
             self.failure = error
             self._on_news()
+        except (EfoConsumerError, AwsError) as error:
+            self._fail(getattr(error, "code", type(error).__name__), str(error), error)
         except Exception as error:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
             self._fail(type(error).__name__, repr(error), error)
         finally:
             self._metrics.shard_left(stream=self.stream.name, shard_id=self.shard_id)
 
+    async def _poll(self, error: SubscriptionStuckError) -> ShardPosition | None:
+        """Read a shard whose subscriptions bring nothing by polling: to its end, or for some minutes."""
+        _log.warning("%s", error)
+        self._condition = "polling, as its subscriptions bring nothing"
+        try:
+            async with asyncio.timeout(_POLL_SECONDS):
+                return await self._read(self._poller(), self.buffer.end)
+        except TimeoutError:
+            return self.buffer.end
+        finally:
+            self._condition = ""
+
     async def _read(self, publisher: RecordPublisher, begin: ShardPosition) -> ShardPosition | None:
-        """Read the shard; give where to begin anew when records were lost and the others are wanted."""
-        asked, loss = begin, None
+        """Read the shard to its end; give where to begin anew if a position was refused."""
         try:
             await self._wait_for_room()
             self._subscriptions += 1
-            events = publisher.publish(self.stream, self.shard_id, begin)
-            try:
+            async with aclosing(publisher.publish(self.stream, self.shard_id, begin)) as events:
                 async for event in events:
+                    await self._check(event)
                     self._take(event)
-                    asked = self.buffer.end
-                    if (
-                        await self._wait_for_room() >= _LONG_SECONDS
-                        and (loss := await self._outlived(self)) is not None
-                    ):
-                        break
-            finally:
-                await events.aclose()
+                    self._refusals = 0
+                    await self._wait_for_room()
+            return None
+        except SubscriptionStuckError:
+            raise
         except (EfoConsumerError, AwsError) as error:
+            if isinstance(error, DataLossError):
+                raise
             code = getattr(error, "code", type(error).__name__)
-            loss = await self._judge(self, asked, code)
-            if loss is None:
-                self._fail(code, str(error), error)
-        return None if loss is None else self._skip(loss)
+            self._refusals += 1
+            # A position that was chosen because it cannot be refused is tried once.
+            is_cured = self._refusals <= (_REFUSALS if begin == self.buffer.end else 1)
+            found = await self._judge(self, code) if is_cured else None
+            if found is None:
+                raise
+            if isinstance(found, Resume):
+                await asyncio.sleep(found.delay_seconds)
+                return found.position
+            self._report(found)
+            if found.listed is None:
+                # The next event is beyond the gap, which was reported.
+                self._is_gap_reported = True
+                return ShardPosition.trim_horizon()
+            self.lineage = found.listed
+            self.buffer.close()
+            self._on_end(self, found.children)
+            self._on_news()
+            return None
+
+    async def _check(self, event: ShardEvent) -> None:
+        """Prove that nothing expired between the buffer's end and this event; report a loss otherwise."""
+        if not event.records.num_rows and event.continuation is None and not event.child_shards:
+            return
+        now = self._source.service_millis()
+        if event.records.num_rows:
+            # What the records say of the time counts too, should the clock be behind.
+            last = arrived_millis_at(event.records, event.records.num_rows - 1)
+            now = max(now, last + event.millis_behind_latest)
+        if not self._is_gap_reported and judge(self.buffer.end, now) is not Verdict.CONTINUOUS:
+            loss = await find_loss(self._source, self.stream.name, self.shard_id, self.buffer.end, now)
+            if loss is not None:
+                self._report(loss)
+        self._is_gap_reported = False
 
     def _take(self, event: ShardEvent) -> None:
         self._pool.append(self.buffer, event)
@@ -188,9 +253,14 @@ class FollowedShard:
             # Idle events of a thousand shards wake nobody: they are told when something else is.
             self._on_news()
 
-    def _skip(self, loss: Loss) -> ShardPosition | None:
-        if loss.is_none:
-            return ShardPosition.trim_horizon()
+    def skip_loss(self) -> None:
+        """Count records that were found to be lost, and reported, when the session was opened."""
+        self.losses += 1
+        self._is_gap_reported = self.buffer.end == self.buffer.origin
+
+    def _report(self, loss: Loss) -> None:
+        if self._is_gap_reported:
+            return
         report(
             loss,
             stream=self.stream.name,
@@ -199,11 +269,7 @@ class FollowedShard:
             upto=LEFT,
             fail=self.fail_on_data_loss,
         )
-        self.losses += 1
-        if loss.children is None:
-            return ShardPosition.trim_horizon()
-        self._take(ShardEvent(_NO_RECORDS, None, 0, loss.children, 0))
-        return None
+        self.losses += loss.is_lost
 
     def _fail(self, code: str, reason: str, cause: Exception) -> None:
         failure = ShardFailedError(stream=self.stream.name, shard_id=self.shard_id, code=code, reason=reason)
@@ -211,9 +277,8 @@ class FollowedShard:
         self.failure = failure
         self._on_news()
 
-    async def _wait_for_room(self) -> float:
-        """Give the seconds for which there was none."""
-        self._full_since = began = now = self._clock()
+    async def _wait_for_room(self) -> None:
+        self._full_since = now = self._clock()
         try:
             while not self._pool.make_room(self.buffer, now, self._room.rings):
                 await self._room.wait(LOOK_AGAIN_SECONDS)
@@ -223,4 +288,3 @@ class FollowedShard:
                     self._metrics.still_behind(behind, stream=self.stream.name, shard_id=self.shard_id)
         finally:
             self._full_since = None
-        return now - began

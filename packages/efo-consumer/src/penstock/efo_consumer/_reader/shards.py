@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._continuity.lineage import ShardGraph
-from penstock.efo_consumer._continuity.loss import passed_over, refused
+from penstock.efo_consumer._continuity.guard import check_streams, judge_refusal
+from penstock.efo_consumer._continuity.lineage import ShardGraph, entering
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
 from penstock.efo_consumer._reader.shard import FollowedShard
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from penstock.efo_consumer._buffer.pool import BufferPool
-    from penstock.efo_consumer._continuity.loss import Loss
+    from penstock.efo_consumer._continuity.guard import Loss, Resume
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._publish.publisher import RecordPublisher
@@ -63,10 +63,13 @@ class SessionShards:
         self._news = news
         self._on_children = on_children
         self._clock = clock
-        # Shards that some positions showed at their end; they need no buffer, but their children may start.
-        self._finished: dict[str, set[str]] = {}
+        # Shards that some positions showed at their end, and these; they need no buffer, but their children may start.
+        self._finished: dict[str, dict[str, ShardPosition]] = {}
+        self.created: dict[str, int] = {}
+        """When each stream was created, in milliseconds since the epoch, where that is known."""
         self._publisher: RecordPublisher | None = None
         self._publisher_key: object = None
+        self._poller: RecordPublisher | None = None
         self._discoveries: dict[str, asyncio.Task[None]] = {}
         self._closed = False
         self._named_only = False
@@ -80,6 +83,9 @@ class SessionShards:
             for shard_id, position in shards.items()
         }
         self._named_only = request.named_shards_only
+        self.created = await check_streams(
+            self._backend, {**self.created, **request.positions.created}, request.positions.streams.keys()
+        )
         asked = request.fail_on_data_loss
         self.fail_on_data_loss = self._config.fail_on_data_loss if asked is None else asked
         await self._use_publisher(request)
@@ -113,21 +119,38 @@ class SessionShards:
                 ):
                     # It left the positions: it is read to its end when one of its children is in them.
                     self._pool.trim(shard.buffer, ShardPosition.shard_end())
-        if self._named_only:
-            for key in [key for key, shard in self.shards.items() if positions.get(*key) is None and shard.has_ended]:
-                self._remove(key)
+        for key in [key for key, shard in self.shards.items() if self._is_over(key, shard, positions)]:
+            self._remove(key)
+        for stream, shards in positions.streams.items():
+            finished = self._finished.get(stream, {})
+            self._finished[stream] = {shard_id: finished[shard_id] for shard_id in finished if shard_id in shards}
+            if not self._named_only:
+                followed = {shard_id for name, shard_id in self.shards if name == stream}
+                self.graphs[stream].prune(followed | shards.keys())
         self._room.ring()
 
+    def _is_over(self, key: ShardKey, shard: FollowedShard, positions: StreamPositions) -> bool:
+        """Whether nobody needs a shard any more: it ended, and left the committed positions to its children."""
+        stream, shard_id = key
+        if stream not in positions.streams or positions.get(*key) is not None or not shard.has_ended:
+            return False
+        if self._named_only:
+            return True
+        # A child that stands, or that was followed to its end before.
+        return self.graphs[stream].is_passed(shard_id, positions.streams[stream])
+
     def lineage(self, positions: StreamPositions) -> tuple[ShardLineage, ...]:
-        """Give what is known of the shards that continue those that stand at their end."""
-        return tuple(
-            ShardLineage(stream, shard_id, parents)
-            for stream, shards in positions.streams.items()
-            if stream in self.graphs
-            for shard_id, parents in self.graphs[stream].lineage(
-                shard_id for shard_id, position in shards.items() if position.is_shard_end
-            )
-        )
+        """Give what is known of the shards that continue those that stand at their end; all shards if one was gone."""
+        found: dict[ShardKey, ShardLineage] = {}
+        for stream, shards in positions.streams.items():
+            ended = [shard_id for shard_id, position in shards.items() if position.is_shard_end]
+            if stream in self.graphs:
+                known = self.graphs[stream].lineage(ended)
+                for shard_id in ended:
+                    shard = self.shards.get((stream, shard_id))
+                    known += [(one.shard_id, one.parent_shard_ids) for one in (() if shard is None else shard.lineage)]
+                found |= {(stream, one): ShardLineage(stream, one, parents) for one, parents in known}
+        return tuple(found.values())
 
     def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
         """Give the shards that cannot go on when these positions are asked for."""
@@ -157,11 +180,11 @@ class SessionShards:
                     self._remove(key)
         for stream, shards in positions.streams.items():
             self.graphs.setdefault(stream, ShardGraph())
-            finished = self._finished.setdefault(stream, set())
+            finished = self._finished.setdefault(stream, {})
             for shard_id, position in shards.items():
                 key = (stream, shard_id)
                 if position.is_shard_end:
-                    finished.add(shard_id)
+                    finished[shard_id] = position
                     continue
                 shard = self.shards.get(key)
                 if shard is not None and not position.rank[0] and position != shard.buffer.origin:
@@ -176,11 +199,11 @@ class SessionShards:
     def _begin_children(self, stream: str) -> None:
         if self._closed:
             return
-        standing = dict.fromkeys(self._finished.get(stream, ()), ShardPosition.shard_end())
-        standing |= {shard_id: shard.buffer.end for (name, shard_id), shard in self.shards.items() if name == stream}
+        standing = self._standing(stream)
         graph = self.graphs[stream]
         for child in () if self._named_only else graph.entrants(standing):
-            self._begin((stream, child), ShardPosition.trim_horizon())
+            parents = [standing[parent] for parent in graph.parents(child) if parent in standing]
+            self._begin((stream, child), entering(parents))
         if self._discovery_needed(stream):
             self._discover(stream)
 
@@ -194,8 +217,9 @@ class SessionShards:
             room=self._room,
             on_news=self._news.ring,
             on_end=self._ended,
+            source=self._backend,
             judge=self._judge,
-            outlived=self._outlived,
+            poller=self._polling_publisher,
             fail_on_data_loss=self.fail_on_data_loss,
             clock=self._clock,
         )
@@ -203,23 +227,34 @@ class SessionShards:
         if self._publisher is not None:
             shard.start(self._publisher)
 
-    async def _judge(self, shard: FollowedShard, asked: ShardPosition, code: str) -> Loss | None:
+    def _standing(self, stream: str) -> dict[str, ShardPosition]:
+        standing = dict(self._finished.get(stream, {}))
+        standing |= {shard_id: shard.buffer.end for (name, shard_id), shard in self.shards.items() if name == stream}
+        return standing
+
+    async def _judge(self, shard: FollowedShard, code: str) -> Loss | Resume | None:
         stream = shard.stream.name
-        standing = {shard_id for name, shard_id in self.shards if name == stream} | self._finished.get(stream, set())
-        position = shard.buffer.with_caught_up(asked)
-        return await refused(
-            self._backend, stream, shard.shard_id, position, code, standing, is_whole=not self._named_only
+        return await judge_refusal(
+            self._backend,
+            stream,
+            shard.shard_id,
+            shard.buffer.end,
+            code,
+            created_millis=self.created.get(stream),
+            standing=self._standing(stream),
         )
 
-    async def _outlived(self, shard: FollowedShard) -> Loss | None:
-        position = shard.buffer.with_caught_up(shard.buffer.end)
-        return await passed_over(
-            self._backend, shard.stream.name, shard.shard_id, position, time.time(), promised=False
-        )
+    def _polling_publisher(self) -> RecordPublisher:
+        if self._poller is None:
+            self._poller = self._backend.record_publisher(RecordPublisherType.POLLING, {})
+        return self._poller
 
     def _ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
         graph = self.graphs[shard.stream.name]
         graph.add(shard.shard_id, ())
+        if self._named_only and shard.lineage:
+            # What follows a shard that is gone depends on the shards of other readers: the caller decides.
+            children = ()
         for child in children:
             graph.add(child.shard_id, child.parent_shard_ids)
         if self._on_children is not None:
@@ -284,5 +319,6 @@ class SessionShards:
         await asyncio.gather(*(shard.stop() for shard in self.shards.values()))
         for key in list(self.shards):
             self._remove(key)
-        if self._publisher is not None:
-            await self._publisher.close()
+        for publisher in (self._publisher, self._poller):
+            if publisher is not None:
+                await publisher.close()

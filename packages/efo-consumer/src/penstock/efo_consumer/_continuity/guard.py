@@ -1,0 +1,224 @@
+"""Applies the rule of continuity: asks Kinesis what the rule needs, and says what a loss means."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from opentelemetry import metrics
+
+from penstock.aws import AwsError
+from penstock.efo_consumer._continuity.lineage import successors
+from penstock.efo_consumer._continuity.rule import (
+    CLOCK_MARGIN_MILLIS,
+    SHORTEST_RETENTION_MILLIS,
+    OldestRecord,
+    StreamFacts,
+    Verdict,
+    judge,
+    judge_oldest,
+    restart,
+)
+from penstock.efo_consumer._model.metric_attributes import of_shard
+from penstock.efo_consumer._model.positions import PositionType
+from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, StreamRecreatedError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from penstock.efo_consumer._model.positions import ShardPosition
+    from penstock.efo_consumer._model.shards import Shard
+
+_log = logging.getLogger(__name__)
+_losses = metrics.get_meter("penstock.efo_consumer").create_counter(
+    "dataLosses",
+    unit="{range}",
+    description="Positions whose records the stream no longer holds, and that were skipped",
+)
+
+LEFT = "the oldest record that is left"
+_POSITION_REFUSED = "InvalidArgumentException"
+_SHARD_REFUSED = "ResourceNotFoundException"
+_RETRY_SECONDS = 2.0
+
+
+class ContinuitySource(Protocol):
+    """What the rule asks of Kinesis."""
+
+    def service_millis(self) -> int:
+        """Give the service's time, in milliseconds since the epoch: the latest that it can be."""
+        ...
+
+    async def stream_facts(self, stream_name: str, *, is_fresh: bool = False) -> StreamFacts:
+        """Give the stream's retention period and creation time; not older than some seconds, or asked now."""
+        ...
+
+    async def oldest_record(self, stream_name: str, shard_id: str) -> OldestRecord | None:
+        """Give the oldest record that the shard still holds; None if it holds none."""
+        ...
+
+    async def list_shards(self, stream_name: str) -> Sequence[Shard]:
+        """Give all shards that the stream still lists, open and closed."""
+        ...
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Records that are gone, or of which nothing proves that they are not.
+
+    Attributes:
+        reason: what was found.
+        listed: all shards of the stream, if the shard itself is gone; None while it is there.
+        children: the shards to go on with, if the shard itself is gone.
+        is_lost: whether anything is; false if nobody was promised what the shard held.
+    """
+
+    reason: str
+    listed: tuple[Shard, ...] | None = None
+    children: tuple[Shard, ...] = ()
+    is_lost: bool = True
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Nothing is lost: read on from another position, and drop what was delivered.
+
+    Attributes:
+        position: where.
+        delay_seconds: before that.
+    """
+
+    position: ShardPosition
+    delay_seconds: float = 0.0
+
+
+def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: object, fail: bool) -> None:
+    """Raise the loss, or count it and go on.
+
+    Raises:
+        DataLossError: `fail` is set.
+    """
+    if not loss.is_lost:
+        return
+    lost = DataLossError(stream=stream, shard_id=shard_id, after=str(after), upto=str(upto), reason=loss.reason)
+    if fail:
+        raise lost
+    _losses.add(1, of_shard(stream, shard_id))
+    _log.warning("%s", lost)
+
+
+async def find_loss(
+    source: ContinuitySource, stream: str, shard_id: str, after: ShardPosition, now_millis: int | None = None
+) -> Loss | None:
+    """Tell whether records beyond a position were lost before they could be read; None if it is proved that none was.
+
+    Args:
+        after: up to where everything was delivered.
+        now_millis: the service's time when the records beyond were read; now if not given.
+
+    Raises:
+        EfoConsumerError: Kinesis could not be asked.
+        AwsError: Kinesis could not be asked.
+    """
+    now = source.service_millis() if now_millis is None else now_millis
+    if judge(after, now) is Verdict.CONTINUOUS:
+        return None
+    retention = SHORTEST_RETENTION_MILLIS
+    try:
+        retention = (await source.stream_facts(stream)).retention_millis
+    except AwsError as error:
+        # Then the shortest retention is assumed: that only means more looks.
+        _log.warning("cannot tell the retention period of %s: %s", stream, error)
+    if judge(after, now, retention) is Verdict.CONTINUOUS:
+        return None
+    oldest = await source.oldest_record(stream, shard_id)
+    if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
+        return None
+    known = after.known_millis
+    since = (
+        "no time is known at which everything up to there had been read (offsets of version 1 have none)"
+        if known is None
+        else f"{(now - known) / 3_600_000:.1f} h have passed since it was known to be complete"
+    )
+    left = "the shard holds no record" if oldest is None else f"the oldest record left is {oldest.sequence_number}"
+    return Loss(f"{since}, the stream keeps records for {retention / 3_600_000:g} h, and {left}")
+
+
+async def judge_refusal(
+    source: ContinuitySource,
+    stream: str,
+    shard_id: str,
+    after: ShardPosition,
+    code: str,
+    *,
+    created_millis: int | None = None,
+    standing: Collection[str] = (),
+) -> Loss | Resume | None:
+    """Tell what it means that Kinesis refused a position or a shard; None if it is not about lost records.
+
+    Args:
+        after: the position, with its facts.
+        code: of the error.
+        created_millis: when the stream of the position was created, if known.
+        standing: the shards that have positions, which the successors of a shard that is gone are not among.
+
+    Raises:
+        StreamRecreatedError: the stream is another one of the same name.
+        EfoConsumerError: Kinesis could not be asked.
+        AwsError: Kinesis could not be asked.
+    """
+    if code not in (_POSITION_REFUSED, _SHARD_REFUSED):
+        return None
+    facts = await source.stream_facts(stream, is_fresh=True)
+    check_created(stream, created_millis, facts)
+    now = source.service_millis()
+    if code == _SHARD_REFUSED:
+        listed = tuple(await source.list_shards(stream))
+        if any(shard.shard_id == shard_id for shard in listed):
+            # The shard is there: it is the consumer that is not.
+            return None
+        if judge(after, now, facts.retention_millis) is Verdict.CONTINUOUS and after.known_millis is not None:
+            # It was read less than a retention period ago, so it cannot have expired: a shard shows up late.
+            return Resume(after, _RETRY_SECONDS)
+        is_lost = after.type is not PositionType.TRIM_HORIZON or after.known_millis is not None
+        return Loss("the shard is gone", listed, successors(shard_id, listed, standing), is_lost)
+    if after.type is PositionType.TRIM_HORIZON or after.is_shard_end:
+        return None
+    if after.timestamp_millis is not None:
+        if after.timestamp_millis <= now - CLOCK_MARGIN_MILLIS:
+            return None
+        # A time ahead of the service's clock, which some servers refuse: it will come.
+        return Resume(after, max(0.0, (after.timestamp_millis - now) / 1000) + _RETRY_SECONDS)
+    loss = await find_loss(source, stream, shard_id, after, now)
+    return Resume(restart(after)) if loss is None else loss
+
+
+async def check_streams(source: ContinuitySource, created: dict[str, int], streams: Collection[str]) -> dict[str, int]:
+    """Compare the creation times of streams with those of their positions; give those that are known now.
+
+    Raises:
+        StreamRecreatedError: a stream is another one of the same name.
+    """
+    known = dict(created)
+    for stream in streams:
+        try:
+            facts = await source.stream_facts(stream, is_fresh=True)
+        except (AwsError, EfoConsumerError) as error:
+            _log.warning("cannot tell when %s was created: %s", stream, error)
+            continue
+        check_created(stream, created.get(stream), facts)
+        if facts.created_millis is not None:
+            known[stream] = facts.created_millis
+    return known
+
+
+def check_created(stream: str, created_millis: int | None, facts: StreamFacts) -> None:
+    """Compare a stream's creation time with that of its positions.
+
+    Raises:
+        StreamRecreatedError: it is another stream.
+    """
+    current = facts.created_millis
+    if created_millis is not None and current is not None and current != created_millis:
+        raise StreamRecreatedError(stream=stream, created_millis=created_millis, current_millis=current)
