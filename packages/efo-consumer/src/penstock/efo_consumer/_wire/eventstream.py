@@ -51,18 +51,18 @@ class FrameKind(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One whole frame whose two checksums were right.
+    """One whole frame with valid checksums.
 
-    The payload is `buffer[payload_start:payload_end]`: it is not copied, as most of it is decoded in place.
+    The payload is `buffer[payload_start:payload_end]`: it is decoded in place, without a copy.
 
     Attributes:
         headers: the undecoded header block; see `parse_headers`.
-        buffer: what holds the frame, and perhaps others.
-        frame_bytes: the length of the whole frame, which is what the HTTP/2 window is charged for it.
+        buffer: holds the frame, and perhaps others.
+        frame_bytes: the length of the whole frame, which HTTP/2 charges to the window.
     """
 
     headers: bytes
-    buffer: bytes | bytearray
+    buffer: bytes
     payload_start: int
     payload_end: int
     frame_bytes: int
@@ -74,12 +74,10 @@ class Frame(NamedTuple):
 
 
 class FrameDecoder:
-    """Cuts chunks into frames; each byte is copied at most once, when a frame's chunks are put together.
+    """Cuts chunks into frames; each byte is copied at most once, when the chunks of a frame are joined.
 
-    `feed` keeps what is not whole, `cut` leaves it to the caller.
-
-    Raises from `feed`, `cut` and `finish`:
-        EventStreamFrameError: the connection cannot be trusted any more; the decoder must not be used again.
+    Raises from `feed` and `finish`:
+        EventStreamFrameError: the stream is corrupt; the decoder must not be used again.
     """
 
     def __init__(self, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
@@ -90,12 +88,12 @@ class FrameDecoder:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes taken in that belong to a frame which is not complete."""
+        """Bytes of the last, incomplete frame."""
         return self._pending
 
     def feed(self, chunk: bytes | bytearray | memoryview) -> list[Frame]:
-        """Take in a chunk and return the frames that it completes, in order."""
-        # Immutable bytes can be kept; anything else may change under us once the caller has it back.
+        """The frames that a chunk completes, in order."""
+        # Immutable bytes can be kept; anything else may change once the caller has it back.
         data = chunk if type(chunk) is bytes else bytes(chunk)
         self._pending += len(data)
         if self._pending < self._needed:
@@ -104,12 +102,22 @@ class FrameDecoder:
         if self._parts:
             self._parts.append(data)
             data = b"".join(self._parts)
-        frames, start = self.cut(data, 0, len(data))
-        self._parts = [memoryview(data)[start:]] if start < len(data) else []
+        frames: list[Frame] = []
+        view = memoryview(data)
+        start = 0
+        while True:
+            self._needed = self._check_prelude(view, start) if self._pending >= PRELUDE_BYTES else PRELUDE_BYTES
+            if self._pending < self._needed:
+                break
+            end = start + self._needed
+            frames.append(_whole_frame(data, view, start, end))
+            self._pending -= self._needed
+            start = end
+        self._parts = [view[start:]] if self._pending else []
         return frames
 
     def finish(self) -> None:
-        """Say that no chunk follows.
+        """Mark the end of the stream.
 
         Raises:
             EventStreamTruncatedError: the last frame is not complete.
@@ -117,30 +125,8 @@ class FrameDecoder:
         if self._pending:
             raise EventStreamTruncatedError(expected=self._needed, actual=self._pending)
 
-    def cut(self, data: bytes | bytearray, start: int, end: int) -> tuple[list[Frame], int]:
-        """The whole frames in `data[start:end]`, and where the first begins that is not whole.
-
-        For a caller with a buffer of its own, who then calls this and not `feed`: what was not whole has to be there
-        again in the next call. Frames are valid until the buffer changes.
-        """
-        frames: list[Frame] = []
-        left = end - start
-        needed = self._needed
-        if left >= needed:
-            view = memoryview(data)
-            while True:
-                needed = self._check_prelude(view, start) if left >= PRELUDE_BYTES else PRELUDE_BYTES
-                if left < needed:
-                    break
-                frames.append(_whole_frame(data, view, start, start + needed))
-                start += needed
-                left -= needed
-        self._pending = left
-        self._needed = needed
-        return frames, start
-
     def _check_prelude(self, view: memoryview, offset: int) -> int:
-        # Checked before the length is believed: a flipped bit must not make us wait for gigabytes.
+        # Checked before the length is used: a flipped bit must not make the reader wait for gigabytes.
         total, headers, expected = _unpack_prelude(view, offset)
         actual = _crc32(view[offset : offset + 8])
         if actual != expected:
@@ -153,7 +139,7 @@ class FrameDecoder:
         return int(total)
 
 
-def _whole_frame(data: bytes | bytearray, view: memoryview, start: int, end: int) -> Frame:
+def _whole_frame(data: bytes, view: memoryview, start: int, end: int) -> Frame:
     (expected,) = _unpack_uint32(view, end - 4)
     actual = _crc32(view[start : end - 4])
     if actual != expected:
@@ -164,7 +150,7 @@ def _whole_frame(data: bytes | bytearray, view: memoryview, start: int, end: int
 
 
 class FrameKinds:
-    """Tells what frames are, parsing each distinct header block once."""
+    """The kinds of frames; each distinct header block is parsed once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, FrameKind] = {}
@@ -173,7 +159,7 @@ class FrameKinds:
         """The frame's kind.
 
         Raises:
-            EventStreamFrameError: its headers are malformed, or do not say what the frame is.
+            EventStreamFrameError: its headers are malformed, or of an unknown message type.
         """
         kind = self._known.get(frame.headers)
         if kind is None:

@@ -145,7 +145,7 @@ class Http1Transport:
     async def subscribe(self, request: SubscribeRequest) -> Http1Subscription:
         """See `SubscribeTransport.subscribe`."""
         body = request.body()
-        # In a thread: expired credentials are fetched anew over the network.
+        # In a thread: expired credentials are refreshed over the network.
         headers = await asyncio.to_thread(self._session.sign, "POST", self._url, REQUEST_HEADERS, body, "kinesis")
         http = await self._client()
         try:

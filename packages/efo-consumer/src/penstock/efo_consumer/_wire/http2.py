@@ -24,6 +24,7 @@ from penstock.efo_consumer._wire.subscription import (
     MAX_ERROR_BODY_BYTES,
     OPERATION,
     REQUEST_HEADERS,
+    Outcome,
     SubscribeRequest,
     SubscriptionEvent,
     SubscriptionParser,
@@ -45,7 +46,7 @@ _END_GRACE_SECONDS = 1.0
 class Http2Subscription:
     """A SubscribeToShard answer on a stream of a shared connection.
 
-    Methods with `on_` run on the connection's thread, the others on the event loop.
+    Methods that start with `on_` run on the connection's thread, the others on the event loop.
     """
 
     def __init__(self, slot: StreamSlot, *, window_bytes: int) -> None:
@@ -55,10 +56,10 @@ class Http2Subscription:
         self._window = ReceiveWindow(window_bytes)
         self._pending_bytes = 0
         self._uncounted_bytes = 0
-        # A chunk inside a long event changes nothing that anybody waits for: such are entered together.
+        # Chunks that complete no event are counted in bulk.
         self._count_bytes = window_bytes // 8
         self._lock = threading.Lock()
-        self._outcomes: deque[tuple[SubscriptionEvent | EfoConsumerError | AwsServiceError | None, int]] = deque()
+        self._outcomes: deque[tuple[Outcome | None, int]] = deque()
         self._status = 0
         self._headers: dict[str, str] = {}
         self._error_body = bytearray()
@@ -73,7 +74,7 @@ class Http2Subscription:
         """Send the request.
 
         Raises:
-            AwsCrtError: the connection takes no stream any more.
+            AwsCrtError: the connection accepts no more streams.
         """
         stream = self._slot.connection.request(request, self.on_response, self.on_body)
         self._stream = stream
@@ -102,7 +103,7 @@ class Http2Subscription:
     @property
     def waits_since(self) -> float | None:
         """See `Subscription.waits_since`."""
-        # A copy is made at once: the connection's thread adds to them meanwhile.
+        # Copied in one step: the connection's thread appends meanwhile.
         return first_arrival(outcome for outcome, _ in self._outcomes.copy())
 
     async def receive(self) -> SubscriptionEvent | None:
@@ -139,14 +140,14 @@ class Http2Subscription:
             self._stream.update_window(size_bytes)
 
     def on_response(self, *, status_code: int, headers: list[tuple[str, str]], **_: Any) -> None:
-        """The answer's headers are there."""
+        """The answer's headers arrived."""
         keep_thread_state()
         self._headers = {name.lower(): value for name, value in headers}
         self._status = status_code
         self._signal()
 
     def on_body(self, *, chunk: bytes, **_: Any) -> None:
-        """A chunk of the answer is there."""
+        """A chunk of the answer arrived."""
         if self._closed or self._failed:
             return
         if self._status != 200:
@@ -160,7 +161,7 @@ class Http2Subscription:
             return
         received_bytes, self._uncounted_bytes = self._uncounted_bytes, 0
         completed = [event.wire_bytes for event in outcomes if isinstance(event, SubscriptionEvent)]
-        # Only the books are locked: the event loop must not wait while a large event is decoded.
+        # Only the accounting is locked: the event loop must not wait while a large event is decoded.
         with self._lock:
             self._pending_bytes = self._parser.pending_bytes
             credit, costs = self._window.received(received_bytes, completed, self._pending_bytes)
@@ -175,7 +176,7 @@ class Http2Subscription:
         self._signal()
 
     def on_complete(self, completion: Future[int]) -> None:
-        """The stream is closed, by either side."""
+        """The stream was closed by either side."""
         if not self._failed:
             self._outcomes.append((self._ending(completion), 0))
         self._failed = True
@@ -202,7 +203,7 @@ class Http2Subscription:
             self._call_soon(self._on_signal)
 
     def _call_soon(self, callback: Callable[[], None]) -> None:
-        # A closed loop has nobody who waits: the stream ends with its connection.
+        # Nobody waits on a closed loop; the stream ends with its connection.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(callback)
 
@@ -239,7 +240,7 @@ class Http2Transport:
         except AwsCrtError as error:
             slot.retire()
             slot.ended()
-            raise SubscriptionConnectionError(f"the connection takes no stream: {error}") from error
+            raise SubscriptionConnectionError(f"the connection accepts no stream: {error}") from error
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
                 await subscription.started()
@@ -255,7 +256,7 @@ class Http2Transport:
         await self._pool.close()
 
     async def _message(self, body: bytes) -> http.HttpRequest:
-        # In a thread: expired credentials are fetched anew over the network.
+        # In a thread: expired credentials are refreshed over the network.
         signed = await asyncio.to_thread(self._session.sign, "POST", self._url, REQUEST_HEADERS, body, "kinesis")
         headers = http.HttpHeaders([("host", self._host), ("content-length", str(len(body)))])
         for name, value in signed.items():

@@ -19,7 +19,7 @@ from penstock.efo_consumer.errors import Http2NotNegotiatedError, SubscriptionCo
 if TYPE_CHECKING:
     from datetime import timedelta
 
-# RFC 9113 recommends that servers allow no fewer; it holds until the server's SETTINGS arrive.
+# RFC 9113 recommends that servers allow no fewer; assumed until the server's SETTINGS arrive.
 _STREAMS_UNTIL_SETTINGS = 100
 
 _UNSUPPORTED_PROTOCOL = "AWS_ERROR_HTTP_UNSUPPORTED_PROTOCOL"
@@ -29,9 +29,9 @@ class _PooledConnection:
     """A connection and how many streams use it.
 
     Attributes:
-        streams: streams that are open, which the server's limit counts.
-        wanted: those of them whose consumer has not left.
-        retired: it gets no further streams, and is closed when none is wanted.
+        streams: open streams; the server limits these.
+        wanted: open streams whose consumer has not left.
+        retired: gets no further streams, and is closed when none is wanted.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class _PooledConnection:
 
 
 class StreamSlot:
-    """A stream's place on a connection. Its methods run on the event loop."""
+    """A stream's place on a connection. Used on the event loop only."""
 
     def __init__(self, held: _PooledConnection) -> None:
         held.streams += 1
@@ -72,27 +72,27 @@ class StreamSlot:
 
     @property
     def connection(self) -> http.Http2ClientConnection:
-        """Where the stream is to be opened."""
+        """The connection to open the stream on."""
         return self._held.connection
 
     def ended(self) -> None:
-        """The stream has ended, or was never opened."""
+        """Record that the stream has ended, or was never opened."""
         self._open = False
         self._held.streams -= 1
         self._leave()
 
     def abandon(self) -> None:
-        """The consumer leaves, perhaps while the service still sends.
+        """Give up the stream, perhaps while the service still sends.
 
-        awscrt has no call to reset a stream. What is not credited stops at the end of the window, and a connection with
-        such a stream is retired: it is closed when its last wanted stream has ended, after five minutes at most.
+        awscrt cannot reset a stream. An uncredited stream stops at the end of its window, and its connection is
+        retired: it is closed when its last wanted stream has ended, after five minutes at most.
         """
         if self._open:
             self.retire()
             self._leave()
 
     def retire(self) -> None:
-        """The connection is suspect: open no further streams on it."""
+        """Open no further streams on the connection."""
         self._held.retired = True
 
     def _leave(self) -> None:
@@ -120,7 +120,7 @@ class Http2Pool:
         self._connecting = asyncio.Lock()
 
     async def acquire(self) -> StreamSlot:
-        """A place for one stream, on a connection that has room or on a new one.
+        """Reserve a stream on a connection that has room, or on a new one.
 
         Raises:
             Http2NotNegotiatedError: the endpoint did not choose h2.
@@ -142,7 +142,7 @@ class Http2Pool:
         for one in held:
             one.retired = True
             if one.connection is not None:
-                # A connection that had failed says so again here; nobody is left to be told.
+                # A connection that failed before reports it again here.
                 with contextlib.suppress(AwsCrtError, TimeoutError):
                     async with asyncio.timeout(self._connect_timeout_seconds):
                         await asyncio.wrap_future(one.connection.close())
@@ -181,7 +181,7 @@ class Http2Pool:
 
 def _new_tls_context(ca_bundle: str | None) -> io.ClientTlsContext:
     options = io.TlsContextOptions()
-    # http/1.1 is offered too: an endpoint without h2 then says so, instead of breaking the handshake off.
+    # http/1.1 is offered too: an endpoint without h2 then selects it instead of failing the handshake.
     options.alpn_list = ["h2", "http/1.1"]
     if ca_bundle is not None:
         options.override_default_trust_store_from_path(ca_dirpath=None, ca_filepath=ca_bundle)
@@ -192,12 +192,12 @@ _local = threading.local()
 
 
 def keep_thread_state() -> None:
-    """Called in a callback: later callbacks on the same thread find its Python state as it was.
+    """Keep the Python state of the calling thread, one of awscrt's, for its later callbacks.
 
-    CPython makes a state for a thread that it did not start when that thread enters Python, and destroys it when the
-    thread leaves: with its stack's memory, mapped and unmapped, 8 microseconds for every chunk of 8 kB, as much as
-    awscrt's own work on it. A thread that entered once more than it left keeps its state. It is one of awscrt's few
-    event loops, which live as long as the process.
+    CPython creates a state for a foreign thread when it enters Python, and destroys it when it leaves. With the mapping
+    and unmapping of its stack that takes 8 microseconds per chunk of 8 kB, as much as awscrt's own work on the chunk.
+    A thread that has entered once more than it has left keeps its state. awscrt's few event-loop threads live as long
+    as the process, so nothing is leaked.
     """
     if sys.implementation.name != "cpython" or getattr(_local, "kept", False):
         return
@@ -209,11 +209,11 @@ def keep_thread_state() -> None:
 class ReceiveWindow:
     """Keeps the bytes that wait for the consumer within the window.
 
-    An event is credited when the consumer takes it. The one exception is a frame longer than what is left of the
-    window: it could never complete, so its beginning is credited while no whole event waits before it. What is held
-    is thus bounded by the window, plus one frame.
+    An event is credited when the consumer takes it. The exception is a frame longer than the rest of the window: it
+    could never complete, so its beginning is credited while no whole event waits before it. Memory is thus bounded by
+    the window plus one frame.
 
-    Not safe to share between threads: the caller locks.
+    Not thread-safe: the caller locks.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -224,16 +224,16 @@ class ReceiveWindow:
 
     @property
     def owed_bytes(self) -> int:
-        """Bytes received and not credited."""
+        """Bytes received but not credited."""
         return self._owed
 
     def received(self, chunk_bytes: int, completed: list[int], pending_bytes: int) -> tuple[int, list[int]]:
-        """Enter a chunk.
+        """Account for a chunk.
 
         Args:
             chunk_bytes: its length.
-            completed: the wire bytes of each event that it completed.
-            pending_bytes: bytes that no event accounts for yet.
+            completed: the wire bytes of each event it completed.
+            pending_bytes: bytes that belong to no event yet.
 
         Returns:
             The bytes to credit now, and for each completed event the bytes to credit when it is taken.
@@ -248,7 +248,7 @@ class ReceiveWindow:
         return self._advance(pending_bytes), costs
 
     def taken(self, cost: int, pending_bytes: int) -> int:
-        """Enter that the consumer took an event; the bytes to credit now."""
+        """Account for an event that the consumer took; returns the bytes to credit now."""
         self._waiting -= cost
         self._owed -= cost
         return cost + self._advance(pending_bytes)

@@ -21,8 +21,8 @@ _MAX_HASH_KEY = 2**128 - 1
 _MAX_HASH_KEY_DIGITS = 39
 _MAX_PARTITION_KEY_CHARACTERS = 256
 
-# A key stands once in its table and in every row that names it: forged tables must not fill the memory. The library's
-# own aggregates stay far below, with ASCII keys of the greatest length and records without data at 43.
+# A key is stored once in its table but repeated in every row that names it: a forged table must not fill the memory.
+# The library's own aggregates stay below: 43 for records without data and ASCII keys of the greatest length.
 _MAX_EXPANSION = 64
 
 _NO_KEY = -1
@@ -30,24 +30,24 @@ _MAX_VARINT_BITS = 64
 
 
 class MalformedAggregateError(ValueError):
-    """Bytes that begin like an aggregate and are none; the caller delivers them whole."""
+    """Bytes that begin like an aggregate but are not one; the caller delivers them unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class HashKeyRange:
-    """The keys that a shard takes, both inclusive, 0 to 2^128 - 1."""
+    """A shard's hash keys, both bounds inclusive, 0 to 2^128 - 1."""
 
     starting: int
     ending: int
 
     @classmethod
     def of(cls, starting_hash_key: str, ending_hash_key: str) -> HashKeyRange:
-        """The range that the service writes in decimal."""
+        """Parse the decimal bounds that the service sends."""
         return cls(int(starting_hash_key), int(ending_hash_key))
 
     @property
     def is_whole(self) -> bool:
-        """Whether every key is in it."""
+        """Whether it holds every key."""
         return self.starting <= 0 and self.ending >= _MAX_HASH_KEY
 
 
@@ -58,9 +58,9 @@ class Aggregate:
     Attributes:
         data: one entry per user record.
         partition_keys: one entry per user record.
-        explicit_hash_keys: one entry per user record; None where it has none.
-        indexes: the place of each within the aggregate, from 0; with gaps where records belong to other shards.
-        records: how many the aggregate holds, whichever shard they belong to.
+        explicit_hash_keys: one entry per user record; None for a record without one.
+        indexes: each record's place in the aggregate, from 0; with gaps where records belong to other shards.
+        records: how many records the aggregate holds, whichever shard they belong to.
     """
 
     data: list[bytes]
@@ -74,7 +74,7 @@ def parse_aggregate(record: bytes, hash_key_range: HashKeyRange | None = None) -
     """The user records of an aggregate whose keys are in the range; all of them without a range.
 
     Raises:
-        MalformedAggregateError: the checksum is wrong, the body cannot be read, or no record is in it.
+        MalformedAggregateError: the checksum is wrong, the body cannot be parsed, or it holds no record.
     """
     body_end = len(record) - _DIGEST_BYTES
     if body_end < len(MAGIC) or not record.startswith(MAGIC):
@@ -86,11 +86,11 @@ def parse_aggregate(record: bytes, hash_key_range: HashKeyRange | None = None) -
         fields = _Fields(body)
         return _resolve(fields, len(record), hash_key_range)
     except (IndexError, UnicodeDecodeError) as error:
-        raise MalformedAggregateError(f"the body cannot be read: {error}") from error
+        raise MalformedAggregateError(f"cannot parse the body: {error}") from error
 
 
 class _Fields:
-    """What the body holds, unresolved: protobuf lets a table follow the records that refer to it."""
+    """The body's fields, unresolved: protobuf lets a table follow the records that refer to it."""
 
     def __init__(self, body: bytes) -> None:
         self.partition_keys: list[bytes] = []
@@ -123,7 +123,7 @@ class _Fields:
         key = hash_key = data_start = data_end = _NO_KEY
         while position < stop:
             tag = body[position]
-            # Nearly every number here has one byte: the call of a function for it would double the time.
+            # Nearly every number here has one byte: a function call for each would double the time.
             if tag == 0x1A:
                 length = body[position + 1]
                 data_start = position + 2
@@ -153,13 +153,13 @@ class _Fields:
 
 def _resolve(fields: _Fields, record_bytes: int, hash_key_range: HashKeyRange | None) -> Aggregate:
     if not fields.data:
-        raise MalformedAggregateError("no record is in it")
+        raise MalformedAggregateError("it holds no record")
     keys = [_partition_key(key) for key in fields.partition_keys]
     hash_keys = [_hash_key(key) for key in fields.hash_keys]
     lengths = [len(key) for key in fields.partition_keys]
     if sum([lengths[index] for index in fields.key_indexes]) > _MAX_EXPANSION * record_bytes:
-        raise MalformedAggregateError("its keys take too much room")
-    # An index beyond a table is an IndexError; _NO_KEY is the last entry of this one, which stands for none.
+        raise MalformedAggregateError("its keys need too much room")
+    # An index beyond a table is an IndexError; _NO_KEY (-1) picks the last entry, None.
     names: list[str | None] = [*hash_keys, None]
     if max(fields.hash_key_indexes) >= len(hash_keys):
         raise MalformedAggregateError("a record names a hash key that is not in the table")
@@ -207,14 +207,19 @@ def _partition_key(key: bytes) -> str:
 
 
 def _hash_key(key: bytes) -> str:
-    # bytes.isdigit knows ASCII only, as does the service.
+    # bytes.isdigit accepts ASCII digits only, as the service does.
     if not key.isdigit() or len(key) > _MAX_HASH_KEY_DIGITS or int(key) > _MAX_HASH_KEY:
-        raise MalformedAggregateError("an explicit hash key that is no number below 2^128")
+        raise MalformedAggregateError("an explicit hash key that is not a number below 2^128")
     return key.decode()
 
 
 def _varint(body: bytes, position: int) -> tuple[int, int]:
-    """A number of seven bits a byte, and where it ends; beyond the body is an IndexError."""
+    """Decode a varint: its value, and where it ends.
+
+    Raises:
+        IndexError: it ends beyond the body.
+        MalformedAggregateError: it has more than 64 bits.
+    """
     value = shift = 0
     while shift < _MAX_VARINT_BITS:
         byte = body[position]
@@ -227,7 +232,7 @@ def _varint(body: bytes, position: int) -> tuple[int, int]:
 
 
 def _skip(body: bytes, position: int, stop: int) -> int:
-    """Pass over a field that is not known (tags, and what later versions add)."""
+    """Skip an unknown field: tags, and what later versions may add."""
     tag, position = _varint(body, position)
     match tag & 7:
         case 0:
@@ -242,29 +247,27 @@ def _skip(body: bytes, position: int, stop: int) -> int:
         case kind:
             raise MalformedAggregateError(f"a field of type {kind}")
     if position > stop or tag < 8:
-        raise MalformedAggregateError("a field that cannot be passed over")
+        raise MalformedAggregateError("a field that cannot be skipped")
     return position
 
-
-__all__ = ["USER_RECORD_SCHEMA", "DeaggregationCounts", "HashKeyRange", "deaggregate"]
 
 USER_RECORD_SCHEMA = pa.schema(
     [*WIRE_SCHEMA, pa.field("subSequenceNumber", pa.int64()), pa.field("explicitHashKey", pa.string())]
 )
-"""WIRE_SCHEMA and what tells user records of one aggregate apart; 0 and null for a record that is no aggregate."""
+"""WIRE_SCHEMA with the columns of aggregated records; 0 and null for a record that was not aggregated."""
 
 _ZERO = pa.scalar(0, pa.int64())
 
 
 @dataclass(slots=True)
 class DeaggregationCounts:
-    """What `deaggregate` met, to be added up over calls.
+    """Counts of `deaggregate`, summed over calls.
 
     Attributes:
-        aggregates: aggregates that were taken apart.
-        user_records: user records that they gave.
-        foreign_user_records: user records that were left out: their keys belong to other shards.
-        malformed: records that begin like an aggregate and are none; each was given whole.
+        aggregates: aggregates unpacked.
+        user_records: user records they contained, without foreign ones.
+        foreign_user_records: user records left out because their keys belong to other shards.
+        malformed: records that begin like an aggregate but are not one; each was kept unchanged.
     """
 
     aggregates: int = 0
@@ -276,16 +279,16 @@ class DeaggregationCounts:
 def deaggregate(
     batch: pa.RecordBatch, hash_key_range: HashKeyRange | None = None, *, counts: DeaggregationCounts | None = None
 ) -> pa.RecordBatch:
-    """Put user records in place of the aggregates that hold them; USER_RECORD_SCHEMA.
+    """Replace aggregates by their user records; the result has USER_RECORD_SCHEMA.
 
-    All user records of an aggregate have its sequence number, arrival time and encryption type, and count from 0 in
-    `subSequenceNumber`. A batch without aggregates is not copied.
+    The user records of an aggregate share its sequence number, arrival time and encryption type, and are numbered from
+    0 in `subSequenceNumber`. A batch without aggregates is not copied.
 
     Args:
         batch: WIRE_SCHEMA.
-        hash_key_range: the shard's: user records outside of it were written while the stream was resharded, come by
-            another shard again, and are left out here. Without a range, all are given.
-        counts: added to.
+        hash_key_range: the shard's range. User records outside of it were written during a reshard and belong to
+            another shard, which delivers them too; they are left out. Without a range, all are kept.
+        counts: incremented if given.
     """
     begins_like_one = pc.starts_with(batch.column("data"), pattern=MAGIC)
     if not pc.any(begins_like_one).as_py():
@@ -303,7 +306,7 @@ def _as_they_are(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 class _Rows:
-    """The rows of the result, column by column; what an aggregate's rows share is taken from its row at the end."""
+    """The rows of the result, column by column; shared columns are taken from the source rows at the end."""
 
     def __init__(self, batch: pa.RecordBatch, hash_key_range: HashKeyRange | None, counts: DeaggregationCounts) -> None:
         self._batch = batch
@@ -318,7 +321,7 @@ class _Rows:
         self._hash_keys: list[str | None] = []
 
     def add(self, row: int, candidate: bool) -> None:
-        """Add a row of the batch: what it holds if it is an aggregate, else itself."""
+        """Add a row of the batch: its user records if it is an aggregate, else the row itself."""
         blob = self._blobs[row]
         if candidate and blob is not None:
             try:

@@ -23,13 +23,13 @@ TARGET = f"Kinesis_20131202.{OPERATION}"
 CONTENT_TYPE = "application/x-amz-json-1.1"
 REQUEST_HEADERS: Mapping[str, str] = {"Content-Type": CONTENT_TYPE, "X-Amz-Target": TARGET}
 
-# An error answer is a few hundred bytes; what is longer is no answer of the service.
+# The service's error answers are a few hundred bytes; anything longer comes from elsewhere.
 MAX_ERROR_BODY_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class SubscribeRequest:
-    """What SubscribeToShard is asked."""
+    """The parameters of a SubscribeToShard call."""
 
     consumer_arn: str
     shard_id: str
@@ -62,8 +62,8 @@ class SubscriptionEvent(NamedTuple):
     """A SubscribeToShardEvent.
 
     Attributes:
-        payload: what it holds.
-        wire_bytes: what it, and frames without records before it, cost of the flow-control window.
+        payload: its records and positions.
+        wire_bytes: its share of the flow-control window, with that of frames without records before it.
     """
 
     payload: DecodedPayload
@@ -71,15 +71,15 @@ class SubscriptionEvent(NamedTuple):
 
 
 Outcome = SubscriptionEvent | EfoConsumerError | AwsServiceError
-"""What bytes of an answer come to."""
+"""What the parser makes of an answer's bytes."""
 
 
 class Subscription(Protocol):
-    """A SubscribeToShard answer under way. Belongs to one task."""
+    """A SubscribeToShard answer in progress. Belongs to one task."""
 
     @property
     def bytes_received(self) -> int:
-        """Bytes of the answer so far: whether the connection is alive."""
+        """Bytes of the answer so far; they grow while the connection is alive."""
         ...
 
     @property
@@ -92,26 +92,26 @@ class Subscription(Protocol):
 
     @property
     def waits_since(self) -> float | None:
-        """When the first record that was received, and not taken, arrived at the service; seconds since the epoch."""
+        """When the first record that was received but not taken arrived at the service; seconds since the epoch."""
         ...
 
     async def receive(self) -> SubscriptionEvent | None:
-        """The next event, and its bytes credited to the sender; None when the service ended the subscription.
+        """Take the next event and credit its bytes to the sender; None when the service ended the subscription.
 
         Safe to cancel: no event is lost.
 
         Raises:
             AwsServiceError: the service sent an exception inside the stream.
-            EventStreamFrameError, PayloadDecodeError: the bytes cannot be trusted any more.
+            EventStreamFrameError, PayloadDecodeError: the answer is corrupt.
             SubscriptionConnectionError: the connection failed or was reset.
         """
         ...
 
     async def close(self, *, suspect: bool = False) -> None:
-        """Stop the service from sending, whatever state the answer is in. Harmless when called again.
+        """Stop the service from sending, whatever state the answer is in. Idempotent.
 
         Args:
-            suspect: the connection fell silent or brought wrong bytes: nothing else should be asked on it.
+            suspect: the connection fell silent or delivered corrupt bytes and must not carry another request.
         """
         ...
 
@@ -127,7 +127,7 @@ def answer_time(date: str | None) -> float | None:
 
 
 def first_arrival(outcomes: Iterable[object]) -> float | None:
-    """When the first record of these arrived, in seconds since the epoch; None where there is none."""
+    """When the first record in these outcomes arrived, in seconds since the epoch; None without records."""
     for one in outcomes:
         if isinstance(one, SubscriptionEvent) and one.payload.records.num_rows:
             arrived = one.payload.records.column("approximateArrivalTimestamp")[0].as_py()
@@ -158,7 +158,7 @@ class SubscribeTransport(Protocol):
 
 
 class SubscriptionParser:
-    """Turns the chunks of an answer into events, in order; an error is the last thing it gives."""
+    """Turns the chunks of an answer into events, in order; an error is its last outcome."""
 
     def __init__(self) -> None:
         self._frames = FrameDecoder()
@@ -174,32 +174,19 @@ class SubscriptionParser:
         """The events that the chunk completes; after an error, no chunk may follow."""
         outcomes: list[Outcome] = []
         try:
-            self._enter(self._frames.feed(chunk), outcomes)
+            for frame in self._frames.feed(chunk):
+                event = self._event(frame)
+                if event is not None:
+                    outcomes.append(event)
         except (EfoConsumerError, AwsServiceError) as error:
             outcomes.append(error)
         return outcomes
 
-    def feed_in_place(self, data: bytearray, start: int, end: int) -> tuple[list[Outcome], int]:
-        """The events in `data[start:end]`, and where the next begins; see `FrameDecoder.cut`. Nothing keeps `data`."""
-        outcomes: list[Outcome] = []
-        try:
-            frames, start = self._frames.cut(data, start, end)
-            self._enter(frames, outcomes)
-        except (EfoConsumerError, AwsServiceError) as error:
-            outcomes.append(error)
-        return outcomes, start
-
-    def _enter(self, frames: list[Frame], outcomes: list[Outcome]) -> None:
-        for frame in frames:
-            event = self._event(frame)
-            if event is not None:
-                outcomes.append(event)
-
     def finish(self) -> None:
-        """Say that the answer ended.
+        """Mark the end of the answer.
 
         Raises:
-            EventStreamTruncatedError: in the middle of a frame.
+            EventStreamTruncatedError: the answer ended inside a frame.
         """
         self._frames.finish()
 

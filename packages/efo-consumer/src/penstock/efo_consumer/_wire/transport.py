@@ -1,4 +1,4 @@
-"""Chooses what carries SubscribeToShard."""
+"""Chooses the transport that carries SubscribeToShard."""
 
 from __future__ import annotations
 
