@@ -10,7 +10,7 @@ import pytest
 
 from penstock.async_sink.gateway import Journal
 from penstock.efo_consumer import ShardPosition, SqliteCheckpointStore, StreamPositions
-from penstock.efo_consumer._buffer_spill import SpillFolder
+from penstock.efo_consumer._buffer.spill import SpillFolder
 from penstock.operator_attributes import SqliteJobStore
 from penstock.registration import SqliteLeaseStore
 
