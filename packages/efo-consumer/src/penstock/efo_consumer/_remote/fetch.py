@@ -54,8 +54,8 @@ def read_ranges(
     call.
 
     Of several addresses, joined by commas, each range is asked of the reader that follows its shard, and of the next
-    one when that cannot be reached. With `patience_seconds` readers that cannot be reached are waited for, and asked
-    again for what is missing. `fail_on_data_loss` is as in `OpenRequest`; None leaves it to what the session was opened
+    one when that cannot be reached. While none can be reached, they are tried again for up to `patience_seconds`,
+    for what is left. `fail_on_data_loss` is as in `OpenRequest`; None leaves it to what the session was opened
     with.
 
     Raises:

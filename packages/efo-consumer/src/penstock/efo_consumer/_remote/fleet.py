@@ -114,7 +114,7 @@ class FleetShardReader:
             await self._recover()
             snapshot = await self._ask_all(start, max_records, max_bytes)
             if snapshot.positions == start and news:
-                # What moves without records is told once in a while only, and was told to the polls.
+                # Readers tell moves without records only once in a while, and have told them to the polls.
                 snapshot = self._merge(start, news)
             left = deadline - self._clock()
             if is_news(start, snapshot.positions) or left <= 0:
@@ -299,7 +299,7 @@ class FleetShardReader:
         except ReaderUnavailableError as error:
             self._failed(endpoint, error)
         except SessionNotFoundError:
-            _log.warning("shard reader at %s was started anew or ended the session: it is opened again", endpoint)
+            _log.warning("shard reader at %s does not know the session any more; opening it again", endpoint)
             self._members.forget(endpoint)
         return None
 

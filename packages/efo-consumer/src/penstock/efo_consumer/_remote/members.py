@@ -96,7 +96,7 @@ class Members:
         member.epoch, member.failed_at = epoch, None
 
     def forget(self, endpoint: str) -> None:
-        """Note that an endpoint answered, but does not know the session: it was started anew, or ended it."""
+        """Note that an endpoint answered, but does not know the session: it restarted, or ended the session."""
         self._members[endpoint].epoch = 0
 
     def deadline(self, now: float) -> float | None:

@@ -1,4 +1,4 @@
-"""A remote shard reader whose session is opened again when its service was started anew."""
+"""A remote shard reader whose session outlives restarts of its service."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class ReopeningShardReader:
     """A `ShardReader` over one endpoint, for one session, that outlives restarts of the service.
 
     A service keeps nothing: after a restart it does not know the session, which is opened again where the caller
-    stands. Ranges are facts that any reader can give, so nothing is lost or doubled. A service that cannot be reached
-    is waited for, but not when the session is opened first: then an address that is wrong is told at once.
+    stands. Ranges are facts that any reader can give, so nothing is lost or doubled. Calls are tried again while the
+    service cannot be reached, except the first `open`: a wrong address fails at once.
 
     Args:
         endpoint: `host:port`.
         security: TLS and token.
-        patience_seconds: how long a service that went away is waited for.
+        patience_seconds: how long calls are tried again.
         clock: monotonic seconds.
         connect: makes the reader of the endpoint.
     """
@@ -179,7 +179,7 @@ class ReopeningShardReader:
             self._served_epoch = await self._reader.open(replace(self._request, positions=start))
 
     def _forget(self) -> None:
-        _log.warning("shard reader at %s was started anew or ended the session: it is opened again", self.endpoint)
+        _log.warning("shard reader at %s does not know the session any more; opening it again", self.endpoint)
         self._served_epoch = 0
 
     async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:

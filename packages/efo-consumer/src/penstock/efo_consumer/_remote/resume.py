@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.positions import ShardRange
 
 PATIENCE_SECONDS = 60.0
-"""A container that is started anew takes less."""
+"""Longer than a container takes to restart."""
 RETRY_SECONDS = 0.5
 _PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
 """What a service that goes or comes answers; refusals, such as of a token, do not pass by themselves."""
