@@ -141,7 +141,6 @@ def test_closed_shards_are_read_to_their_end(make_stream: Callable[[int], Any]) 
 class ListedShard:
     shard_id: str
     parent_shard_ids: tuple[str, ...] = ()
-    ending_sequence_number: str | None = None
 
 
 def event(*numbers: int, arrived: int, is_end: bool = False) -> ShardEvent:

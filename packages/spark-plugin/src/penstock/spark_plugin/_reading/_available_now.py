@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import pyarrow as pa
@@ -14,18 +14,18 @@ from penstock.efo_consumer import (
     KinesisBackend,
     ShardEvent,
     ShardPosition,
+    StreamIdentity,
     StreamPositions,
-    arrival_seconds,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading._initial_positions import service_millis
 from penstock.spark_plugin._reading._progress import capped
 from penstock.spark_plugin._reading._reading_configs import publisher_config
+from penstock.spark_plugin._reading._service_time import is_seen, planned_millis, wait_until_seen
 from penstock.spark_plugin._reading._stream_names import StreamKeys
 
-_WINDOWS_MILLIS = (1_000, 30_000, 600_000)
+_WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)
 """How far back the last record of a shard is looked for, before the shard is read from where the query stands."""
 _AT_ONCE = 16
 _BEYOND = 1 << 256
@@ -43,11 +43,6 @@ class ListedShard(Protocol):
     @property
     def parent_shard_ids(self) -> tuple[str, ...]:
         """None, one after a split, two after a merge."""
-        ...
-
-    @property
-    def ending_sequence_number(self) -> str | None:
-        """None while the shard is open."""
         ...
 
 
@@ -94,7 +89,8 @@ async def find_target(
 ) -> Target:
     """The last record of each shard that arrived before a time; closed shards are read to their end.
 
-    Costs a shard one or two polls where it was written to lately, and a few more where it was not.
+    To be called when polls show all records that arrived before the time. Costs a shard one or two polls where it was
+    written to lately, and a few more where it was not.
 
     Args:
         start: Where the query stands.
@@ -124,13 +120,14 @@ class _Tips:
         self._before_millis = before_millis
         self._read_once = read_once
         self._slots = slots
+        self._shards: dict[str, ListedShard] = {}
         self.last: dict[str, int] = {}
 
     async def find(
         self, positions: Mapping[str, ShardPosition], listed: Sequence[ListedShard]
     ) -> Mapping[str, ShardPosition]:
         """The bound of each shard, generation by generation: what follows an open shard is not read."""
-        shards = {one.shard_id: one for one in listed}
+        shards = self._shards = {one.shard_id: one for one in listed}
         # A shard that has expired is for the reader to judge; its children are read after it.
         bounds = {shard: ShardPosition.shard_end() for shard in positions if shard not in shards}
         # Only its end will do, which the reader shows, or a loss in its stead.
@@ -148,21 +145,16 @@ class _Tips:
             return position
         async with self._slots:
             last, at_end = await self._look(shard, position)
-        if last is not None and (1, last) > position.rank:
-            self.last[shard.shard_id] = last
-            return ShardPosition.shard_end() if at_end else ShardPosition.after(str(last))
+        if last is not None and last.rank > position.rank:
+            self.last[shard.shard_id] = last.rank[1]
+            return ShardPosition.shard_end() if at_end else last
         return ShardPosition.shard_end() if at_end else position
 
-    async def _look(self, shard: ListedShard, position: ShardPosition) -> tuple[int | None, bool]:
+    async def _look(self, shard: ListedShard, position: ShardPosition) -> tuple[ShardPosition | None, bool]:
         """The last record before the time, and whether the shard ends with it."""
-        base = self._before_millis
-        if shard.ending_sequence_number is not None:
-            # Only a hint: where it is wrong, the shard is read from the position on.
-            closed = arrival_seconds(shard.ending_sequence_number)
-            base = base if closed is None else min(base, (closed + 1) * 1000)
-        stands = _millis(position)
+        stands = position.known_millis or 0
         for window in _WINDOWS_MILLIS:
-            begin = base - window
+            begin = self._before_millis - window
             if begin <= stands:
                 break
             last, at_end = await self._scan(shard.shard_id, ShardPosition.at_timestamp(begin))
@@ -176,25 +168,27 @@ class _Tips:
             # The stream no longer holds it. Whether that is a loss, the reader says.
             return await self._scan(shard.shard_id, ShardPosition.trim_horizon())
 
-    async def _scan(self, shard_id: str, begin: ShardPosition) -> tuple[int | None, bool]:
-        last: int | None = None
+    async def _scan(self, shard_id: str, begin: ShardPosition) -> tuple[ShardPosition | None, bool]:
+        last: ShardPosition | None = None
         async with aclosing(self._read_once(self._stream, shard_id, begin)) as events:
             async for event in events:
                 count = _rows_before(event.records, self._before_millis * 1000)
                 if count:
-                    last = int(event.records.column("sequenceNumber")[count - 1].as_py())
+                    last = _after_row(event.records, count - 1)
                 if count < event.records.num_rows:
                     return last, False
                 if event.child_shards:
+                    # No list may show them yet.
+                    for child in event.child_shards:
+                        self._shards.setdefault(child.shard_id, child)
                     return last, True
         return last, False
 
 
-def _millis(position: ShardPosition) -> int:
-    """The time of a position, as far as it has one: before it nothing needs to be looked for."""
-    if position.sequence_number is not None:
-        return (arrival_seconds(position.sequence_number) or 0) * 1000
-    return position.timestamp_millis or 0
+def _after_row(records: pa.RecordBatch, row: int) -> ShardPosition:
+    number = records.column("sequenceNumber")[row].as_py()
+    arrived = records.column("approximateArrivalTimestamp")[row].value // 1000
+    return replace(ShardPosition.after(number), record=number, arrived_millis=arrived)
 
 
 def _rows_before(records: pa.RecordBatch, micros: int) -> int:
@@ -209,7 +203,9 @@ class AvailableNow:
     def __init__(self, options: KinesisOptions) -> None:
         """Make it at the beginning of the run: its moment is this one, by the service's clock."""
         self._options = options
-        self._before_millis = service_millis(options)
+        self._session = AwsSession(aws_options(options))
+        first = options.stream_name[0]
+        self._before_millis = asyncio.run(planned_millis(self._session, StreamIdentity(first, options.arn_of(first))))
         self._target: Target | None = None
 
     def target(self, start: StreamPositions) -> Target:
@@ -221,7 +217,10 @@ class AvailableNow:
     async def _find(self, start: StreamPositions) -> Target:
         options = self._options
         keys = StreamKeys(options)
-        backend = KinesisBackend(AwsSession(aws_options(options)), publisher_config(options))
+        clock = self._session.service_clock()
+        while not is_seen(clock, self._before_millis):
+            await wait_until_seen(clock, self._before_millis)
+        backend = KinesisBackend(self._session, publisher_config(options))
         try:
             found = await find_target(keys.keyed(start), self._before_millis, backend.list_shards, backend.read_once)
         finally:

@@ -1,45 +1,31 @@
 """Bounded reads: what a stream holds from a position up to a position or a time."""
 
 import asyncio
-import logging
-import time
-from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from opentelemetry.trace import use_span
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from penstock.aws import AwsServiceError, AwsSession, BackoffPolicy, JsonClient, retry
-from penstock.efo_consumer import (
-    DataLossError,
-    KinesisBackend,
-    ShardEvent,
-    ShardFilter,
-    ShardPosition,
-    StreamIdentity,
-    deaggregate,
-    list_shards,
-    to_read_batch,
-)
-from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.aws import AwsSession, JsonClient
+from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading._bounded_shards import read_shards
 from penstock.spark_plugin._reading._bounds import BoundedShard, Bounds
 from penstock.spark_plugin._reading._columns import in_layout
 from penstock.spark_plugin._reading._planning import partition_bounds
 from penstock.spark_plugin._reading._push_down import PushDown
-from penstock.spark_plugin._reading._reading_configs import publisher_config
+from penstock.spark_plugin._reading._service_time import planned_millis
 from penstock.spark_plugin._reading._stream_names import with_streams
+from penstock.spark_plugin._reading._stream_summary import describe_stream
 from penstock.spark_plugin._reading._time_division import divide_by_time, spread
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._telling import told
 from penstock.spark_plugin.errors import InvalidOptionError
 
-_log = logging.getLogger(__name__)
 _SHORTEST_RETENTION_HOURS = 24
 _RECENT_MILLIS = 60_000
 """Kinesis need not know which shards were open at a time that is younger, or in its future."""
@@ -66,10 +52,10 @@ class KinesisBatchReader(DataSourceReader):
     @told
     def partitions(self) -> Sequence[InputPartition]:
         """All shards that the streams still know and no filter rules out, closed ones too, in few partitions."""
-        # A record that was put before this planning has arrived before this millisecond is over.
-        now_micros = (time.time_ns() // 10**6 + 1) * 1000
         session = AwsSession(aws_options(self._options))
         options = with_streams(self._options, lambda: session)
+        first = options.stream_name[0]
+        now_micros = asyncio.run(planned_millis(session, StreamIdentity(first, options.arn_of(first)))) * 1000
         bounds = Bounds.resolve(session, options, now_micros)
         least, most = partition_bounds(options.min_partitions, options.max_partitions)
         shards = asyncio.run(_plan(session, options, bounds, self._push_down, least, now_micros))
@@ -91,7 +77,7 @@ class KinesisBatchReader(DataSourceReader):
         )
         rows = 0
         loop = asyncio.new_event_loop()
-        batches = _read(options, partition.shards)
+        batches = read_shards(options, partition.shards, self._push_down)
         try:
             while True:
                 with use_span(span, end_on_exit=False):
@@ -140,9 +126,10 @@ async def _plan(
             since = None if options.shard_ids else _filter(bounds, push_down, now_micros // 1000)
             listed = await list_shards(client, identity, filter=since)
             found = bounds.of_stream(stream, listed, fail_on_data_loss=options.fail_on_data_loss)
-            chosen = [one for one in found if not options.shard_ids or one.shard_id in options.shard_ids]
+            if options.shard_ids:
+                found = (replace(one, with_children=False) for one in found if one.shard_id in options.shard_ids)
             unseen.difference_update(one.shard_id for one in listed)
-            shards += push_down.narrow(chosen)
+            shards += push_down.narrow(found)
         if unseen and streams == list(options.stream_name):
             raise InvalidOptionError(
                 "shardIds", ",".join(options.shard_ids), f"shards that the streams list, and {min(unseen)} is none"
@@ -162,81 +149,6 @@ def _filter(bounds: Bounds, push_down: PushDown, now_millis: int) -> ShardFilter
 
 
 async def _retention_micros(client: JsonClient, options: KinesisOptions, stream: str) -> int:
-    arn = options.arn_of(stream)
-    names = {"StreamName": stream} if arn is None else {"StreamARN": arn}
-    try:
-        answer = await retry(lambda: client.call("DescribeStreamSummary", names), BackoffPolicy())
-    except AwsServiceError as error:
-        if error.code != "AccessDeniedException":
-            raise
-        # Only the sizes of the parts depend on it.
-        return _SHORTEST_RETENTION_HOURS * 3600 * 10**6
-    return int(answer["StreamDescriptionSummary"]["RetentionPeriodHours"]) * 3600 * 10**6
-
-
-async def _read(options: KinesisOptions, shards: Sequence[BoundedShard]) -> AsyncGenerator[pa.RecordBatch, None]:
-    backend = KinesisBackend(AwsSession(aws_options(options)), publisher_config(options))
-    try:
-        for shard in shards:
-            async with aclosing(_events(backend, options, shard)) as events:
-                async for event in events:
-                    records, more = within(event.records, shard)
-                    if records.num_rows:
-                        # As the long-lived reader does: a back-fill has the rows that the stream would have had.
-                        if options.deaggregate:
-                            records = deaggregate(records, shard.hash_keys)
-                        yield to_read_batch(
-                            records,
-                            shard.stream_name,
-                            shard.shard_id,
-                            with_encryption_type=options.include_encryption_type,
-                        )
-                    if not more:
-                        break
-    finally:
-        await backend.aclose()
-
-
-async def _events(
-    backend: KinesisBackend, options: KinesisOptions, shard: BoundedShard
-) -> AsyncGenerator[ShardEvent, None]:
-    """What a shard holds from its start on, or from its oldest record where that is gone, and losses are allowed."""
-    stream, begin, is_begun = options.arn_of(shard.stream_name) or shard.stream_name, shard.after, False
-    while True:
-        try:
-            async with aclosing(backend.read_once(stream, shard.shard_id, begin)) as events:
-                async for event in events:
-                    is_begun = True
-                    yield event
-            return
-        except RecordPublisherFatalError as error:
-            if is_begun or error.code != "InvalidArgumentException" or begin.sequence_number is None:
-                raise
-            lost = DataLossError(
-                stream=shard.stream_name,
-                shard_id=shard.shard_id,
-                after=str(begin),
-                upto=shard.upto or "the end of the read",
-                reason="Kinesis no longer knows the position that it begins at",
-            )
-            if options.fail_on_data_loss:
-                raise lost from error
-            _log.warning("%s", lost)
-        begin = ShardPosition.trim_horizon()
-
-
-def within(records: pa.RecordBatch, shard: BoundedShard) -> tuple[pa.RecordBatch, bool]:
-    """The records up to the shard's bound, and whether more may follow."""
-    kept, more = records, True
-    if shard.before_micros is not None:
-        column = records.column("approximateArrivalTimestamp")
-        late = pc.index(pc.greater_equal(column, pa.scalar(shard.before_micros, column.type)), True).as_py()
-        if late >= 0:
-            kept, more = records.slice(0, late), False
-    if shard.upto is not None and kept.num_rows:
-        # Decimal digits of different lengths: compared as numbers.
-        upto, numbers = int(shard.upto), kept.column("sequenceNumber")
-        last = bisect_right(range(kept.num_rows), upto, key=lambda index: int(numbers[index].as_py()))
-        more = more and last == kept.num_rows and int(numbers[-1].as_py()) < upto
-        kept = kept.slice(0, last)
-    return kept, more
+    purpose = f"cannot tell how long {stream} keeps records; dividing the last {_SHORTEST_RETENTION_HOURS} hours"
+    summary = await describe_stream(client, options.arn_of(stream) or stream, purpose)
+    return (_SHORTEST_RETENTION_HOURS * 3600 if summary is None else summary.retention_seconds) * 10**6

@@ -28,6 +28,15 @@ class BoundedShard:
     """The last sequence number; later ones are left out."""
     hash_keys: HashKeyRange | None = None
     """The shard's: user records of aggregates outside of it come by another shard."""
+    planned_millis: int = 0
+    """When the read was planned, by the service's clock: what arrived before is there."""
+    with_children: bool = False
+    """Whether shards that continue this one, and that no list showed when the read was planned, belong to it."""
+
+    @property
+    def complete_millis(self) -> int:
+        """The time whose records have to be seen before the tip of the shard is the end of the read."""
+        return self.planned_millis if self.before_micros is None else -(-self.before_micros // 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +49,8 @@ class Bounds:
     before_micros: int | None
     upto_shards: Mapping[str, Mapping[str, ShardPosition]]
     """By stream and shard, where the user has named them; nothing else is read then."""
+    planned_micros: int = 0
+    """When the read was planned, by the service's clock."""
 
     @classmethod
     def resolve(cls, session: AwsSession, options: KinesisOptions, now_micros: int) -> Self:
@@ -60,6 +71,7 @@ class Bounds:
             after_shards=named(start, options) if start is not None else {},
             before_micros=before,
             upto_shards=named(end, options) if end is not None else {},
+            planned_micros=now_micros,
         )
         if now_micros:  # without it nothing is read
             bounds.check()
@@ -102,6 +114,7 @@ class Bounds:
         whole: set[str] = set()
         if upto_shards is not None:
             whole = ancestors(upto_shards, {one.shard_id: set(one.parent_shard_ids) for one in shards})
+        parents = {parent for one in shards for parent in one.parent_shard_ids}
         for shard in shards:
             after = (after_shards or {}).get(shard.shard_id, self.after)
             upto = (upto_shards or {}).get(shard.shard_id)
@@ -121,6 +134,8 @@ class Bounds:
                 self.before_micros,
                 upto.sequence_number if upto is not None else None,
                 HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key),
+                self.planned_micros // 1000,
+                with_children=upto_shards is None and shard.shard_id not in parents,
             )
 
 

@@ -19,6 +19,7 @@ from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType, first_millis
 from penstock.spark_plugin._reading._seam import seam_millis, wait_for_seam
 from penstock.spark_plugin._reading._stream_names import StreamKeys
+from penstock.spark_plugin._reading._stream_summary import describe_stream
 
 LATEST = StartingPosition(StartingPositionType.LATEST)
 
@@ -33,11 +34,11 @@ def initial_positions(options: KinesisOptions) -> StreamPositions:
     session = AwsSession(aws_options(options))
     position = options.initial_position
     if position is not None and position.streams is not None:
+        streams = named(position, options)
+        keys = {name: options.arn_of(name) or name for name in streams}
         return StreamPositions(
-            {
-                name: after_sequence_numbers(session, options.arn_of(name) or name, shards)
-                for name, shards in named(position, options).items()
-            }
+            {name: after_sequence_numbers(session, keys[name], shards) for name, shards in streams.items()},
+            asyncio.run(_created(session, keys)),
         )
     return _resolved(session, options, _starting_position(session, options))
 
@@ -47,13 +48,12 @@ def _resolved(session: AwsSession, options: KinesisOptions, start: StartingPosit
     return StreamKeys(options).named(resolve_initial_positions(session, streams, start))
 
 
-def service_millis(options: KinesisOptions) -> int:
-    """A time by the service's clock, in milliseconds since 1970, that is over, and that all records so far precede.
-
-    The service tells whole seconds. Where the local clock agrees, it is this millisecond; else the second's end.
-    """
-    millis = latest_millis(AwsSession(aws_options(options)), options)
-    return millis + (1000 if millis % 1000 == 0 else 1)
+async def _created(session: AwsSession, keys: Mapping[str, str]) -> dict[str, int]:
+    """When the streams were created, by name, as far as that may be asked."""
+    purpose = "cannot tell whether stream {} is deleted and created again while it is read"
+    async with JsonClient(session) as client:
+        found = {name: await describe_stream(client, key, purpose.format(name)) for name, key in keys.items()}
+    return {name: summary.created_millis for name, summary in found.items() if summary is not None}
 
 
 def latest_millis(session: AwsSession, options: KinesisOptions) -> int:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
@@ -133,30 +133,66 @@ class OffsetMemory:
         return offset
 
 
+def says_more(latest: StreamPositions, start: StreamPositions) -> bool:
+    """Whether there is something to log: another position, or newer facts about one.
+
+    Facts have no part in a comparison of positions. How often they are new is the reader's to decide. A creation time
+    alone waits for the next micro-batch.
+    """
+    return latest.streams != start.streams or any(
+        vars(position) != vars(start.streams[stream][shard])
+        for stream, shards in latest.streams.items()
+        for shard, position in shards.items()
+    )
+
+
 def capped(positions: StreamPositions, target: StreamPositions) -> StreamPositions:
     """The positions, nowhere beyond the target. Shards that are not in the target came after it, and are left out."""
     return StreamPositions(
         {
             stream: {
-                shard: min(position, bound, key=lambda one: one.rank)
+                shard: _capped(position, bound)
                 for shard, bound in target.streams.get(stream, {}).items()
                 if (position := shards.get(shard)) is not None
             }
             for stream, shards in positions.streams.items()
-        }
+        },
+        positions.created,
     )
+
+
+def _capped(position: ShardPosition, bound: ShardPosition) -> ShardPosition:
+    if position.rank <= bound.rank:
+        return position
+    first = position.first_record
+    if first is None or bound.sequence_number is None or int(first) > int(bound.sequence_number):
+        return bound
+    return replace(bound, first_record=first)
 
 
 def with_ended(before: StreamPositions, after: StreamPositions) -> StreamPositions:
     """The later positions, with those shards at their end that the earlier ones have and these do not.
 
     A shard leaves the positions of a reader in the step after the one that shows its end. Where two steps become one,
-    that end would be missing.
+    that end would be missing. The first record of the two steps is that of the earlier one.
     """
-    ended = ShardPosition.shard_end()
     return StreamPositions(
         {
-            stream: {**dict.fromkeys(before.streams.get(stream, {}), ended), **shards}
+            stream: {
+                **{shard: _ended(position) for shard, position in before.streams.get(stream, {}).items()},
+                **{shard: _joined(before.get(stream, shard), position) for shard, position in shards.items()},
+            }
             for stream, shards in after.streams.items()
-        }
+        },
+        after.created,
     )
+
+
+def _ended(position: ShardPosition) -> ShardPosition:
+    return position if position.is_shard_end else ShardPosition.shard_end()
+
+
+def _joined(before: ShardPosition | None, after: ShardPosition) -> ShardPosition:
+    if before is None or before.first_record is None or after.first_record == before.first_record:
+        return after
+    return replace(after, first_record=before.first_record)

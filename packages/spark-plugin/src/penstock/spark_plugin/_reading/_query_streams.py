@@ -77,10 +77,13 @@ class QueryStreams:
         added = [stream for stream in read if stream not in known]
         if not gone and not added:
             return offset.positions
-        streams = {stream: shards for stream, shards in known.items() if stream not in gone}
+        left = _without(offset.positions, set(gone))
+        streams, created = {**left.streams}, {**left.created}
         for stream in added:
-            streams |= self._beginning(stream).streams
-        return StreamPositions(streams)
+            beginning = self._beginning(stream)
+            streams |= beginning.streams
+            created |= beginning.created
+        return StreamPositions(streams, created)
 
     def readable(self, start: StreamPositions, end: StreamPositions) -> tuple[StreamPositions, StreamPositions]:
         """Both ends of a range that was logged, without streams that were given up and do not exist any more."""
@@ -132,4 +135,7 @@ class QueryStreams:
 
 
 def _without(positions: StreamPositions, streams: set[str]) -> StreamPositions:
-    return StreamPositions({name: shards for name, shards in positions.streams.items() if name not in streams})
+    return StreamPositions(
+        {name: shards for name, shards in positions.streams.items() if name not in streams},
+        {name: millis for name, millis in positions.created.items() if name not in streams},
+    )

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer import InitialPositionError, ShardRange, StreamPositions
+from penstock.spark_plugin._reading._stream_summary import describe_stream
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
 
 if TYPE_CHECKING:
@@ -160,19 +161,15 @@ def existing(session: "AwsSession", streams: Mapping[str, str]) -> tuple[str, ..
 
 
 async def _exists(client: "JsonClient", stream: str) -> bool:
-    from penstock.aws import AwsServiceError, BackoffPolicy, retry
+    from penstock.aws import AwsServiceError
 
-    request = {"StreamARN" if stream.startswith("arn:") else "StreamName": stream}
     try:
-        answer = await retry(lambda: client.call("DescribeStreamSummary", request), BackoffPolicy())
+        summary = await describe_stream(client, stream, f"cannot check whether stream {stream} exists; reading anyway")
     except AwsServiceError as error:
-        if error.code == "AccessDeniedException":
-            _log.warning("it cannot be told whether stream %s exists, and it is read: %s", stream, error)
-            return True
         if error.code == _NOT_FOUND:
             return False
         raise
-    return bool(answer["StreamDescriptionSummary"]["StreamStatus"] != "DELETING")
+    return summary is None or summary.status != "DELETING"
 
 
 class StreamKeys:
@@ -202,4 +199,7 @@ class StreamKeys:
 def _renamed(positions: StreamPositions, names: Mapping[str, str]) -> StreamPositions:
     if not names:
         return positions
-    return StreamPositions({names.get(stream, stream): shards for stream, shards in positions.streams.items()})
+    return StreamPositions(
+        {names.get(stream, stream): shards for stream, shards in positions.streams.items()},
+        {names.get(stream, stream): millis for stream, millis in positions.created.items()},
+    )

@@ -29,6 +29,7 @@ from penstock.spark_plugin._reading._progress import (
     batch_limit,
     capped,
     default_limit,
+    says_more,
     with_ended,
 )
 from penstock.spark_plugin._reading._query_streams import QueryStreams
@@ -144,7 +145,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = self._snapshot(session, positions, bound, wait=True).positions
         self._reached = self._streams.keys.keyed(latest)
         begins_anew = positions is not offset.positions
-        if latest.streams == positions.streams and not begins_anew:
+        if not begins_anew and not says_more(latest, positions):
             return start
         self._planned_from_ns = began_ns
         return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None))

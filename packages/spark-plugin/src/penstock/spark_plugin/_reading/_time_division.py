@@ -36,8 +36,9 @@ def _parts(shard: BoundedShard, count: int, now_micros: int, retention_micros: i
     cuts = [begin // 1000 + step * number for number in range(1, count)]
     starts = [shard.after, *(ShardPosition.at_timestamp(cut) for cut in cuts)]
     ends = [*(cut * 1000 for cut in cuts), shard.before_micros]
-    for after, before in zip(starts, ends, strict=True):
-        yield replace(shard, after=after, before_micros=before)
+    for number, (after, before) in enumerate(zip(starts, ends, strict=True), 1):
+        is_last = number == count
+        yield replace(shard, after=after, before_micros=before, with_children=is_last and shard.with_children)
 
 
 def spread(parts: Sequence[BoundedShard], count: int) -> list[tuple[BoundedShard, ...]]:

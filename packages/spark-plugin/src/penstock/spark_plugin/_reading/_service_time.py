@@ -1,0 +1,63 @@
+"""The service's time: when a read was planned, and when all that arrived before a time can be seen."""
+
+import math
+from asyncio import sleep
+
+from penstock.aws import AwsSession, BackoffPolicy, JsonClient, ServiceClock, retry
+from penstock.efo_consumer import StreamIdentity
+
+ARRIVAL_MICROS = 1_000_000
+"""How far arrival times may go back within a shard: Kinesis calls them approximate."""
+
+_SEEN_SECONDS = 2.0
+"""GetRecords may be a second behind what was acknowledged, and say 0 for MillisBehindLatest all the same. Only a call
+that is made so long after a time shows the tip of a shard as it was then."""
+
+_MOST_SECONDS = 60.0
+"""Of one wait: a read whose end is to come follows its shards meanwhile."""
+
+
+async def ask_time(session: AwsSession, stream: StreamIdentity) -> None:
+    """Let the session's clock be the service's, and not this host's, from now on.
+
+    Raises:
+        penstock.aws.AwsServiceError: The stream's shards cannot be listed.
+    """
+    async with JsonClient(session) as client:
+        # Any answer tells the service's time; this one needs no permission that reading does not need.
+        request = {**stream.request, "MaxResults": 1}
+        await retry(lambda: client.call("ListShards", request), BackoffPolicy())
+
+
+async def planned_millis(session: AwsSession, stream: StreamIdentity) -> int:
+    """A time by the service's clock, in milliseconds since 1970, that all records so far precede.
+
+    Raises:
+        penstock.aws.AwsServiceError: The stream's shards cannot be listed.
+    """
+    await ask_time(session, stream)
+    return math.floor(session.service_clock().latest() * 1000) + 1
+
+
+def is_seen(clock: ServiceClock, millis: int) -> bool:
+    """Whether an answer to a call that is made now holds all records that arrived before a time."""
+    return _rest_seconds(clock, millis) <= 0
+
+
+async def wait_until_seen(clock: ServiceClock, millis: int) -> None:
+    """Wait until an answer holds all records that arrived before a time, or for a minute."""
+    await _wait(_rest_seconds(clock, millis))
+
+
+async def wait_until(clock: ServiceClock, millis: int) -> None:
+    """Wait until a time has passed: Kinesis may refuse to read from one that is to come."""
+    await _wait(millis / 1000 - clock.earliest(), most=None)
+
+
+def _rest_seconds(clock: ServiceClock, millis: int) -> float:
+    return millis / 1000 + _SEEN_SECONDS - clock.earliest()
+
+
+async def _wait(seconds: float, most: float | None = _MOST_SECONDS) -> None:
+    if seconds > 0:
+        await sleep(seconds if most is None else min(seconds, most))

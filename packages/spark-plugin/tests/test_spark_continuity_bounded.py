@@ -1,0 +1,186 @@
+"""Bounded reads and Trigger.AvailableNow hold every record that was acknowledged before they were planned."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from other_clock import OtherClock
+from reading_driver import Runs
+
+from penstock.emulator import Behaviour
+from penstock.emulator.testing import ManualClock, running_emulator
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin.testing import endpoint_options
+
+Keys = list[tuple[str, str]]
+TRIM = {"initialPosition": "TRIM_HORIZON"}
+ROOT = "shardId-000000000000"
+PROFILES = pytest.mark.parametrize("profile", ["kind", "hostile"])
+
+
+class Source:
+    """A stream, and the shard and sequence number of each record that was acknowledged, in order."""
+
+    def __init__(self, client: Any, endpoint_url: str) -> None:
+        self.client = client
+        self.endpoint_url = endpoint_url
+        self.keys: Keys = []
+        client.create_stream(StreamName="flights", ShardCount=2)
+
+    def put(self, count: int) -> None:
+        for _ in range(count):
+            key = str(len(self.keys))
+            answer = self.client.put_record(StreamName="flights", Data=key.encode(), PartitionKey=key)
+            self.keys.append((answer["ShardId"], answer["SequenceNumber"]))
+
+    def split(self, shard_id: str = ROOT) -> None:
+        self.client.split_shard(StreamName="flights", ShardToSplit=shard_id, NewStartingHashKey=str(2**126))
+
+    def merge(self, *shard_ids: str) -> None:
+        self.client.merge_shards(StreamName="flights", ShardToMerge=shard_ids[0], AdjacentShardToMerge=shard_ids[1])
+
+    def options(self, **options: str) -> dict[str, str]:
+        return endpoint_options(self.endpoint_url, "flights", **options)
+
+
+@contextmanager
+def source_of(clock: OtherClock | ManualClock, behaviour: Behaviour | None = None) -> Iterator[Source]:
+    with running_emulator(clock=clock, behaviour=behaviour or Behaviour(), enforce_limits=False) as emulator:
+        yield Source(emulator.client(), emulator.endpoint_url)
+
+
+def planned(options: dict[str, str]) -> tuple[KinesisBatchReader, Any]:
+    reader = KinesisBatchReader(KinesisOptions.parse(options))
+    return reader, reader.partitions()
+
+
+def rows(reader: KinesisBatchReader, partitions: Any) -> Keys:
+    found: Keys = []
+    for partition in partitions:
+        for batch in reader.read(partition):
+            columns = (batch.column(name).to_pylist() for name in ("shardId", "sequenceNumber"))
+            found += list(zip(*columns, strict=True))
+    return found
+
+
+def read(options: dict[str, str]) -> Keys:
+    return rows(*planned(options))
+
+
+@pytest.mark.parametrize("ahead_seconds", [-5.0, -0.6, 0.6, 5.0])
+def test_a_read_up_to_now_has_what_was_acknowledged_before_it(ahead_seconds: float) -> None:
+    """Whatever this host's clock says."""
+    with source_of(OtherClock(ahead_seconds)) as source:
+        source.put(10)
+        assert sorted(read(source.options())) == sorted(source.keys)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_read_up_to_now_has_what_getrecords_does_not_show_yet(seed: int) -> None:
+    """GetRecords may be a second behind, and says that it is not: the end of the read lies behind that."""
+    with source_of(OtherClock(0.0), Behaviour.hostile(seed=seed)) as source:
+        source.put(30)
+        assert sorted(read(source.options())) == sorted(source.keys)
+
+
+@PROFILES
+def test_a_read_up_to_a_sequence_number_has_it(profile: str) -> None:
+    """Also when the record was put a moment ago."""
+    with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=2)) as source:
+        for _ in range(3):
+            source.put(5)
+            last = dict(source.keys)
+            assert sorted(read(source.options(endingPosition=json.dumps(last)))) == sorted(source.keys)
+
+
+@PROFILES
+def test_a_read_up_to_now_has_the_children_of_a_reshard_that_was_just_made(profile: str) -> None:
+    """ListShards may show children late, or a shard may be split while the read is planned."""
+    with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=3)) as source:
+        source.put(10)
+        source.split()
+        source.put(10)
+        reader, partitions = planned(source.options())
+        assert sorted(rows(reader, partitions)) == sorted(source.keys)
+        source.merge("shardId-000000000002", "shardId-000000000003")
+        source.put(10)
+        assert sorted(read(source.options(minPartitions="4"))) == sorted(source.keys)
+
+
+def test_children_that_are_not_asked_for_are_not_read() -> None:
+    """`shardIds` names all shards of a read, and an end in sequence numbers those before it."""
+    with source_of(OtherClock(0.0), Behaviour.hostile(seed=4)) as source:
+        source.put(10)
+        source.split()
+        source.put(10)
+        roots = [key for key in source.keys if key[0] == ROOT]
+        assert sorted(read(source.options(shardIds=ROOT))) == sorted(roots)
+        assert sorted(read(source.options(endingPosition=json.dumps(dict(roots))))) == sorted(roots)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_reads_that_meet_at_a_time_share_no_record_and_leave_none_out(seed: int) -> None:
+    """A read ends exactly where one that begins at that time begins, though arrival times may go back by a second."""
+    chance = random.Random(seed)
+    clock = ManualClock(1_750_000_000.0)
+    with source_of(clock, Behaviour.hostile(seed=seed)) as source:
+        cuts = [clock.time()]
+        for _ in range(3):
+            for _ in range(20):
+                source.put(1)
+                clock.advance(chance.choice((0.05, 0.3, 0.7)))
+            cuts.append(clock.time() - chance.choice((0.0, 0.4, 1.2)))
+            source.put(3)
+        clock.advance(60)
+        source.put(1)
+        clock.advance(3)
+        found = []
+        for begin, end in pairwise(cuts):
+            bounds = {"startingPosition": f"AT_TIMESTAMP {begin:.3f}", "endingPosition": f"{end:.3f}"}
+            found += read(source.options(**bounds))
+        found += read(source.options(startingPosition=f"AT_TIMESTAMP {cuts[-1]:.3f}"))
+        assert sorted(found) == sorted(source.keys)
+        divided = source.options(startingPosition=f"AT_TIMESTAMP {cuts[0]:.3f}", minPartitions="12")
+        assert sorted(read(divided)) == sorted(source.keys)
+
+
+def test_a_read_whose_end_has_passed_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A later record shows that it is complete; only the tip of a shard has to be looked at again."""
+    clock = ManualClock(1_750_000_000.0)
+    with source_of(clock) as source:
+        source.put(5)
+        clock.advance(60)
+        end = clock.time()
+        before = sorted(source.keys)
+        source.put(5)
+        monkeypatch.setattr("penstock.spark_plugin._reading._service_time.sleep", None)
+        assert sorted(read(source.options(endingPosition=f"{end:.3f}"))) == before
+
+
+@PROFILES
+@pytest.mark.parametrize("ahead_seconds", [-5.0, 0.6, 5.0])
+def test_available_now_has_what_was_acknowledged_before_it(profile: str, ahead_seconds: float) -> None:
+    """Every record that is acknowledged when a run begins is in the run, by the service's clock."""
+    with source_of(OtherClock(ahead_seconds), Behaviour.profile(profile, seed=5)) as source:
+        runs = Runs()
+        for _ in range(2):
+            source.put(10)
+            runs.available_now(source.options(**TRIM))
+            assert sorted(runs.keys) == sorted(source.keys)
+
+
+@PROFILES
+def test_available_now_has_the_children_of_a_reshard_that_was_just_made(profile: str) -> None:
+    """Whether or not ListShards shows them yet."""
+    with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=6)) as source:
+        runs = Runs()
+        source.put(10)
+        source.split()
+        source.put(10)
+        runs.available_now(source.options(**TRIM))
+        assert sorted(runs.keys) == sorted(source.keys)

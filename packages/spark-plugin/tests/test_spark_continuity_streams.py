@@ -1,0 +1,235 @@
+"""What a query's offsets say beside positions: facts that prove continuity, and which stream it was."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from other_clock import OtherClock
+from reading_driver import Runs
+
+from penstock.efo_consumer import PositionsSnapshot, ShardPosition, StreamPositions
+from penstock.efo_consumer.errors import StreamRecreatedError
+from penstock.emulator import Behaviour
+from penstock.emulator.testing import running_emulator
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._reading._available_now import Target
+from penstock.spark_plugin._reading._progress import capped, default_limit, with_ended
+from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin.testing import FakeReadingSession, endpoint_options
+
+OPTIONS = KinesisOptions(stream_name=("flights",), latest_offset_wait=0.01)
+EVERYTHING = default_limit(None, None)
+
+
+class World:
+    """Streams whose times of creation a test knows."""
+
+    def __init__(self, client: Any, clock: OtherClock, endpoint_url: str) -> None:
+        self.client = client
+        self.clock = clock
+        self.endpoint_url = endpoint_url
+
+    def create(self, name: str) -> int:
+        """Create a stream; give its time of creation in milliseconds, as Kinesis tells it."""
+        self.client.create_stream(StreamName=name, ShardCount=1)
+        self.clock.advance(60)
+        summary = self.client.describe_stream_summary(StreamName=name)["StreamDescriptionSummary"]
+        return int(summary["StreamCreationTimestamp"].timestamp() * 1000)
+
+    def delete(self, name: str) -> None:
+        self.client.delete_stream(StreamName=name)
+        self.clock.advance(60)
+
+    def put(self, name: str, count: int) -> None:
+        for number in range(count):
+            self.client.put_record(StreamName=name, Data=b"x", PartitionKey=str(number))
+        self.clock.advance(3)
+
+    def options(self, name: str, **options: str) -> dict[str, str]:
+        return endpoint_options(self.endpoint_url, name, initialPosition="TRIM_HORIZON", **options)
+
+
+@pytest.fixture(params=["kind", "hostile"])
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    clock = OtherClock(0.0)
+    behaviour = Behaviour.profile(request.param, seed=1)
+    with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
+        yield World(emulator.client(), clock, emulator.endpoint_url)
+
+
+def iso(millis: int) -> str:
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat()[:19]
+
+
+def test_offsets_say_when_their_streams_were_created(world: World) -> None:
+    """From the first offset on, and for each of several streams."""
+    created = {name: world.create(name) for name in ("orders", "returns")}
+    options = world.options("orders,returns")
+    assert KinesisStreamReader(KinesisOptions.parse(options)).initialOffset()["created"] == created
+    world.put("orders", 3)
+    runs = Runs()
+    runs.available_now(options)
+    assert runs.log[-1]["created"] == created
+
+
+def test_an_offset_in_sequence_numbers_says_it_too(world: World) -> None:
+    """Though the user has named the positions."""
+    created = world.create("orders")
+    world.put("orders", 3)
+    options = world.options("orders") | {"initialPosition": json.dumps({"shardId-000000000000": "1"})}
+    assert KinesisStreamReader(KinesisOptions.parse(options)).initialOffset()["created"] == {"orders": created}
+
+
+def test_streams_of_a_pattern_come_and_go_with_their_creation_times(world: World) -> None:
+    """A new stream brings its own; one that is given up takes it along."""
+    options = world.options("", streamNamePattern="orders-.*", failOnDataLoss="false")
+    del options["streamName"]
+    created = {"orders-1": world.create("orders-1")}
+    world.put("orders-1", 3)
+    runs = Runs()
+    runs.available_now(options)
+    created["orders-2"] = world.create("orders-2")
+    world.put("orders-2", 3)
+    runs.available_now(options)
+    assert runs.log[-1]["created"] == created
+    assert len(runs.keys) == 6
+    world.delete("orders-1")
+    world.put("orders-2", 3)
+    runs.available_now(options)
+    assert runs.log[-1]["created"] == {"orders-2": created["orders-2"]}
+    assert len(runs.keys) == 9
+
+
+def check(error: StreamRecreatedError, before: int, after: int) -> None:
+    assert (error.stream, error.created_millis, error.current_millis) == ("orders", before, after)
+    for words in ("stream orders", iso(before), iso(after), "new checkpoint"):
+        assert words in str(error)
+
+
+@pytest.mark.parametrize("publisher", ["polling", "efo"])
+def test_a_query_does_not_go_on_with_another_stream_of_the_same_name(
+    world: World, publisher: str, tmp_path: Path
+) -> None:
+    """Stopped, its stream deleted and made again, restarted: the error says which stream is which, and the cure."""
+    options = world.options("orders", recordPublisher=publisher)
+    if publisher == "efo":
+        options |= {"efoConsumerName": "reader", "registryStore": str(tmp_path / "registry.db")}
+        options |= {"subscribeTransport": "http1"}
+    before = world.create("orders")
+    world.put("orders", 3)
+    runs = Runs()
+    runs.available_now(options)
+    assert len(runs.keys) == 3
+    world.delete("orders")
+    after = world.create("orders")
+    world.put("orders", 5)
+    for failing in ("true", "false"):
+        reader = KinesisStreamReader(KinesisOptions.parse({**options, "failOnDataLoss": failing}))
+        try:
+            with pytest.raises(StreamRecreatedError) as caught:
+                reader.latestOffset(runs.log[-1], EVERYTHING)
+            check(caught.value, before, after)
+        finally:
+            reader.stop()
+
+
+def test_a_running_query_does_not_go_on_with_another_stream_of_the_same_name(world: World) -> None:
+    """Deleted and made again while the query reads it."""
+    before = world.create("orders")
+    world.put("orders", 3)
+    reader = KinesisStreamReader(KinesisOptions.parse(world.options("orders", getRecordsInterval="200")))
+    try:
+        offset = reader.latestOffset(reader.initialOffset(), EVERYTHING)
+
+        def read_on(offset: dict[str, Any]) -> None:
+            for _ in range(100):
+                offset = reader.latestOffset(offset, EVERYTHING)
+
+        world.delete("orders")
+        after = world.create("orders")
+        world.put("orders", 5)
+        with pytest.raises(StreamRecreatedError) as caught:
+            read_on(offset)
+        check(caught.value, before, after)
+    finally:
+        reader.stop()
+
+
+def told(**facts: Any) -> StreamPositions:
+    position = replace(ShardPosition.after("7"), record="7", arrived_millis=1000)
+    return StreamPositions({"flights": {"s0": replace(position, **facts)}}, {"flights": 1})
+
+
+def test_newer_facts_about_an_idle_shard_are_logged_when_the_reader_tells_them() -> None:
+    """They prove later that nothing was lost since; the same facts make no micro-batch."""
+    session = FakeReadingSession()
+    source = KinesisStreamReader(OPTIONS, session_factory=session.open)
+    answers = [told(), told(caught_up_millis=5000), told(caught_up_millis=5000), told(caught_up_millis=9000)]
+
+    def positions(start: StreamPositions, **_: object) -> PositionsSnapshot:
+        return PositionsSnapshot(answers.pop(0), 0, 0, 0)
+
+    session.reader.positions = positions  # type: ignore[method-assign]  # facts of its own
+    start = told().to_json()
+    assert source.latestOffset(start, EVERYTHING) is start
+    newer = source.latestOffset(start, EVERYTHING)
+    assert newer == told(caught_up_millis=5000).to_json()
+    assert source.partitions(start, newer) == []
+    assert source.latestOffset(newer, EVERYTHING) is newer
+    assert source.latestOffset(newer, EVERYTHING) == told(caught_up_millis=9000).to_json()
+
+
+def test_a_creation_time_alone_makes_no_micro_batch() -> None:
+    """A checkpoint of version 1 does not know it: an idle query learns it with its next offset."""
+    session = FakeReadingSession()
+    source = KinesisStreamReader(OPTIONS, session_factory=session.open)
+    session.reader.positions = lambda *_, **__: PositionsSnapshot(told(), 0, 0, 0)  # type: ignore[method-assign]  # known
+    start = StreamPositions(told().streams).to_json()
+    assert source.latestOffset(start, EVERYTHING) is start
+    session.reader.positions = lambda *_, **__: PositionsSnapshot(  # type: ignore[method-assign]  # one more
+        StreamPositions({"flights": {"s0": ShardPosition.after("8")}}, {"flights": 1}), 1, 1, 0
+    )
+    assert source.latestOffset(start, EVERYTHING)["created"] == {"flights": 1}
+
+
+def test_the_end_of_a_run_keeps_the_facts() -> None:
+    """Where a run ends before what the reader has: the first record of the range, and the last one before the end."""
+    bound = replace(ShardPosition.after("6"), record="6", arrived_millis=600)
+    target = Target({"flights": {"s0": bound}})
+    ahead = replace(ShardPosition.after("9"), record="9", arrived_millis=900, first_record="2")
+    reached = target.cap(StreamPositions({"flights": {"s0": ahead}}, {"flights": 1}))
+    assert reached.to_json() == {
+        "version": 2,
+        "streams": {"flights": {"s0": {"type": "AFTER_SEQUENCE_NUMBER", "value": "6", "arrived": 600, "first": "2"}}},
+        "created": {"flights": 1},
+    }
+    within = replace(ahead, sequence_number="5", record="5")
+    assert vars(target.cap(StreamPositions({"flights": {"s0": within}})).streams["flights"]["s0"]) == vars(within)
+    later = replace(ahead, first_record="8")
+    assert (
+        capped(StreamPositions({"flights": {"s0": later}}), StreamPositions(target.bounds))
+        .streams["flights"]["s0"]
+        .first_record
+        is None
+    )
+
+
+def test_steps_that_become_one_keep_the_first_record() -> None:
+    """A range from TRIM_HORIZON in several steps begins with the first record of the first of them."""
+    first = StreamPositions(
+        {
+            "flights": {
+                "s0": replace(ShardPosition.after("3"), first_record="1"),
+                "s1": replace(ShardPosition.shard_end(), first_record="2"),
+            }
+        },
+        {"flights": 1},
+    )
+    second = StreamPositions({"flights": {"s0": ShardPosition.after("9")}}, {"flights": 1})
+    both = with_ended(first, second)
+    assert both.created == {"flights": 1}
+    assert {shard: one.first_record for shard, one in both.streams["flights"].items()} == {"s0": "1", "s1": "2"}
