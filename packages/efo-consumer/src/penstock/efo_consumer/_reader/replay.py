@@ -120,7 +120,6 @@ class _Replay:
             if loop.time() - began >= _TIP_SECONDS:
                 self._check_end()
                 return
-            self._begin = self._given
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def after(self, error: EfoConsumerError | AwsError) -> bool:
@@ -158,7 +157,8 @@ class _Replay:
         """Prove that nothing expired between what was given and these records."""
         first, expected = sequence_number_at(records, 0), self._range.upto.first_record
         at = self._given
-        self._given = position_at(records, records.num_rows - 1)
+        # Kinesis is asked from here on again, never from a position that it refused before.
+        self._given = self._begin = position_at(records, records.num_rows - 1)
         if self._skipped:
             self._skipped = False
             return

@@ -183,7 +183,11 @@ class FollowedShard:
         self._condition = "polling, as its subscriptions bring nothing"
         try:
             async with asyncio.timeout(_POLL_SECONDS):
-                return await self._read(self._poller(), self.buffer.end)
+                begin: ShardPosition | None = self.buffer.end
+                while begin is not None:
+                    # A position that was refused is no reason to subscribe again.
+                    begin = await self._read(self._poller(), begin)
+                return None
         except TimeoutError:
             return self.buffer.end
         finally:
