@@ -1,0 +1,1 @@
+"""Proofs that run for as long as they are given: random histories against the whole, until one fails."""
