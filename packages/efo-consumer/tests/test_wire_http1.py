@@ -188,6 +188,27 @@ async def test_a_reset_keeps_what_came_before(tmp_path: Path) -> None:
         assert caught.value.__cause__ is not None
 
 
+async def test_a_malformed_chunk_is_an_error_and_not_silence(tmp_path: Path) -> None:
+    """Whoever waits for an event is told at once when what comes is not a chunk."""
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(HEAD + chunk(7))
+        await taken.wait()
+        writer.write(b"no size\r\n")
+        await reader.read()
+
+    taken = asyncio.Event()
+    async with serving(script, tmp_path) as transport:
+        subscription = await transport.subscribe(REQUEST)
+        assert await subscription.receive() is not None
+        waiting = asyncio.create_task(subscription.receive(), name="receive")
+        taken.set()
+        with pytest.raises(SubscriptionConnectionError):
+            await waiting
+        with pytest.raises(SubscriptionConnectionError):
+            await subscription.receive()
+
+
 async def test_what_was_received_and_not_asked_for_waits(tmp_path: Path) -> None:
     """The arrival of a record is known before anybody takes it, and while somebody waits for the next."""
     record = {"SequenceNumber": "1", "ApproximateArrivalTimestamp": 1700000000.5, "Data": "", "PartitionKey": "k"}

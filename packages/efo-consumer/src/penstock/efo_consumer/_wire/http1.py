@@ -41,10 +41,11 @@ class Http1Subscription:
         self._body = response.content
         self._parser = SubscriptionParser()
         self._outcomes: deque[Outcome | None] = deque()
-        self._is_receiving = False
         self._closed = False
+        self._arrived, self._taken = asyncio.Event(), asyncio.Event()
         self.answered_at = answer_time(response.headers.get("Date"))
         self._watch_connection()
+        self._reader = asyncio.create_task(self._read_ahead(), name="http1 subscription")
 
     @property
     def bytes_received(self) -> int:
@@ -54,12 +55,6 @@ class Http1Subscription:
     @property
     def waits_since(self) -> float | None:
         """See `Subscription.waits_since`."""
-        if not (self._outcomes or self._is_receiving or self._closed):
-            # aiohttp holds what was received while nobody asked.
-            try:
-                self._enter(self._body.read_nowait())
-            except (aiohttp.ClientError, OSError) as error:
-                self._fail(error)
         return first_arrival(self._outcomes)
 
     async def receive(self) -> SubscriptionEvent | None:
@@ -67,18 +62,22 @@ class Http1Subscription:
         while not self._outcomes:
             if self._closed:
                 return None
-            await self._read()
+            self._arrived.clear()
+            await self._arrived.wait()
         outcome = self._outcomes[0]
         if isinstance(outcome, Exception):
             raise outcome
         if outcome is not None:
             self._outcomes.popleft()
+            self._taken.set()
         return outcome
 
     async def close(self, *, suspect: bool = False) -> None:
         """See `Subscription.close`; the connection ends with its subscription anyway."""
         self._closed = True
         self._outcomes.clear()
+        self._reader.cancel()
+        self._arrived.set()
         _hang_up(self._response)
 
     def _watch_connection(self) -> None:
@@ -98,18 +97,18 @@ class Http1Subscription:
         if not self._body.is_eof() and self._body.exception() is None:
             self._body.set_exception(failure)
 
-    async def _read(self) -> None:
-        self._is_receiving = True
-        try:
-            chunk = await self._body.readany()
-        except (aiohttp.ClientError, OSError) as error:
-            if not self._closed:
+    async def _read_ahead(self) -> None:
+        # Up to one chunk with whole events, so that it is known since when they wait.
+        while not self._outcomes or isinstance(self._outcomes[-1], SubscriptionEvent):
+            if self._outcomes:
+                self._taken.clear()
+                await self._taken.wait()
+                continue
+            try:
+                self._enter(await self._body.readany())
+            except (aiohttp.ClientError, OSError) as error:
                 self._fail(error)
-        else:
-            if not self._closed:
-                self._enter(chunk)
-        finally:
-            self._is_receiving = False
+            self._arrived.set()
 
     def _enter(self, chunk: bytes) -> None:
         if chunk:
