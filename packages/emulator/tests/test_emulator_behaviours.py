@@ -13,7 +13,7 @@ import h2.events
 import msgspec
 import pytest
 
-from penstock.emulator import Behaviour, EmulatorConfigError
+from penstock.emulator import Behaviour, EmulatorConfig, EmulatorConfigError
 from penstock.emulator.__main__ import main
 from penstock.emulator.testing import ManualClock, running_emulator, start_emulator_process
 
@@ -802,3 +802,18 @@ def test_a_subscription_gives_nothing_of_after_its_five_minutes(world: Any) -> N
     world.clock.advance(timedelta(minutes=5, seconds=1))
     world.put("late")
     assert subscriber.next() == subscriber.END
+
+
+def test_the_environment_chooses_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For emulators that are started without one; what is not a profile or a seed is refused by name."""
+    monkeypatch.setenv("PENSTOCK_EMULATOR_PROFILE", "hostile")
+    monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "7")
+    assert EmulatorConfig().behaviour == Behaviour.hostile(seed=7)
+    assert EmulatorConfig(behaviour=Behaviour.kind()).behaviour == Behaviour.kind()
+    monkeypatch.setenv("PENSTOCK_EMULATOR_SEED", "x")
+    with pytest.raises(EmulatorConfigError, match="PENSTOCK_EMULATOR_SEED"):
+        EmulatorConfig()
+    monkeypatch.setenv("PENSTOCK_EMULATOR_PROFILE", "rude")
+    monkeypatch.delenv("PENSTOCK_EMULATOR_SEED")
+    with pytest.raises(EmulatorConfigError, match="kind, hostile"):
+        EmulatorConfig()

@@ -91,8 +91,8 @@ def build_parser(prog: str = "penstock-emulator") -> argparse.ArgumentParser:
     parser.add_argument(
         "--profile",
         choices=PROFILES,
-        default="kind",
-        help="what is done where Kinesis leaves things open; default: kind",
+        default=os.environ.get("PENSTOCK_EMULATOR_PROFILE") or "kind",
+        help="what is done where Kinesis leaves things open; default: PENSTOCK_EMULATOR_PROFILE, or kind",
     )
     parser.add_argument(
         "--behaviour",

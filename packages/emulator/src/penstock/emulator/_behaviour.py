@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -77,6 +78,19 @@ class Behaviour:
                 raise EmulatorConfigError(option=item.name, reason="must not be negative")
         if self.page_span == _ZERO:
             raise EmulatorConfigError(option="page_span", reason="must be positive, or None for no limit")
+
+    @classmethod
+    def from_environment(cls) -> Behaviour:
+        """Give the profile that `PENSTOCK_EMULATOR_PROFILE` names, or `kind`; `PENSTOCK_EMULATOR_SEED` seeds it.
+
+        Raises:
+            EmulatorConfigError: not a profile, or not a whole number.
+        """
+        seed = os.environ.get("PENSTOCK_EMULATOR_SEED", "")
+        if seed and not seed.isdecimal():
+            raise EmulatorConfigError(option="PENSTOCK_EMULATOR_SEED", reason=f"{seed!r} is not a whole number")
+        profile = os.environ.get("PENSTOCK_EMULATOR_PROFILE") or "kind"
+        return cls.profile(profile, seed=int(seed) if seed else None)
 
     @classmethod
     def kind(cls, *, seed: int | None = None) -> Behaviour:

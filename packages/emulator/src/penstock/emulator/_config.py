@@ -49,7 +49,7 @@ class EmulatorConfig:
     account_id: str = "000000000000"
     """Account that appears in ARNs and messages; twelve digits."""
 
-    behaviour: Behaviour = field(default_factory=Behaviour)
+    behaviour: Behaviour = field(default_factory=Behaviour.from_environment)
     """What is done where Kinesis leaves things open, at the start; may be changed while the emulator runs."""
 
     companions: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ plugin off.
 
 from __future__ import annotations
 
+import os
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.option.kinesis_profile == "hostile" and config.option.kinesis_seed is None:
         # Drawn once: the workers of pytest-xdist get it too, and the header names it.
         config.option.kinesis_seed = SystemRandom().getrandbits(32)
+    if config.option.kinesis_profile != "kind":
+        # For emulators that tests start themselves, in this process and in others.
+        os.environ["PENSTOCK_EMULATOR_PROFILE"] = config.option.kinesis_profile
+        os.environ["PENSTOCK_EMULATOR_SEED"] = str(config.option.kinesis_seed)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
