@@ -9,7 +9,9 @@ READING = (
         type=OptionType.POSITION,
         default="LATEST (streams), TRIM_HORIZON (bounded reads)",
         doc="Where a new query, or a bounded read, begins: LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, or after "
-        'sequence numbers: `{"shardId-000000000000": "4959…"}`. Also `startingPosition`.',
+        'sequence numbers: `{"shardId-000000000000": "4959…"}`. LATEST is a time by the service\'s clock: records of '
+        "the two seconds before the query began may be included. A time before the stream's retention is TRIM_HORIZON. "
+        "Also `startingPosition`.",
         also=("startingPosition",),
         flink="flink.stream.initpos",
         databricks="initialPosition",
@@ -34,7 +36,8 @@ READING = (
         group="reading",
         type=OptionType.POSITION,
         doc="Where a bounded read ends: now (or LATEST; the default), before a time, or with sequence numbers; then "
-        "nothing is read of shards that are neither named nor parents of these.",
+        "nothing is read of shards that are neither named nor parents of these. Now is by the service's clock, and "
+        "includes every record that was acknowledged before the read was planned. An end in the future is waited for.",
     ),
     OptionSpec(
         name="boundedUntil",
@@ -55,7 +58,8 @@ READING = (
         group="reading",
         type=OptionType.TIME,
         default="now",
-        doc="Bounded reads end before the first record that arrived at this time or later.",
+        doc="Bounded reads end before the first record that arrived at this time or later: where a read that begins at "
+        "this time begins.",
     ),
     OptionSpec(
         name="shardIds",
@@ -269,7 +273,8 @@ READING = (
         type=OptionType.SECONDS,
         default="5m",
         minimum=1,
-        doc="An idle stream's position goes to the checkpoint at most this often, by an empty micro-batch.",
+        doc="An idle stream's position goes to the checkpoint at most this often, by an empty micro-batch. While the "
+        "position stays the same, it is confirmed at most every hour: that proves later that nothing was lost.",
     ),
 )
 
