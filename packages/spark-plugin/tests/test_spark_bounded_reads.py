@@ -1,5 +1,6 @@
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,9 @@ import pytest
 from aws_kinesis_agg.aggregator import RecordAggregator
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.efo_consumer import StreamPositions
+from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import KinesisOptions, Pipeline
-from penstock.spark_plugin._reading._initial_positions import initial_positions
 from penstock.spark_plugin._reading._seam import SETTLE_SECONDS, seam_millis, wait_for_seam
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OffsetError
 from penstock.spark_plugin.testing import endpoint_options
@@ -126,8 +126,9 @@ def test_no_row_is_lost_or_doubled_at_the_seam(
     source.put(100)
     source.split("shardId-000000000000")
     source.put(100)
-    # The seam is here: as when the driver planned its back-fill, and records go on arriving.
-    initial_positions(KinesisOptions.parse(live))
+    # The seam is here, and records go on arriving.
+    now = ShardPosition.at_timestamp(time.time_ns() // 10**6 + 1)
+    seam_millis(Path(seam), lambda: StreamPositions({source.name: {"shardId-000000000001": now}}))
     source.put(100)
     source.split("shardId-000000000001")
     source.put(100)

@@ -163,6 +163,20 @@ def test_a_read_whose_end_has_passed_waits_for_nothing(monkeypatch: pytest.Monke
 
 
 @PROFILES
+def test_an_end_that_is_to_come_is_waited_for(profile: str) -> None:
+    """What arrives between planning and the end belongs to the read, and what comes later does not."""
+    clock = OtherClock(0.0)
+    with source_of(clock, Behaviour.profile(profile, seed=7)) as source:
+        source.put(5)
+        reader, partitions = planned(source.options(endingPosition=f"{clock.time() + 600:.3f}"))
+        source.put(5)
+        clock.advance(602)
+        wanted = sorted(source.keys)
+        source.put(5)
+        assert sorted(rows(reader, partitions)) == wanted
+
+
+@PROFILES
 @pytest.mark.parametrize("ahead_seconds", [-5.0, 0.6, 5.0])
 def test_available_now_has_what_was_acknowledged_before_it(profile: str, ahead_seconds: float) -> None:
     """Every record that is acknowledged when a run begins is in the run, by the service's clock."""
