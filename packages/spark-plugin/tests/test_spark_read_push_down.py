@@ -29,6 +29,7 @@ from penstock.aws import JsonClient
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._reading._batch_reader import FilteringBatchReader
+from penstock.spark_plugin._reading._planning import default_max_partitions
 from penstock.spark_plugin._reading._push_down import PushDown
 from penstock.spark_plugin.errors import InvalidOptionError, MisplacedOptionError
 from penstock.spark_plugin.testing import endpoint_options
@@ -157,18 +158,21 @@ def test_rows_are_the_same_with_and_without_push_down(history: History, data: st
 def test_fewer_calls_are_made(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard is read alone, a time without what came before and after it, and nothing without any call."""
     everything = calls(monkeypatch, history.options, [])
-    assert everything["ListShards"] == 2
-    assert everything["GetShardIterator"] == 6
+    tasks = default_max_partitions()
+    # The planner and each task ask for the service's time by a ListShards call.
+    assert everything["ListShards"] == 2 + 1 + tasks
+    # The tip of each shard that is open is looked at again.
+    assert everything["GetShardIterator"] == 6 + 5
     one = calls(
         monkeypatch,
         history.options,
         [EqualTo(("streamName",), "flights"), EqualTo(("shardId",), "shardId-000000000001")],
     )
-    assert (one["ListShards"], one["GetShardIterator"]) == (1, 1)
+    assert (one["ListShards"], one["GetShardIterator"]) == (1 + 1 + 1, 1 + 1)
     assert one["GetRecords"] < everything["GetRecords"]
     late = datetime.now(UTC) - timedelta(hours=2, minutes=30)
     since = calls(monkeypatch, history.options, [GreaterThan(ARRIVAL, late)])
-    assert since["GetShardIterator"] == 5  # not of the shard that was closed hours before
+    assert since["GetShardIterator"] == 5 + 5  # not of the shard that was closed hours before
     assert calls(monkeypatch, history.options, [IsNull(ARRIVAL)]).total() == 0
     nothing = [GreaterThan(ARRIVAL, late), LessThan(ARRIVAL, late - timedelta(hours=1))]
     assert calls(monkeypatch, history.options, nothing)["GetRecords"] == 0
@@ -206,7 +210,7 @@ def test_shards_are_chosen_by_option(history: History, monkeypatch: pytest.Monke
     wanted = [row for row in history.rows if row["shardId"] in ("shardId-000000000001", "shardId-000000000002")]
     assert sorted(map(key, rows)) == sorted(map(key, wanted))
     assert {row["streamName"] for row in rows} == {"flights", "returns"}
-    assert calls(monkeypatch, some, [])["GetShardIterator"] == 3
+    assert calls(monkeypatch, some, [])["GetShardIterator"] == 3 + 3  # tips are looked at again
     with pytest.raises(InvalidOptionError, match="shardId-7 is none"):
         read(history.options | {"shardIds": "shardId-000000000001,shardId-7"}, [])
     for option in ("shardIds", "filterPushDown"):

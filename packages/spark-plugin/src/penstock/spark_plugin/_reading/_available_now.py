@@ -14,15 +14,15 @@ from penstock.efo_consumer import (
     KinesisBackend,
     ShardEvent,
     ShardPosition,
-    StreamIdentity,
     StreamPositions,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading._initial_positions import latest_millis
 from penstock.spark_plugin._reading._progress import capped
 from penstock.spark_plugin._reading._reading_configs import publisher_config
-from penstock.spark_plugin._reading._service_time import is_seen, planned_millis, wait_until_seen
+from penstock.spark_plugin._reading._service_time import is_seen, now_millis, wait_until_seen
 from penstock.spark_plugin._reading._stream_names import StreamKeys
 
 _WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)
@@ -204,8 +204,8 @@ class AvailableNow:
         """Make it at the beginning of the run: its moment is this one, by the service's clock."""
         self._options = options
         self._session = AwsSession(aws_options(options))
-        first = options.stream_name[0]
-        self._before_millis = asyncio.run(planned_millis(self._session, StreamIdentity(first, options.arn_of(first))))
+        latest_millis(self._session, options)  # whose answers tell the service's time, and whether there are streams
+        self._before_millis = now_millis(self._session)
         self._target: Target | None = None
 
     def target(self, start: StreamPositions) -> Target:

@@ -18,7 +18,7 @@ from penstock.spark_plugin._reading._bounds import BoundedShard, Bounds
 from penstock.spark_plugin._reading._columns import in_layout
 from penstock.spark_plugin._reading._planning import partition_bounds
 from penstock.spark_plugin._reading._push_down import PushDown
-from penstock.spark_plugin._reading._service_time import planned_millis
+from penstock.spark_plugin._reading._service_time import ask_time, now_millis
 from penstock.spark_plugin._reading._stream_names import with_streams
 from penstock.spark_plugin._reading._stream_summary import describe_stream
 from penstock.spark_plugin._reading._time_division import divide_by_time, spread
@@ -54,8 +54,11 @@ class KinesisBatchReader(DataSourceReader):
         """All shards that the streams still know and no filter rules out, closed ones too, in few partitions."""
         session = AwsSession(aws_options(self._options))
         options = with_streams(self._options, lambda: session)
+        if not any(self._push_down.of_stream(one) for one in options.stream_name):
+            return []
         first = options.stream_name[0]
-        now_micros = asyncio.run(planned_millis(session, StreamIdentity(first, options.arn_of(first)))) * 1000
+        asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first))))
+        now_micros = now_millis(session) * 1000
         bounds = Bounds.resolve(session, options, now_micros)
         least, most = partition_bounds(options.min_partitions, options.max_partitions)
         shards = asyncio.run(_plan(session, options, bounds, self._push_down, least, now_micros))

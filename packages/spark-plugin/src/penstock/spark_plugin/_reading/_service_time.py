@@ -29,13 +29,8 @@ async def ask_time(session: AwsSession, stream: StreamIdentity) -> None:
         await retry(lambda: client.call("ListShards", request), BackoffPolicy())
 
 
-async def planned_millis(session: AwsSession, stream: StreamIdentity) -> int:
-    """A time by the service's clock, in milliseconds since 1970, that all records so far precede.
-
-    Raises:
-        penstock.aws.AwsServiceError: The stream's shards cannot be listed.
-    """
-    await ask_time(session, stream)
+def now_millis(session: AwsSession) -> int:
+    """A time by the service's clock, in milliseconds since 1970, that all records so far precede."""
     return math.floor(session.service_clock().latest() * 1000) + 1
 
 

@@ -12,7 +12,6 @@ from typing import Protocol
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import (
     BlockingSession,
-    BlockingShardReader,
     ReaderHost,
     RecordPublisherType,
     StreamConsumer,
@@ -67,7 +66,7 @@ class ReadingSession(Protocol):
         ...
 
     @property
-    def reader(self) -> BlockingShardReader:
+    def reader(self) -> BlockingSession:
         """The reader; its session is open."""
         ...
 
