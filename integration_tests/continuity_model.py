@@ -64,6 +64,7 @@ FACTS_SECONDS = HOUR + 30.0
 PATIENCE_SECONDS = 25.0
 """Real seconds until records that are there have to come."""
 MAX_SHARDS = 8
+PAGE_SPAN = timedelta(hours=8)
 WAITS = [60.0, 600.0, HOUR, 11 * HOUR, 23 * HOUR, 23.5 * HOUR, 25 * HOUR]
 INDICES = st.integers(0, 1000)
 
@@ -523,6 +524,8 @@ class ContinuityMachine(RuleBasedStateMachine):
     PROFILE: ClassVar[str] = "kind"
     failures: ClassVar[list[list[str]]] = []
     """The histories that broke a promise, in the order in which they were found."""
+    is_told: ClassVar[bool] = False
+    """Whether each line of a history is printed at once."""
     counts: ClassVar[dict[str, int]] = {}
     """How often what was done, over all histories."""
 
@@ -556,12 +559,16 @@ class ContinuityMachine(RuleBasedStateMachine):
         self._clock = self._stack.enter_context(RunningClock())
         self._started_at = self._clock.time()
         self._losses = self._stack.enter_context(Losses())
+        behaviour = Behaviour.profile(self.PROFILE)
+        if behaviour.page_span is not None:
+            # A shard is read five times a second: shorter pages would take most of the time.
+            behaviour = replace(behaviour, page_span=PAGE_SPAN)
         emulator = self._stack.enter_context(
             running_emulator(
                 clock=self._clock,
                 tls=False,
                 enforce_limits=False,
-                behaviour=replace(Behaviour.profile(self.PROFILE), seed=seed),
+                behaviour=replace(behaviour, seed=seed),
                 consumer_creation_delay=timedelta(0),
                 consumer_deletion_delay=timedelta(0),
                 # Shorter than any move of the clock, so that none is outlived by a subscription: no service's is.
@@ -580,7 +587,13 @@ class ContinuityMachine(RuleBasedStateMachine):
         self._epoch = 0
         self._home_plan = (home, tiny)
         self._tell(f"{self.PROFILE} seed {seed}: {shards} shards, queries (fail, start) {plans}")
-        self._do("begin", self._ensure)
+
+        def first() -> None:
+            self.world.put(seed, 2)
+            self._ensure()
+            self.world.put(seed + 1, 2)
+
+        self._do("begin", first)
 
     @rule(index=INDICES, count=st.integers(1, 4))
     def put(self, index: int, count: int) -> None:
@@ -654,8 +667,11 @@ class ContinuityMachine(RuleBasedStateMachine):
         tiny=st.booleans(),
         fresh=st.sampled_from([True, True, False]),
         forgets=st.booleans(),
+        puts=st.integers(0, 2),
     )
-    def kill(self, home: str, publisher: RecordPublisherType, tiny: bool, fresh: bool, forgets: bool) -> None:
+    def kill(
+        self, home: str, publisher: RecordPublisherType, tiny: bool, fresh: bool, forgets: bool, puts: int
+    ) -> None:
         """The caller dies; its successor reads in another way, and may have to run the last batch again."""
 
         def restart() -> None:
@@ -665,8 +681,10 @@ class ContinuityMachine(RuleBasedStateMachine):
             self._home_plan = (home, tiny)
             self._publisher = publisher
             self._epoch = 0
+            self.world.put(puts, puts)
             if forgets and self._query is not None and self._query.batches and not self._query.is_pending:
                 self._rerun(len(self._query.batches) - 1, alone=False)
+            self._step(0, 0.3, 0.0, runs=puts < 2)
 
         self._do(f"kill: {home} {publisher} tiny={tiny} fresh={fresh} forgets={forgets}", restart)
 
@@ -895,6 +913,8 @@ class ContinuityMachine(RuleBasedStateMachine):
     def _tell(self, line: str) -> None:
         moment = self._clock.time() - self._started_at
         self.history.append(f"{moment / HOUR:8.3f} h {time.monotonic() - self._began_at:6.2f} s  {line}")
+        if self.is_told:
+            print(self.history[-1], flush=True)
 
     def _count(self, name: str, by: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + by
