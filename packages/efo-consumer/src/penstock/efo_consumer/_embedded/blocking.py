@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class BlockingSession:
-    """A `BlockingShardReader` over a reader that lives on a `LoopThread`.
+    """One session of a shard reader for callers without an event loop. Safe to share between threads.
 
     Args:
-        thread: where the reader lives.
+        thread: on which the reader lives.
         reader: the reader, for one session at a time.
         endpoint: where it is, if it is remote.
         on_close: called by `close`, after the session was ended.
@@ -68,7 +68,7 @@ class BlockingSession:
         *,
         fail_on_data_loss: bool | None = None,
     ) -> int:
-        """See `BlockingShardReader.open`."""
+        """See `ShardReader.open`; the other calls are for the session that was opened last."""
         request = OpenRequest(
             session_id=session_id,
             positions=positions,
@@ -85,7 +85,7 @@ class BlockingSession:
     def positions(
         self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
     ) -> PositionsSnapshot:
-        """See `BlockingShardReader.positions`."""
+        """See `ShardReader.positions`."""
         return self._thread.call(
             self._open_reader().positions(
                 self._session_id,
@@ -98,11 +98,11 @@ class BlockingSession:
         )
 
     def commit(self, positions: StreamPositions) -> None:
-        """See `BlockingShardReader.commit`."""
+        """See `ShardReader.commit`."""
         self._thread.call(self._open_reader().commit(self._session_id, self._epoch, positions))
 
     def stats(self) -> list[ShardStats]:
-        """See `BlockingShardReader.stats`."""
+        """See `ShardReader.stats`."""
         return self._thread.call(self._open_reader().stats(self._session_id))
 
     def close(self) -> None:

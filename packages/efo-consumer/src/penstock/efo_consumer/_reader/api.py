@@ -261,37 +261,3 @@ class ShardReader(Protocol):
     async def aclose(self) -> None:
         """End every session, or the connection to a remote reader."""
         ...
-
-
-class BlockingShardReader(Protocol):
-    """One session of a shard reader for callers without an event loop. Safe to share between threads."""
-
-    def open(
-        self,
-        session_id: str,
-        positions: StreamPositions,
-        record_publisher: RecordPublisherType = RecordPublisherType.EFO,
-        consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
-        *,
-        fail_on_data_loss: bool | None = None,
-    ) -> int:
-        """See `ShardReader.open`; the other calls are for the session that was opened last."""
-        ...
-
-    def positions(
-        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
-    ) -> PositionsSnapshot:
-        """See `ShardReader.positions`."""
-        ...
-
-    def commit(self, positions: StreamPositions) -> None:
-        """See `ShardReader.commit`."""
-        ...
-
-    def stats(self) -> list[ShardStats]:
-        """See `ShardReader.stats`."""
-        ...
-
-    def close(self) -> None:
-        """End the session."""
-        ...

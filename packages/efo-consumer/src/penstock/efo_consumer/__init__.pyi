@@ -1,0 +1,143 @@
+# Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._consumer.checkpoint import (
+    CheckpointStore,
+    DynamoDbCheckpointStore,
+    SqliteCheckpointStore,
+)
+from ._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
+from ._consumer.lag import ShardLag, measure_lag
+from ._embedded.blocking import BlockingSession, connect_reader
+from ._embedded.host import ReaderHost
+from ._model.events import WIRE_SCHEMA, ShardEvent
+from ._model.positions import (
+    PositionType,
+    ShardPosition,
+    ShardRange,
+    StreamPositions,
+    ranges_between,
+)
+from ._model.schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_batch
+from ._model.shards import Shard, StreamIdentity
+from ._publish.config import RecordPublisherConfig, SubscribeTransportType
+from ._publish.factory import RecordPublisherFactory
+from ._publish.fan_out import FanOutRecordPublisher
+from ._publish.list_shards import ShardFilter, list_shards
+from ._publish.metrics import PublisherMetrics
+from ._publish.polling import PollingRecordPublisher, read_once
+from ._publish.publisher import RecordPublisher, RecordPublisherType
+from ._reader.api import (
+    FollowedBatch,
+    OpenRequest,
+    PositionsSnapshot,
+    SessionInfo,
+    SessionListing,
+    ShardLineage,
+    ShardReader,
+    ShardStats,
+    StreamConsumer,
+)
+from ._reader.backend import KinesisBackend, ReaderBackend
+from ._reader.config import ReaderConfig
+from ._reader.local import LocalShardReader
+from ._remote.client import RemoteShardReader
+from ._remote.fetch import read_ranges
+from ._remote.fleet import FleetShardReader
+from ._remote.reopening import ReopeningShardReader
+from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
+from ._start.initial import resolve_initial_positions
+from ._start.position import StartingPosition, StartingPositionType
+from ._start.sequence import resolve_sequence_numbers
+from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate
+from .errors import (
+    CheckpointError,
+    DataLossError,
+    EfoConsumerConfigError,
+    EfoConsumerError,
+    FencedConsumerError,
+    InitialPositionError,
+    PositionsError,
+    RangeDeadlineError,
+    ReaderUnavailableError,
+    SessionNotFoundError,
+    ShardFailedError,
+    ShardReaderError,
+    StaleEpochError,
+    StreamRecreatedError,
+)
+
+__all__ = [
+    "READ_SCHEMA",
+    "READ_SCHEMA_WITH_ENCRYPTION",
+    "SERVICE_NAME",
+    "WIRE_SCHEMA",
+    "BlockingSession",
+    "CheckpointError",
+    "CheckpointStore",
+    "Consumer",
+    "ConsumerBatch",
+    "ConsumerRecord",
+    "DataLossError",
+    "DeaggregationCounts",
+    "DynamoDbCheckpointStore",
+    "EfoConsumerConfigError",
+    "EfoConsumerError",
+    "FanOutRecordPublisher",
+    "FencedConsumerError",
+    "FleetShardReader",
+    "FollowedBatch",
+    "HashKeyRange",
+    "InitialPositionError",
+    "KinesisBackend",
+    "LocalShardReader",
+    "OpenRequest",
+    "PollingRecordPublisher",
+    "PositionType",
+    "PositionsError",
+    "PositionsSnapshot",
+    "PublisherMetrics",
+    "RangeDeadlineError",
+    "ReaderBackend",
+    "ReaderConfig",
+    "ReaderHost",
+    "ReaderUnavailableError",
+    "RecordPublisher",
+    "RecordPublisherConfig",
+    "RecordPublisherFactory",
+    "RecordPublisherType",
+    "RemoteShardReader",
+    "ReopeningShardReader",
+    "SessionInfo",
+    "SessionListing",
+    "SessionNotFoundError",
+    "Shard",
+    "ShardEvent",
+    "ShardFailedError",
+    "ShardFilter",
+    "ShardLag",
+    "ShardLineage",
+    "ShardPosition",
+    "ShardRange",
+    "ShardReader",
+    "ShardReaderError",
+    "ShardReaderServicer",
+    "ShardStats",
+    "SqliteCheckpointStore",
+    "StaleEpochError",
+    "StartingPosition",
+    "StartingPositionType",
+    "StreamConsumer",
+    "StreamIdentity",
+    "StreamPositions",
+    "StreamRecreatedError",
+    "SubscribeTransportType",
+    "connect_reader",
+    "deaggregate",
+    "list_shards",
+    "measure_lag",
+    "ranges_between",
+    "read_once",
+    "read_ranges",
+    "resolve_initial_positions",
+    "resolve_sequence_numbers",
+    "to_read_batch",
+]
