@@ -96,7 +96,6 @@ DECLARING = {
     "async_sink/_distributions.py",
     "async_sink/_gauge_metrics.py",
     "efo_consumer/_publish/metrics.py",
-    "efo_consumer/_consumer/start.py",
     "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_stage_metrics.py",

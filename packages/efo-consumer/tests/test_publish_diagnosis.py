@@ -21,7 +21,7 @@ class ScriptedClient:
 
     def __init__(self) -> None:
         self.answers: dict[str, dict[str, Any] | Exception] = {
-            "DescribeStreamSummary": {"StreamDescriptionSummary": {"StreamCreationTimestamp": 1_704_067_200.123}},
+            "DescribeStreamSummary": {"StreamDescriptionSummary": {}},
             "DescribeStreamConsumer": {"ConsumerDescription": {"ConsumerStatus": "ACTIVE"}},
         }
         self.calls: list[tuple[str, dict[str, str]]] = []
@@ -47,34 +47,15 @@ def diagnosis(client: ScriptedClient, clock: Clock | None = None) -> KinesisDiag
     return KinesisDiagnosis(cast(JsonClient, client), clock=clock or Clock())
 
 
-async def test_the_creation_of_a_stream_tells_it_from_its_successor() -> None:
-    """The time comes from the service, in milliseconds, by name or by ARN."""
+async def test_a_call_that_fails_tells_nothing() -> None:
+    """What is missing stays unknown, and that is no error; the stream is asked for by its ARN where that is known."""
     client = ScriptedClient()
-    clock = Clock()
-    one = diagnosis(client, clock)
-    assert await one.created_millis(ORDERS) == 1_704_067_200_123
-    clock.now += 0.01
-    client.answers["DescribeStreamSummary"] = {"StreamDescriptionSummary": {"StreamCreationTimestamp": 1_704_067_300.0}}
-    assert await one.created_millis(ORDERS) == 1_704_067_300_000
+    client.answers["DescribeStreamSummary"] = AwsConnectionError(
+        operation="DescribeStreamSummary", endpoint="there", reason="reset"
+    )
     arn = "arn:aws:kinesis:eu-west-1:000000000000:stream/orders"
-    await one.created_millis(StreamIdentity("orders", arn))
-    assert client.calls[-1] == ("DescribeStreamSummary", {"StreamARN": arn})
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [
-        GONE,
-        AwsConnectionError(operation="DescribeStreamSummary", endpoint="there", reason="reset"),
-        {"StreamDescriptionSummary": {}},
-    ],
-    ids=["gone", "no-answer", "not-told"],
-)
-async def test_the_creation_of_a_stream_may_not_be_known(answer: dict[str, Any] | Exception) -> None:
-    """A stream that is gone, a call that fails and a server that tells no time give none, and no error."""
-    client = ScriptedClient()
-    client.answers["DescribeStreamSummary"] = answer
-    assert await diagnosis(client).created_millis(ORDERS) is None
+    assert await diagnosis(client).missing(StreamIdentity("orders", arn), None) is None
+    assert client.calls == [("DescribeStreamSummary", {"StreamARN": arn})]
 
 
 async def test_an_answer_from_before_a_refusal_is_not_used() -> None:

@@ -112,7 +112,7 @@ def test_shards_are_told_apart_on_request(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_forked_child_counts_although_its_parent_was_counting() -> None:
     """A thread that is not there any more cannot hold the child's reading up."""
     code = (
-        "import os\nfrom penstock.efo_consumer._consumer import start as counting\ncounting._lock.acquire()\n"
+        "import os\nfrom penstock.efo_consumer._publish import metrics as counting\ncounting._lock.acquire()\n"
         "if os.fork() == 0:\n    os._exit(0 if counting._lock.acquire(timeout=5) else 1)\n"
         "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
     )

@@ -1,34 +1,4 @@
-"""Errors of the consumer; each carries the facts that a caller needs to decide or to report.
-
-EfoConsumerError
-├── EfoConsumerConfigError           an option is invalid or contradicts another
-├── EventStreamFrameError            bytes that are no event-stream frame
-│   ├── EventStreamChecksumError     a prelude or message CRC does not match
-│   ├── EventStreamOversizeError     a frame longer than the protocol allows
-│   └── EventStreamTruncatedError    the stream ended inside a frame
-├── PayloadDecodeError               a payload that is no SubscribeToShardEvent or GetRecords answer
-├── ShardEndError                    no continuation, yet no child shards: not the end of a shard
-├── SubscriptionSilentError          no event for longer than the service's idle interval
-├── SubscriptionConnectionError      a connection that failed, was reset, or could not be made
-│   └── Http2NotNegotiatedError      the endpoint did not choose h2 by ALPN
-├── RecordPublisherError             reading a shard failed for good
-│   ├── RecordPublisherFatalError    the service said that trying again is useless
-│   │   └── ResourceMissingError     the stream, the stream consumer or the shard does not exist
-│   ├── SubscriptionTakenOverError   another reader keeps taking the subscription
-│   ├── SubscriptionStuckError       subscriptions are accepted and bring nothing
-│   └── RecordPublisherRetriesError  every attempt failed
-├── PositionsError                   positions or a range that cannot be
-├── InitialPositionError             the start of a new query cannot be resolved
-├── CheckpointError                  where a consumer stands cannot be read or written
-└── ShardReaderError                 a call to a shard reader failed
-    ├── SessionNotFoundError         no session of that id is open
-    ├── StaleEpochError              a newer reader holds the session
-    ├── FencedConsumerError          a newer lease of the stream consumer was seen
-    ├── ShardFailedError             a shard cannot be followed any more
-    ├── DataLossError                the stream no longer holds a range that was promised
-    ├── RangeDeadlineError           a promised range did not come in time
-    └── ReaderUnavailableError       the reader cannot be reached
-"""
+"""Errors of the consumer; each carries the facts that a caller needs to decide or to report."""
 
 from __future__ import annotations
 
@@ -103,17 +73,6 @@ class PayloadDecodeError(EfoConsumerError):
 
     Cure: Check that `endpointUrl` is a Kinesis, and that no proxy answers in its place.
     """
-
-
-for _error in (
-    EfoConsumerError,
-    EventStreamFrameError,
-    EventStreamChecksumError,
-    EventStreamOversizeError,
-    EventStreamTruncatedError,
-    PayloadDecodeError,
-):
-    _error.__module__ = "penstock.efo_consumer.errors"
 
 
 class EfoConsumerConfigError(EfoConsumerError, ValueError):
@@ -459,9 +418,9 @@ class StreamRecreatedError(ShardReaderError):
         self.created_millis = created_millis
         self.current_millis = current_millis
         super().__init__(
-            f"stream {stream} is not the one that was read, which was created at {_utc(created_millis)}; this one was at "
-            f"{_utc(current_millis)}. It was deleted and made again, so the positions mean nothing in it. Start with "
-            "a new checkpoint, from TRIM_HORIZON to read all of the new stream"
+            f"stream {stream} is not the one that was read, which was created at {_utc(created_millis)}; this one was "
+            f"at {_utc(current_millis)}. It was deleted and made again, so the positions mean nothing in it. Start "
+            "with a new checkpoint, from TRIM_HORIZON to read all of the new stream"
         )
 
 

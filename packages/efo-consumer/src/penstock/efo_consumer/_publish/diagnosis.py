@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from penstock.aws import AwsError, AwsServiceError, are_credentials_refused, error_code
 from penstock.efo_consumer.errors import ResourceMissingError
@@ -53,31 +53,8 @@ _ADVICE_BY_CODE = {
 }
 
 
-class Diagnosis(Protocol):
-    """What a reader asks after a refusal."""
-
-    async def missing(self, stream: StreamIdentity, consumer_arn: str | None) -> str | None:
-        """Which resource is missing: `stream`, `consumer` or `shard`; None where it cannot be told."""
-        ...
-
-    async def consumer_status(self, consumer_arn: str) -> str | None:
-        """CREATING, ACTIVE or DELETING; None where it cannot be told."""
-        ...
-
-    async def created_millis(self, stream: StreamIdentity) -> int | None:
-        """When the stream was created, by the service in milliseconds since the epoch; None where it cannot be told.
-
-        A stream that was deleted and made again has another time, and its positions mean nothing to the new one.
-        """
-        ...
-
-    async def close(self) -> None:
-        """Close connections."""
-        ...
-
-
 class KinesisDiagnosis:
-    """Asks Kinesis itself; satisfies `Diagnosis`. A call that fails tells nothing, and is no error.
+    """What a reader asks Kinesis after a refusal. A call that fails tells nothing, and is no error.
 
     Args:
         client: makes the calls; closed with this.
@@ -90,8 +67,8 @@ class KinesisDiagnosis:
         self._answers: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     async def missing(self, stream: StreamIdentity, consumer_arn: str | None) -> str | None:
-        """See `Diagnosis.missing`."""
-        found = await self._summary(stream)
+        """Which resource is missing: `stream`, `consumer` or `shard`; None where it cannot be told."""
+        found = await self._describe("DescribeStreamSummary", stream.request)
         if found is None:
             return None
         if not found:
@@ -105,21 +82,12 @@ class KinesisDiagnosis:
         return "shard"
 
     async def consumer_status(self, consumer_arn: str) -> str | None:
-        """See `Diagnosis.consumer_status`; empty where there is no such consumer."""
+        """CREATING, ACTIVE or DELETING; empty where there is no such consumer, None where it cannot be told."""
         return await self._status(consumer_arn, max_age_seconds=_STATUS_SECONDS)
 
-    async def created_millis(self, stream: StreamIdentity) -> int | None:
-        """See `Diagnosis.created_millis`; None also where there is no such stream."""
-        found = await self._summary(stream)
-        created = (found or {}).get("StreamDescriptionSummary", {}).get("StreamCreationTimestamp")
-        return None if created is None else round(created * 1000)
-
     async def close(self) -> None:
-        """See `Diagnosis.close`."""
+        """Close connections."""
         await self._client.close()
-
-    async def _summary(self, stream: StreamIdentity) -> dict[str, Any] | None:
-        return await self._describe("DescribeStreamSummary", stream.request)
 
     async def _status(self, consumer_arn: str, *, max_age_seconds: float = 0.0) -> str | None:
         found = await self._describe("DescribeStreamConsumer", {"ConsumerARN": consumer_arn}, max_age_seconds)
@@ -172,7 +140,12 @@ def with_advice(error: Exception, *, of: str = "") -> str:
 
 
 async def resource_missing(
-    diagnosis: Diagnosis | None, error: Exception, *, stream: StreamIdentity, shard_id: str, consumer_arn: str | None
+    diagnosis: KinesisDiagnosis | None,
+    error: Exception,
+    *,
+    stream: StreamIdentity,
+    shard_id: str,
+    consumer_arn: str | None,
 ) -> ResourceMissingError:
     """The error that says which resource a ResourceNotFoundException is about."""
     resource = None if diagnosis is None else await diagnosis.missing(stream, consumer_arn)

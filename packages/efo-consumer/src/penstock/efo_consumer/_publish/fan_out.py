@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._model.shards import StreamIdentity
     from penstock.efo_consumer._publish.config import RecordPublisherConfig
-    from penstock.efo_consumer._publish.diagnosis import Diagnosis
+    from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
     from penstock.efo_consumer._publish.metrics import PublisherMetrics
     from penstock.efo_consumer._wire.subscription import SubscribeTransport
 
@@ -99,7 +99,7 @@ class FanOutRecordPublisher:
         *,
         consumer_arns: Mapping[str, str],
         config: RecordPublisherConfig,
-        diagnosis: Diagnosis | None = None,
+        diagnosis: KinesisDiagnosis | None = None,
         renew_credentials: Callable[[], bool] = lambda: False,
         service_clock: ServiceClock | None = None,
         metrics: PublisherMetrics | None = None,

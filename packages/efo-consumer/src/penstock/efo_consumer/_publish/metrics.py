@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import functools
+import os
+import threading
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
 from opentelemetry.context import Context
 
-from penstock.efo_consumer._consumer.start import read_counts
 from penstock.efo_consumer._model.metric_attributes import of_shard, per_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._wire.kpl import DeaggregationCounts
@@ -33,11 +34,75 @@ def _lags(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
             yield metrics.Observation(max(list(shards.values())), {"stream": stream})
 
 
+_lock = threading.Lock()
+
+
+def _new_lock() -> None:
+    # Another thread of the parent's may have held it at the fork.
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_new_lock)
+
+
+class _ReadCount:
+    """Of a stream, or of a shard where those are told apart."""
+
+    __slots__ = ("attributes", "records", "size_in_bytes")
+
+    def __init__(self, attributes: dict[str, str]) -> None:
+        self.attributes: Final = attributes
+        self.records = 0
+        self.size_in_bytes = 0
+
+    def add(self, records: int, size_in_bytes: int) -> None:
+        """Readers of several threads count in one."""
+        with _lock:
+            self.records += records
+            self.size_in_bytes += size_in_bytes
+
+
+class _ReadCounts:
+    """Bytes and records read, of one meter: whoever reads, counts here."""
+
+    def __init__(self, meter: metrics.Meter) -> None:
+        self._counts: dict[tuple[str, str], _ReadCount] = {}
+        meter.create_observable_counter(
+            "bytesRead",
+            [self._observer(lambda one: one.size_in_bytes)],
+            unit="By",
+            description="Data and partition keys that were read",
+        )
+        meter.create_observable_counter(
+            "recordsRead", [self._observer(lambda one: one.records)], unit="{record}", description="Records read"
+        )
+
+    def of(self, stream: str, shard_id: str) -> _ReadCount:
+        """Where a shard's records are counted."""
+        key = (stream, shard_id if per_shard() else "")
+        return self._counts.get(key) or self._counts.setdefault(key, _ReadCount(of_shard(stream, shard_id)))
+
+    def _observer(
+        self, value: Callable[[_ReadCount], int]
+    ) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
+        def observe(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+            return [metrics.Observation(value(one), one.attributes) for one in list(self._counts.values())]
+
+        return observe
+
+
+@functools.cache
+def _read_counts(meter: metrics.Meter | None) -> _ReadCounts:
+    """Those of a meter, or of the application's: a meter keeps the callbacks of the first instrument of a name."""
+    return _ReadCounts(meter or metrics.get_meter(INSTRUMENTATION))
+
+
 class PublisherMetrics:
     """Instruments of the record publishers; without a configured SDK they cost next to nothing."""
 
     def __init__(self, meter: metrics.Meter | None = None) -> None:
-        self._counts = read_counts(meter, INSTRUMENTATION)
+        self._counts = _read_counts(meter)
         meter = meter or metrics.get_meter(INSTRUMENTATION)
         self._subscriptions = meter.create_counter(
             "subscriptions", unit="{subscription}", description="SubscribeToShard calls that ended, by outcome"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from penstock.aws import ServiceClock
     from penstock.efo_consumer._model.shards import StreamIdentity
-    from penstock.efo_consumer._publish.diagnosis import Diagnosis
+    from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
     from penstock.efo_consumer._publish.metrics import PublisherMetrics
     from penstock.efo_consumer._wire.subscription import (
         SubscribeRequest,
@@ -49,7 +49,7 @@ class CallTools:
 
     transport: SubscribeTransport
     silence_seconds: float
-    diagnosis: Diagnosis | None
+    diagnosis: KinesisDiagnosis | None
     renew_credentials: Callable[[], bool]
     service_clock: ServiceClock
     metrics: PublisherMetrics
