@@ -21,9 +21,8 @@ from penstock.efo_consumer import (
     ranges_between,
     read_ranges,
 )
-from penstock.efo_consumer._embedded import shared_blocks
-from penstock.efo_consumer._embedded.shared_blocks import MEMORY, BlockPool, Blocks, BlockWriter, folder_of
-from penstock.efo_consumer._remote import fetch
+from penstock.efo_consumer._remote import fetch, shared_blocks
+from penstock.efo_consumer._remote.shared_blocks import MEMORY, BlockPool, Blocks, BlockWriter, folder_of
 from penstock.efo_consumer.testing import FakeKinesis
 
 RECORDS, EVENT_RECORDS, RECORD_BYTES = 9_000, 600, 1_000

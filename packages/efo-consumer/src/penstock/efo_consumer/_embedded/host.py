@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer._embedded.blocking import BlockingSession
-from penstock.efo_consumer._embedded.shared_blocks import MEMORY, BlockPool
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
 from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ShardReaderServicer
+from penstock.efo_consumer._remote.shared_blocks import MEMORY, BlockPool
 from penstock.rpc import (
     MAX_SOCKET_PATH_BYTES,
     ClientSecurity,

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from penstock.efo_consumer._embedded.shared_blocks import Blocks, folder_of
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode_near
 from penstock.efo_consumer._remote.client import READ_RANGE, read_range_request, reader_error
 from penstock.efo_consumer._remote.resume import retrievals
+from penstock.efo_consumer._remote.shared_blocks import Blocks, folder_of
 from penstock.efo_consumer.errors import ReaderUnavailableError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import ClientSecurity, open_channel

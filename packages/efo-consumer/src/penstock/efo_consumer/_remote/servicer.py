@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
-from penstock.efo_consumer._embedded.shared_blocks import BlockWriter
 from penstock.efo_consumer._model.schema import read_schema
 from penstock.efo_consumer._reader.api import SessionListing
 from penstock.efo_consumer._remote import messages
 from penstock.efo_consumer._remote.arrow_stream import BatchEncoder, encode, encode_block
 from penstock.efo_consumer._remote.client import status_table
+from penstock.efo_consumer._remote.shared_blocks import BlockWriter
 from penstock.efo_consumer.errors import EfoConsumerError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._embedded.shared_blocks import BlockPool
     from penstock.efo_consumer._reader.api import ShardReader
+    from penstock.efo_consumer._remote.shared_blocks import BlockPool
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
 """For health checks and reflection."""
