@@ -25,7 +25,7 @@ from penstock.efo_consumer._model.positions import PositionType
 from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, StreamRecreatedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._model.shards import Shard
@@ -194,7 +194,9 @@ async def judge_refusal(
     return Resume(restart(after)) if loss is None else loss
 
 
-async def check_streams(source: ContinuitySource, created: dict[str, int], streams: Collection[str]) -> dict[str, int]:
+async def check_streams(
+    source: ContinuitySource, created: Mapping[str, int], streams: Collection[str]
+) -> dict[str, int]:
     """Compare the creation times of streams with those of their positions; give those that are known now.
 
     Raises:

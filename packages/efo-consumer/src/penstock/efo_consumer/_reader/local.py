@@ -14,7 +14,7 @@ from opentelemetry import trace
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.pool import BufferPool
 from penstock.efo_consumer._buffer.segment import Piece
-from penstock.efo_consumer._continuity.guard import LEFT, find_loss, report
+from penstock.efo_consumer._continuity.guard import LEFT, check_streams, find_loss, report
 from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
@@ -118,6 +118,9 @@ class LocalShardReader:
         self._check_fencing(request.consumers)
         self._loop = asyncio.get_running_loop()
         fail = self._fails_on_data_loss(request.fail_on_data_loss)
+        # It tells the service's time, too, by which the positions are judged.
+        streams = request.positions.streams
+        created = await check_streams(self._backend, request.positions.created, streams.keys())
         lost = await self._lost(request.positions, fail=fail)
         async with self._opening:
             # Somebody with a newer lease may have come meanwhile.
@@ -137,8 +140,8 @@ class LocalShardReader:
             self._last_epoch = max(self._last_epoch + 1, int(self._wall_clock() * 1000))
             epoch = self._last_epoch
             if self._deaggregator is not None:
-                self._deaggregator.look_again(request.positions.streams)
-            await session.adopt(request, epoch)
+                self._deaggregator.look_again(streams)
+            await session.adopt(request, epoch, created)
             session.skipped(lost)
             self._watch_for_abandoned(session)
             return epoch

@@ -15,7 +15,7 @@ from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import StaleEpochError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._buffer.segment import Spilled
@@ -76,7 +76,7 @@ class ReaderSession:
         """Give when a stream was created, in milliseconds since the epoch; None if unknown."""
         return self._followed.created.get(stream)
 
-    async def adopt(self, request: OpenRequest, epoch: int) -> None:
+    async def adopt(self, request: OpenRequest, epoch: int, created: Mapping[str, int]) -> None:
         """Serve a new epoch; whoever still asks with an older one is refused from now on."""
         self.epoch = epoch
         self._named_only = request.named_shards_only
@@ -84,7 +84,7 @@ class ReaderSession:
         self.touch()
         self._news.ring()
         self._told_idle_at = self._clock()
-        await self._followed.adopt(request)
+        await self._followed.adopt(request, created)
 
     async def positions(
         self, epoch: int, start: StreamPositions, *, max_records: int, max_bytes: int, wait_seconds: float

@@ -12,7 +12,7 @@ from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
-from penstock.efo_consumer._continuity.guard import LEFT, Resume, find_loss, report
+from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created, find_loss, report
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.metrics import publisher_metrics
@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 # How long an open shard whose subscriptions bring nothing is polled before it is subscribed to again.
 _POLL_SECONDS = 300.0
 _REFUSALS = 5
+# A shard that stood still for so long may be read by another iterator, of whichever stream has the name by now.
+_LONG_SECONDS = 60.0
 
 
 class FollowedShard:
@@ -60,6 +62,7 @@ class FollowedShard:
         poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
         fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
         clock: monotonic seconds.
+        created_millis: when the stream was created, in milliseconds since the epoch, if known.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class FollowedShard:
         poller: Callable[[], RecordPublisher],
         fail_on_data_loss: bool,
         clock: Callable[[], float],
+        created_millis: int | None = None,
     ) -> None:
         self.stream = stream
         self.shard_id = shard_id
@@ -96,6 +100,8 @@ class FollowedShard:
         self._condition = ""
         self._refusals = 0
         self._is_gap_reported = False
+        self._created_millis = created_millis
+        self._moved_at = clock()
         self.fail_on_data_loss = fail_on_data_loss
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -233,8 +239,11 @@ class FollowedShard:
 
     async def _check(self, event: ShardEvent) -> None:
         """Prove that nothing expired between the buffer's end and this event; report a loss otherwise."""
-        if not event.records.num_rows and event.continuation is None and not event.child_shards:
+        number = self.buffer.end.sequence_number
+        if not event.records.num_rows and not event.child_shards and event.continuation in (None, number):
+            # It leads nowhere: it only tells the lag.
             return
+        await self._check_stream()
         now = self._source.service_millis()
         if event.records.num_rows:
             # What the records say of the time counts too, should the clock be behind.
@@ -245,6 +254,17 @@ class FollowedShard:
             if loss is not None:
                 self._report(loss)
         self._is_gap_reported = False
+
+    async def _check_stream(self) -> None:
+        """Compare the stream's creation time after standing still: an iterator may have been replaced meanwhile.
+
+        Raises:
+            StreamRecreatedError: it is another stream of the same name.
+        """
+        before, self._moved_at = self._moved_at, self._clock()
+        if self._created_millis is not None and self._moved_at - before >= _LONG_SECONDS:
+            facts = await self._source.stream_facts(self.stream.name)
+            check_created(self.stream.name, self._created_millis, facts)
 
     def _take(self, event: ShardEvent) -> None:
         self._pool.append(self.buffer, event)

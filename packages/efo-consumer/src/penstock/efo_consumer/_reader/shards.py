@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._continuity.guard import check_streams, judge_refusal
-from penstock.efo_consumer._continuity.lineage import ShardGraph, entering
+from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
@@ -15,7 +15,7 @@ from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
 from penstock.efo_consumer._reader.shard import FollowedShard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._continuity.guard import Loss, Resume
@@ -75,17 +75,20 @@ class SessionShards:
         self._named_only = False
         self.fail_on_data_loss = config.fail_on_data_loss
 
-    async def adopt(self, request: OpenRequest) -> None:
-        """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew."""
+    async def adopt(self, request: OpenRequest, created: Mapping[str, int]) -> None:
+        """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew.
+
+        Args:
+            request: the positions, and how to read.
+            created: when each of their streams was created, where that is known.
+        """
         wanted = {
             (stream, shard_id): position
             for stream, shards in request.positions.streams.items()
             for shard_id, position in shards.items()
         }
         self._named_only = request.named_shards_only
-        self.created = await check_streams(
-            self._backend, {**self.created, **request.positions.created}, request.positions.streams.keys()
-        )
+        self.created |= created
         asked = request.fail_on_data_loss
         self.fail_on_data_loss = self._config.fail_on_data_loss if asked is None else asked
         await self._use_publisher(request)
@@ -124,7 +127,7 @@ class SessionShards:
         for stream, shards in positions.streams.items():
             finished = self._finished.get(stream, {})
             self._finished[stream] = {shard_id: finished[shard_id] for shard_id in finished if shard_id in shards}
-            if not self._named_only:
+            if not self._named_only and stream in self.graphs:
                 followed = {shard_id for name, shard_id in self.shards if name == stream}
                 self.graphs[stream].prune(followed | shards.keys())
         self._room.ring()
@@ -145,11 +148,14 @@ class SessionShards:
         for stream, shards in positions.streams.items():
             ended = [shard_id for shard_id, position in shards.items() if position.is_shard_end]
             if stream in self.graphs:
-                known = self.graphs[stream].lineage(ended)
+                known = dict(self.graphs[stream].lineage(ended))
                 for shard_id in ended:
                     shard = self.shards.get((stream, shard_id))
-                    known += [(one.shard_id, one.parent_shard_ids) for one in (() if shard is None else shard.lineage)]
-                found |= {(stream, one): ShardLineage(stream, one, parents) for one, parents in known}
+                    if shard is not None and shard.lineage:
+                        known |= {one.shard_id: one.parent_shard_ids for one in shard.lineage}
+                        # One that is not listed is known to be gone by that.
+                        known.pop(shard_id, None)
+                found |= {(stream, one): ShardLineage(stream, one, parents) for one, parents in known.items()}
         return tuple(found.values())
 
     def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
@@ -178,6 +184,9 @@ class SessionShards:
             for key in gone:
                 if key in self.shards:
                     self._remove(key)
+        if unknown := [stream for stream in positions.created if stream not in self.created]:
+            # Shards that come from another reader of a fleet.
+            self.created |= await check_streams(self._backend, positions.created, unknown)
         for stream, shards in positions.streams.items():
             self.graphs.setdefault(stream, ShardGraph())
             finished = self._finished.setdefault(stream, {})
@@ -220,6 +229,7 @@ class SessionShards:
             source=self._backend,
             judge=self._judge,
             poller=self._polling_publisher,
+            created_millis=self.created.get(stream),
             fail_on_data_loss=self.fail_on_data_loss,
             clock=self._clock,
         )
@@ -277,7 +287,8 @@ class SessionShards:
         graph = self.graphs[stream]
         while self._discovery_needed(stream):
             try:
-                for shard in await self._backend.list_shards(stream):
+                listed = await self._backend.list_shards(stream)
+                for shard in listed:
                     graph.add(shard.shard_id, shard.parent_shard_ids)
             except Exception as error:
                 # Children wait for it, so it is tried until it works; what is read meanwhile is not held up.
@@ -285,10 +296,19 @@ class SessionShards:
             else:
                 for expired in graph.unknown_parents():
                     graph.add(expired, ())
+                self._find_successors(stream, listed)
                 self._begin_children(stream)
                 self._news.ring()
             if self._discovery_needed(stream):
                 await asyncio.sleep(self._config.discovery_interval.total_seconds())
+
+    def _find_successors(self, stream: str, listed: Sequence[Shard]) -> None:
+        """Learn what follows shards that were read to their end, and expired with their children."""
+        graph, ids = self.graphs[stream], {shard.shard_id for shard in listed}
+        for gone in () if self._named_only else self._finished.get(stream, ()):
+            if gone not in ids and not graph.children(gone):
+                for child in successors(gone, listed, self._standing(stream)):
+                    graph.add(child.shard_id, child.parent_shard_ids)
 
     def _remove(self, key: ShardKey) -> FollowedShard:
         shard = self.shards.pop(key)
