@@ -240,10 +240,12 @@ class FollowedShard:
     async def _check(self, event: ShardEvent) -> None:
         """Prove that nothing expired between the buffer's end and this event; report a loss otherwise."""
         number = self.buffer.end.sequence_number
-        if not event.records.num_rows and not event.child_shards and event.continuation in (None, number):
-            # It leads nowhere: it only tells the lag.
+        leads_on = event.records.num_rows or event.child_shards or event.continuation not in (None, number)
+        if not leads_on and event.caught_up_millis is None:
+            # It only tells the lag. One that is caught up says that nothing lies between, which may have expired.
             return
-        await self._check_stream()
+        if leads_on:
+            await self._check_stream()
         now = self._source.service_millis()
         if event.records.num_rows:
             # What the records say of the time counts too, should the clock be behind.
