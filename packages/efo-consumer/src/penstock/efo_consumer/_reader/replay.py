@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
-from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, find_loss, judge_refusal, report
+from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, check_streams, find_loss, judge_refusal, report
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RangeDeadlineError, ShardFailedError
+from penstock.efo_consumer.errors import (
+    DataLossError,
+    EfoConsumerError,
+    RangeDeadlineError,
+    ShardFailedError,
+    StreamRecreatedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
@@ -58,7 +64,7 @@ async def replay(
                 async for batch in batches:
                     yield batch
             return
-        except (RangeDeadlineError, DataLossError):
+        except (RangeDeadlineError, DataLossError, StreamRecreatedError):
             raise
         except (EfoConsumerError, AwsError) as error:
             if await reading.after(error):
@@ -85,6 +91,7 @@ class _Replay:
         self._stall_seconds = stall_seconds
         self._fail = fail
         self._created_millis = created_millis
+        self._is_same = False
         self._refusals = 0
         self._skipped = False
         # Up to where the range's records were given; where Kinesis is asked to begin.
@@ -109,6 +116,7 @@ class _Replay:
                         behind = event.millis_behind_latest
                     records, ends = self._select(event)
                     if records.num_rows:
+                        await self._check_stream()
                         await self._check(records)
                         yield records
                         # While the caller has them, reading does not stand still.
@@ -152,6 +160,13 @@ class _Replay:
         self._skipped = True
         self._begin = ShardPosition.trim_horizon()
         return found.listed is not None
+
+    async def _check_stream(self) -> None:
+        """Tell the stream from another one of the same name, which may know the range's sequence numbers too."""
+        if self._created_millis is not None and not self._is_same:
+            stream = self._range.stream_name
+            await check_streams(self._backend, {stream: self._created_millis}, [stream])
+            self._is_same = True
 
     async def _check(self, records: pa.RecordBatch) -> None:
         """Prove that nothing expired between what was given and these records."""
