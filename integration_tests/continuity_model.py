@@ -512,8 +512,6 @@ class Query:
             is_unknown = position is not None and position.known_millis is None
             if position == ShardPosition.trim_horizon() and is_unknown and start.get(STREAM, record.shard) is not None:
                 continue
-            if position is not None and not position.is_shard_end and position.rank < (1, record.number):
-                raise ViolationError(f"{record} expired beyond the last position {position}, and nothing told of it")
             if not self.is_counted(record.shard):
                 raise ViolationError(f"{record} was never delivered, and no loss was counted")
 
