@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest, StreamConsumer
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from penstock.efo_consumer._model.positions import StreamPositions
-    from penstock.efo_consumer._reader.api import PositionsSnapshot, ShardReader, ShardStats
+    from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardReader, ShardStats
     from penstock.rpc import ClientSecurity
 
 
@@ -82,20 +82,9 @@ class BlockingSession:
         self._is_open, self._session_id = True, session_id
         return self._epoch
 
-    def positions(
-        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
-    ) -> PositionsSnapshot:
+    def positions(self, start: StreamPositions, **options: Unpack[PositionsOptions]) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
-        return self._thread.call(
-            self._open_reader().positions(
-                self._session_id,
-                self._epoch,
-                start,
-                max_records=max_records,
-                max_bytes=max_bytes,
-                wait_seconds=wait_seconds,
-            )
-        )
+        return self._thread.call(self._open_reader().positions(self._session_id, self._epoch, start, **options))
 
     def commit(self, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
 
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 
@@ -157,6 +157,22 @@ class SessionListing(Protocol):
     async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
         """Give one entry per open session, ordered by id. Asking keeps none of them alive."""
         ...
+
+
+class PositionsOptions(TypedDict, total=False):
+    """The options of `ShardReader.positions`, for readers that pass them on."""
+
+    max_records: int
+    max_bytes: int
+    wait_seconds: float
+
+
+class RangeOptions(TypedDict, total=False):
+    """The options of `ShardReader.read_range`, for readers that pass them on."""
+
+    with_encryption_type: bool
+    max_batch_bytes: int
+    fail_on_data_loss: bool | None
 
 
 class ShardReader(Protocol):

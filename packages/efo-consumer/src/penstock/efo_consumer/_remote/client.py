@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import grpc
 
@@ -16,12 +17,19 @@ from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
 from penstock.rpc import ClientSecurity, StatusTable, open_aio_channel, typed_error
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Sequence
+    from collections.abc import AsyncGenerator, Iterator, Sequence
 
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
-    from penstock.efo_consumer._reader.api import OpenRequest, PositionsSnapshot, SessionInfo, ShardStats
+    from penstock.efo_consumer._reader.api import (
+        OpenRequest,
+        PositionsOptions,
+        PositionsSnapshot,
+        RangeOptions,
+        SessionInfo,
+        ShardStats,
+    )
 
 STATUS: Final[StatusTable] = {
     errors.PositionsError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -46,16 +54,8 @@ _OF_KINESIS: Final = {
     "ValidationException": grpc.StatusCode.INVALID_ARGUMENT,
 }
 
-_TYPES: Final = (
-    errors.SessionNotFoundError,
-    errors.StaleEpochError,
-    errors.FencedConsumerError,
-    errors.DataLossError,
-    errors.StreamRecreatedError,
-    errors.RangeDeadlineError,
-    errors.ShardFailedError,
-    errors.EfoConsumerConfigError,
-)
+# A PositionsError has no fields: it is known by its status.
+_TYPES: Final = tuple(kind for kind in STATUS if issubclass(kind, EfoConsumerError) and kind is not PositionsError)
 
 
 def status_table(error: Exception) -> StatusTable:
@@ -99,63 +99,35 @@ class RemoteShardReader:
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
-        try:
+        with self._errors():
             answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
         return answer.epoch
 
     async def positions(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        wait_seconds: float = 0.0,
+        self, session_id: str, epoch: int, start: StreamPositions, **options: Unpack[PositionsOptions]
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
-        request = pb.PositionsRequest(
-            session_id=session_id,
-            epoch=epoch,
-            start=messages.positions_to_messages(start),
-            max_records=max_records,
-            max_bytes=max_bytes,
-            wait_seconds=wait_seconds,
-        )
-        try:
-            answer = await self._stub().Positions(request, timeout=wait_seconds + CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
+        asked = messages.positions_to_messages(start)
+        request = pb.PositionsRequest(session_id=session_id, epoch=epoch, start=asked, **options)
+        with self._errors():
+            seconds = options.get("wait_seconds", 0.0) + CALL_SECONDS
+            answer = await self._stub().Positions(request, timeout=seconds)
         return messages.snapshot_from_message(answer)
 
     async def read_range(
-        self,
-        session_id: str,
-        ranges: Sequence[ShardRange],
-        *,
-        epoch: int = 0,
-        with_encryption_type: bool = False,
-        max_batch_bytes: int = 0,
-        fail_on_data_loss: bool | None = None,
+        self, session_id: str, ranges: Sequence[ShardRange], *, epoch: int = 0, **options: Unpack[RangeOptions]
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`. Leaving the generator early ends the call."""
         decoder = BatchDecoder()
         read_range = self._channel().unary_stream(
             READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode
         )
-        call = read_range(
-            read_range_request(session_id, ranges, epoch, with_encryption_type, max_batch_bytes, fail_on_data_loss)
-        )
-        try:
+        asked = messages.ranges_to_messages(ranges)
+        call = read_range(pb.ReadRangeRequest(session_id=session_id, epoch=epoch, ranges=asked, **options))
+        with self._errors(call):
             async for answer in call:
                 for batch in decoder.decode(answer):
                     yield batch
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
-        finally:
-            call.cancel()
 
     async def follow(
         self,
@@ -179,7 +151,7 @@ class RemoteShardReader:
                 with_encryption_type=with_encryption_type,
             )
         )
-        try:
+        with self._errors(call):
             async for answer in call:
                 batches = list(decoder.decode(answer.arrow_ipc))
                 reached = messages.snapshot_from_message(answer.reached) if answer.HasField("reached") else None
@@ -187,50 +159,49 @@ class RemoteShardReader:
                     yield FollowedBatch(batch, None)
                 if batches or reached is not None:
                     yield FollowedBatch(batches[-1] if batches else None, reached)
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
-        finally:
-            call.cancel()
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
         request = pb.CommitRequest(
             session_id=session_id, epoch=epoch, positions=messages.positions_to_messages(positions)
         )
-        try:
+        with self._errors():
             await self._stub().Commit(request, timeout=CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         """See `ShardReader.stats`."""
-        try:
+        with self._errors():
             answer = await self._stub().Stats(pb.StatsRequest(session_id=session_id), timeout=CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
         return [messages.stats_from_message(shard) for shard in answer.shards]
 
     async def sessions(self, *, with_shards: bool = False) -> list[SessionInfo]:
         """See `SessionListing.sessions`."""
         request = pb.ListSessionsRequest(with_shards=with_shards)
-        try:
+        with self._errors():
             answer = await self._stub().ListSessions(request, timeout=CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
         return [messages.session_from_message(session) for session in answer.sessions]
 
     async def close_session(self, session_id: str, epoch: int) -> None:
         """See `ShardReader.close_session`."""
-        try:
+        with self._errors():
             await self._stub().Close(pb.CloseRequest(session_id=session_id, epoch=epoch), timeout=CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise reader_error(error, self.endpoint) from error
 
     async def aclose(self) -> None:
         """Close the connection; sessions stay."""
         channel, self._opened = self._opened, None
         if channel is not None:
             await channel.close(None)
+
+    @contextmanager
+    def _errors(self, stream: grpc.aio.UnaryStreamCall[Any, Any] | None = None) -> Iterator[None]:
+        """Raise what the servicer raised; a stream ends with this context."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            raise reader_error(error, self.endpoint) from error
+        finally:
+            if stream is not None:
+                stream.cancel()
 
     def _stub(self) -> pb_grpc.ShardReaderServiceAsyncStub:
         return pb_grpc.ShardReaderServiceStub(self._channel())
@@ -239,22 +210,3 @@ class RemoteShardReader:
         if self._opened is None:
             self._opened = open_aio_channel(self.endpoint, self._security)
         return self._opened
-
-
-def read_range_request(
-    session_id: str,
-    ranges: Sequence[ShardRange],
-    epoch: int,
-    with_encryption_type: bool,
-    max_batch_bytes: int,
-    fail_on_data_loss: bool | None,
-) -> pb.ReadRangeRequest:
-    """Make the request for ranges."""
-    return pb.ReadRangeRequest(
-        session_id=session_id,
-        epoch=epoch,
-        ranges=messages.ranges_to_messages(ranges),
-        with_encryption_type=with_encryption_type,
-        max_batch_bytes=max_batch_bytes,
-        fail_on_data_loss=fail_on_data_loss,
-    )

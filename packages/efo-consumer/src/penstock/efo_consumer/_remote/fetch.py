@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import grpc
 
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode_near
-from penstock.efo_consumer._remote.client import READ_RANGE, read_range_request, reader_error
+from penstock.efo_consumer._remote.client import READ_RANGE, reader_error
+from penstock.efo_consumer._remote.messages import ranges_to_messages
 from penstock.efo_consumer._remote.resume import retrievals
 from penstock.efo_consumer._remote.shared_blocks import Blocks, folder_of
 from penstock.efo_consumer.errors import ReaderUnavailableError
@@ -70,8 +71,13 @@ def read_ranges(
         is_done = False
         while not is_done:
             retrieval.begin()
-            request = read_range_request(
-                session_id, retrieval.ranges, own_epoch, with_encryption_type, max_batch_bytes, fail_on_data_loss
+            request = pb.ReadRangeRequest(
+                session_id=session_id,
+                epoch=own_epoch,
+                ranges=ranges_to_messages(retrieval.ranges),
+                with_encryption_type=with_encryption_type,
+                max_batch_bytes=max_batch_bytes,
+                fail_on_data_loss=fail_on_data_loss,
             )
             try:
                 with closing(_read(retrieval.endpoint, security, request)) as batches:

@@ -7,7 +7,7 @@ import logging
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import StreamPositions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
-    from penstock.efo_consumer._reader.api import OpenRequest, ShardReader, ShardStats
+    from penstock.efo_consumer._reader.api import OpenRequest, RangeOptions, ShardReader, ShardStats
     from penstock.rpc import ClientSecurity
 
 _log = logging.getLogger(__name__)
@@ -122,27 +122,14 @@ class FleetShardReader:
             news = await self._wait_for_news(start, left)
 
     async def read_range(
-        self,
-        session_id: str,
-        ranges: Sequence[ShardRange],
-        *,
-        epoch: int = 0,
-        with_encryption_type: bool = False,
-        max_batch_bytes: int = 0,
-        fail_on_data_loss: bool | None = None,
+        self, session_id: str, ranges: Sequence[ShardRange], *, epoch: int = 0, **options: Unpack[RangeOptions]
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`: by the owner, or by another reader when that one is gone."""
         if epoch:
             self._check(session_id, epoch)
 
         def read(endpoint: str, part: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
-            return self._readers[endpoint].read_range(
-                session_id,
-                part,
-                with_encryption_type=with_encryption_type,
-                max_batch_bytes=max_batch_bytes,
-                fail_on_data_loss=fail_on_data_loss,
-            )
+            return self._readers[endpoint].read_range(session_id, part, **options)
 
         owners = self._members.owners(self._clock()) or list(self._readers)
         asked = retrievals(ranges, owners, list(self._readers))

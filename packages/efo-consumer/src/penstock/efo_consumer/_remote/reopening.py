@@ -7,7 +7,7 @@ import logging
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._remote.client import RemoteShardReader
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
     from penstock.efo_consumer._reader.api import (
         OpenRequest,
+        PositionsOptions,
         PositionsSnapshot,
+        RangeOptions,
         ShardReader,
         ShardStats,
     )
@@ -78,14 +80,7 @@ class ReopeningShardReader:
         return self._epoch
 
     async def positions(
-        self,
-        session_id: str,
-        epoch: int,
-        start: StreamPositions,
-        *,
-        max_records: int = 0,
-        max_bytes: int = 0,
-        wait_seconds: float = 0.0,
+        self, session_id: str, epoch: int, start: StreamPositions, **options: Unpack[PositionsOptions]
     ) -> PositionsSnapshot:
         """See `ShardReader.positions`.
 
@@ -97,45 +92,24 @@ class ReopeningShardReader:
             self._check(session_id, epoch)
             await self._reopen(start)
             try:
-                return await self._reader.positions(
-                    session_id,
-                    self._served_epoch,
-                    start,
-                    max_records=max_records,
-                    max_bytes=max_bytes,
-                    wait_seconds=wait_seconds,
-                )
+                return await self._reader.positions(session_id, self._served_epoch, start, **options)
             except SessionNotFoundError:
                 self._forget()
                 await self._reopen(start)
-                return await self._reader.positions(
-                    session_id, self._served_epoch, start, max_records=max_records, max_bytes=max_bytes
-                )
+                options.pop("wait_seconds", None)
+                return await self._reader.positions(session_id, self._served_epoch, start, **options)
 
         return await self._patiently(ask)
 
     async def read_range(
-        self,
-        session_id: str,
-        ranges: Sequence[ShardRange],
-        *,
-        epoch: int = 0,
-        with_encryption_type: bool = False,
-        max_batch_bytes: int = 0,
-        fail_on_data_loss: bool | None = None,
+        self, session_id: str, ranges: Sequence[ShardRange], *, epoch: int = 0, **options: Unpack[RangeOptions]
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`."""
         if epoch:
             self._check(session_id, epoch)
 
         def read(_: str, left: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
-            return self._reader.read_range(
-                session_id,
-                left,
-                with_encryption_type=with_encryption_type,
-                max_batch_bytes=max_batch_bytes,
-                fail_on_data_loss=fail_on_data_loss,
-            )
+            return self._reader.read_range(session_id, left, **options)
 
         asked = retrievals(ranges, [self.endpoint], [self.endpoint], self._patience_seconds)
         async with aclosing(read_retrievals(asked, read, self._clock, self._sleep)) as batches:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -54,14 +54,13 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
 
     async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
         """See the contract."""
-        try:
-            return pb.OpenResponse(epoch=await self._reader.open(messages.open_from_message(request)))
-        except EfoConsumerError as error:
-            await abort_with(context, error, status_table(error))
+        async with _told(context):
+            epoch = await self._reader.open(messages.open_from_message(request))
+        return pb.OpenResponse(epoch=epoch)
 
     async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:
         """See the contract."""
-        try:
+        async with _told(context):
             snapshot = await self._reader.positions(
                 request.session_id,
                 request.epoch,
@@ -70,16 +69,14 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 max_bytes=request.max_bytes,
                 wait_seconds=request.wait_seconds,
             )
-            return messages.snapshot_to_message(snapshot)
-        except EfoConsumerError as error:
-            await abort_with(context, error, status_table(error))
+        return messages.snapshot_to_message(snapshot)
 
     async def ReadRange(self, request: pb.ReadRangeRequest, context: Any) -> AsyncIterator[Any]:
         """See the contract; the answers are their bytes already."""
         encoder = BatchEncoder(read_schema(with_encryption_type=request.with_encryption_type))
         pool = self._blocks if request.with_shared_blocks else None
         blocks = None if pool is None else BlockWriter(pool)
-        try:
+        async with _told(context):
             batches = self._reader.read_range(
                 request.session_id,
                 messages.ranges_from_messages(request.ranges),
@@ -99,13 +96,11 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 if blocks is not None:
                     blocks.close()
                 await batches.aclose()
-        except EfoConsumerError as error:
-            await abort_with(context, error, status_table(error))
 
     async def Follow(self, request: pb.FollowRequest, context: Any) -> AsyncIterator[pb.FollowResponse]:
         """See the contract."""
         schema = read_schema(with_encryption_type=request.with_encryption_type)
-        try:
+        async with _told(context):
             batches = self._reader.follow(
                 request.session_id,
                 request.epoch,
@@ -118,25 +113,19 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 yield pb.FollowResponse(arrow_ipc=schema.serialize().to_pybytes())
                 async for batch in batches:
                     yield messages.followed_to_message(batch)
-        except EfoConsumerError as error:
-            await abort_with(context, error, status_table(error))
 
     async def Commit(self, request: pb.CommitRequest, context: Any) -> pb.CommitResponse:
         """See the contract."""
-        try:
+        async with _told(context):
             positions = messages.positions_from_messages(request.positions)
             await self._reader.commit(request.session_id, request.epoch, positions)
-            return pb.CommitResponse()
-        except EfoConsumerError as error:
-            await abort_with(context, error, status_table(error))
+        return pb.CommitResponse()
 
     async def Stats(self, request: pb.StatsRequest, context: Any) -> pb.StatsResponse:
         """See the contract."""
-        try:
+        async with _told(context):
             stats = await self._reader.stats(request.session_id)
-            return pb.StatsResponse(shards=[messages.stats_to_message(shard) for shard in stats])
-        except EfoConsumerError as error:
-            await abort_with(context, error, status_table(error))
+        return pb.StatsResponse(shards=[messages.stats_to_message(shard) for shard in stats])
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Any) -> pb.ListSessionsResponse:
         """See the contract."""
@@ -150,6 +139,15 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         """See the contract."""
         await self._reader.close_session(request.session_id, request.epoch)
         return pb.CloseResponse()
+
+
+@asynccontextmanager
+async def _told(context: Any) -> AsyncIterator[None]:
+    """Answer by the status of the error, and with its fields, where the reader raises one."""
+    try:
+        yield
+    except EfoConsumerError as error:
+        await abort_with(context, error, status_table(error))
 
 
 async def _one_ahead(
