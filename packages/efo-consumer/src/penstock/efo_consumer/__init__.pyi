@@ -39,6 +39,7 @@ from ._reader.api import (
 from ._reader.backend import KinesisBackend, ReaderBackend
 from ._reader.config import ReaderConfig
 from ._reader.local import LocalShardReader
+from ._reader.replay import read_checked
 from ._remote.client import RemoteShardReader
 from ._remote.fetch import read_ranges
 from ._remote.fleet import FleetShardReader
@@ -135,6 +136,7 @@ __all__ = [
     "list_shards",
     "measure_lag",
     "ranges_between",
+    "read_checked",
     "read_once",
     "read_ranges",
     "resolve_initial_positions",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from penstock.aws import AwsError
@@ -69,6 +70,58 @@ async def replay(
         except (EfoConsumerError, AwsError) as error:
             if await reading.after(error):
                 return
+
+
+async def read_checked(
+    backend: ReaderBackend, stream: str, shard_id: str, after: ShardPosition, *, fail_on_data_loss: bool
+) -> AsyncGenerator[ShardEvent, None]:
+    """Poll what a shard holds after a position, up to its tip or end, and prove that nothing expired in between.
+
+    From a time or TRIM_HORIZON on it gives what there is: only what follows is checked.
+
+    Raises:
+        DataLossError: records have expired, or nothing proves that none has, and `fail_on_data_loss`. Otherwise the
+            loss is counted, and what is left is given.
+        RecordPublisherError: the shard cannot be read.
+    """
+    at = begin = after
+    refusals, is_reported = 0, False
+
+    def tell(loss: Loss) -> None:
+        report(loss, stream=stream, shard_id=shard_id, after=at, upto=LEFT, fail=fail_on_data_loss)
+
+    while True:
+        try:
+            async with aclosing(backend.read_once(stream, shard_id, begin)) as events:
+                async for event in events:
+                    records = event.records
+                    if at.sequence_number is not None and records.num_rows:
+                        records = records.slice(rows_upto(records, int(at.sequence_number)))
+                    if records.num_rows:
+                        if at.rank[0] and not is_reported:
+                            loss = await find_loss(backend, stream, shard_id, at, backend.service_millis())
+                            if loss is not None:
+                                tell(loss)
+                        at = position_at(records, records.num_rows - 1)
+                        refusals, is_reported = 0, False
+                    yield replace(event, records=records)
+            return
+        except DataLossError:
+            raise
+        except (EfoConsumerError, AwsError) as error:
+            refusals += 1
+            code = getattr(error, "code", type(error).__name__)
+            found = await judge_refusal(backend, stream, shard_id, at, code) if refusals <= 1 else None
+            if found is None:
+                raise
+            if isinstance(found, Resume):
+                begin = found.position
+                await asyncio.sleep(found.delay_seconds)
+                continue
+            tell(found)
+            if found.listed is not None:
+                return
+            begin, is_reported = ShardPosition.trim_horizon(), True
 
 
 class _Replay:

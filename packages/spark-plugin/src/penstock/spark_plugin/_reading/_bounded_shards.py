@@ -1,6 +1,5 @@
 """The tasks of a bounded read: each polls its shards from Kinesis itself, up to where they end."""
 
-import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -12,17 +11,15 @@ import pyarrow.compute as pc
 
 from penstock.aws import AwsSession
 from penstock.efo_consumer import (
-    DataLossError,
     HashKeyRange,
     KinesisBackend,
     Shard,
-    ShardEvent,
     ShardPosition,
     StreamIdentity,
     deaggregate,
+    read_checked,
     to_read_batch,
 )
-from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading._bounds import BoundedShard
@@ -35,8 +32,6 @@ from penstock.spark_plugin._reading._service_time import (
     wait_until,
     wait_until_seen,
 )
-
-_log = logging.getLogger(__name__)
 
 
 async def read_shards(
@@ -114,7 +109,14 @@ class _ShardRead:
             await wait_until(self._clock, begin.timestamp_millis)
         while not is_complete:
             is_complete = is_seen(self._clock, shard.complete_millis)
-            async with aclosing(self._events(begin)) as events:
+            checked = read_checked(
+                self._backend,
+                self._stream,
+                shard.shard_id,
+                begin,
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+            async with aclosing(checked) as events:
                 async for event in events:
                     kept = await self._within(event.records)
                     if kept.num_rows:
@@ -124,10 +126,10 @@ class _ShardRead:
                     if event.child_shards:
                         self.children = event.child_shards
                         return
-                    if event.continuation is not None:
-                        begin = ShardPosition.after(event.continuation)
-                        if self._beyond is not None and int(event.continuation) + 1 >= self._beyond:
-                            return
+                    if event.records.num_rows:
+                        begin = _after_last(event.records)
+                    if self._beyond is not None and int(event.continuation or 0) + 1 >= self._beyond:
+                        return
             if not is_complete:
                 await wait_until_seen(self._clock, shard.complete_millis)
 
@@ -159,30 +161,11 @@ class _ShardRead:
                     return int(event.records.column("sequenceNumber")[0].as_py())
         return None
 
-    async def _events(self, begin: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
-        """What the shard holds from there on, or from its oldest record where that is gone, and losses are allowed."""
-        is_begun = False
-        while True:
-            try:
-                async with aclosing(self._backend.read_once(self._stream, self._shard.shard_id, begin)) as events:
-                    async for event in events:
-                        is_begun = True
-                        yield event
-                return
-            except RecordPublisherFatalError as error:
-                if is_begun or error.code != "InvalidArgumentException" or begin.sequence_number is None:
-                    raise
-                lost = DataLossError(
-                    stream=self._shard.stream_name,
-                    shard_id=self._shard.shard_id,
-                    after=str(begin),
-                    upto=self._shard.upto or "the end of the read",
-                    reason="Kinesis no longer knows the position that it begins at",
-                )
-                if self._options.fail_on_data_loss:
-                    raise lost from error
-                _log.warning("%s", lost)
-            begin = ShardPosition.trim_horizon()
+
+def _after_last(records: pa.RecordBatch) -> ShardPosition:
+    number = records.column("sequenceNumber")[-1].as_py()
+    arrived_millis = records.column("approximateArrivalTimestamp")[-1].value // 1000
+    return replace(ShardPosition.after(number), record=number, arrived_millis=arrived_millis)
 
 
 def _first_since(records: pa.RecordBatch, micros: int) -> int:
