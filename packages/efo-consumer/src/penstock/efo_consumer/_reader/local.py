@@ -341,6 +341,7 @@ class LocalShardReader:
             if piece.after == shard_range.after and upto != shard_range.upto:
                 upto = replace(upto, first_record=shard_range.upto.first_record)
             part = replace(shard_range, after=piece.after, upto=upto)
+            is_checked = any(other.stream_name == part.stream_name for other in replayed)
             replayed.append(part)
             if session is not None:
                 session.replayed(part)
@@ -349,7 +350,8 @@ class LocalShardReader:
                 part,
                 stall_seconds=self._config.range_deadline.total_seconds(),
                 fail_on_data_loss=fail,
-                created_millis=None if session is None else session.created_millis(shard_range.stream_name),
+                # Once for all of a stream's ranges that are asked for together.
+                created_millis=None if session is None or is_checked else session.created_millis(part.stream_name),
             )
             async with aclosing(records):
                 async for batch in records:
