@@ -109,15 +109,23 @@ def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: objec
 
 
 async def find_loss(
-    source: ContinuitySource, stream: str, shard_id: str, after: ShardPosition, now_millis: int | None = None
+    source: ContinuitySource,
+    stream: str,
+    shard_id: str,
+    after: ShardPosition,
+    now_millis: int | None = None,
+    *,
+    created_millis: int | None = None,
 ) -> Loss | None:
     """Tell whether records beyond a position were lost before they could be read; None if it is proved that none was.
 
     Args:
         after: up to where everything was delivered.
         now_millis: the service's time when the records beyond were read; now if not given.
+        created_millis: when the stream of the position was created, if known.
 
     Raises:
+        StreamRecreatedError: the oldest record is one of another stream of the same name.
         EfoConsumerError: Kinesis could not be asked.
         AwsError: Kinesis could not be asked.
     """
@@ -134,6 +142,9 @@ async def find_loss(
         return None
     oldest = await source.oldest_record(stream, shard_id)
     if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
+        if created_millis is not None:
+            # A stream that was made again meanwhile may have old records of the same numbers.
+            await check_streams(source, {stream: created_millis}, [stream])
         return None
     known = after.known_millis
     since = (
@@ -190,7 +201,7 @@ async def judge_refusal(
             return None
         # A time ahead of the service's clock, which some servers refuse: it will come.
         return Resume(after, max(0.0, (after.timestamp_millis - now) / 1000) + _RETRY_SECONDS)
-    loss = await find_loss(source, stream, shard_id, after, now)
+    loss = await find_loss(source, stream, shard_id, after, now, created_millis=created_millis)
     return Resume(restart(after)) if loss is None else loss
 
 

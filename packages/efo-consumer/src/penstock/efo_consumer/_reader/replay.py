@@ -238,7 +238,14 @@ class _Replay:
         now = self._backend.service_millis()
         if judge(at, now) is Verdict.CONTINUOUS:
             return
-        loss = await find_loss(self._backend, self._range.stream_name, self._range.shard_id, at, now)
+        loss = await find_loss(
+            self._backend,
+            self._range.stream_name,
+            self._range.shard_id,
+            at,
+            now,
+            created_millis=self._created_millis,
+        )
         if loss is not None:
             self._report(loss, at)
 

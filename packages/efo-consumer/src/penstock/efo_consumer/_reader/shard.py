@@ -252,7 +252,14 @@ class FollowedShard:
             last = arrived_millis_at(event.records, event.records.num_rows - 1)
             now = max(now, last + event.millis_behind_latest)
         if not self._is_gap_reported and judge(self.buffer.end, now) is not Verdict.CONTINUOUS:
-            loss = await find_loss(self._source, self.stream.name, self.shard_id, self.buffer.end, now)
+            loss = await find_loss(
+                self._source,
+                self.stream.name,
+                self.shard_id,
+                self.buffer.end,
+                now,
+                created_millis=self._created_millis,
+            )
             if loss is not None:
                 self._report(loss)
         self._is_gap_reported = False
