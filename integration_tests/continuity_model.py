@@ -673,9 +673,8 @@ class ContinuityMachine(RuleBasedStateMachine):
         """The caller dies; its successor reads in another way, and may have to run the last batch again."""
 
         def restart() -> None:
-            if fresh and self._home is not None:
-                self._loop.run(self._home.kill())
-                self._home = None
+            if fresh:
+                self.die()
             self._home_plan = (home, tiny)
             self._publisher = publisher
             self._epoch = 0
@@ -712,6 +711,13 @@ class ContinuityMachine(RuleBasedStateMachine):
                 with suppress(Exception):
                     self._loop.run(self._home.kill(), 20)
             self._stack.close()
+
+    def die(self) -> None:
+        """Lose the reader, with all that it holds; the next step opens another."""
+        if self._home is not None:
+            self._loop.run(self._home.kill())
+        self._home = None
+        self._epoch = 0
 
     # What the caller does.
 

@@ -1,13 +1,18 @@
 """Random histories of a stream, its readers and its callers: every record comes exactly once, or a loss is named.
 
-`hatch run prove continuity --minutes 60` tries new ones for an hour, and `--self-check` breaks the rule on purpose.
+`hatch run prove continuity --minutes 60` tries new ones for an hour, and `--self-check` has them find each break of the
+rule. Here each break meets a short history that shows it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from integration_tests.continuity_model import machine, try_machine
+from integration_tests.continuity_model import HOUR, ContinuityMachine, ViolationError, machine, try_machine
+from penstock.efo_consumer import RecordPublisherType
+from tools.prove.continuity_breaks import BREAKS
 
 
 @pytest.mark.parametrize("profile", ["kind", "hostile"])
@@ -18,3 +23,86 @@ def test_every_record_is_delivered_once_or_a_loss_is_named(profile: str) -> None
     told = "\n".join(tried.failures[0]) if tried.failures else ""
     assert error is None, f"{told}\n{type(error).__name__}: {error}"
     assert tried.counts["rows"]
+
+
+def expires_unread(history: ContinuityMachine) -> None:
+    """A record comes and expires while nobody reads."""
+    history.catch_up()
+    history.die()
+    history.put_over_time([0], 25 * HOUR)
+    history.catch_up()
+
+
+def begins_expired(history: ContinuityMachine) -> None:
+    """A range that began at TRIM_HORIZON is read again when its first records are gone."""
+    # With all of its records at once, in one batch.
+    history.die()
+    history.wait(13 * HOUR)
+    history.put(0, 1)
+    history.catch_up()
+    history.wait(13 * HOUR)
+    history.die()
+    history.rerun(0, alone=False)
+
+
+def ends_expired(history: ContinuityMachine) -> None:
+    """Ranges are read again when all of their records are gone."""
+    history.catch_up()
+    history.put(0, 2)
+    history.catch_up()
+    history.wait(25 * HOUR)
+    for index in range(4):
+        history.rerun(index, alone=True)
+
+
+def is_made_again(history: ContinuityMachine) -> None:
+    """The stream is another one when the next reader comes."""
+    history.catch_up()
+    history.die()
+    history.recreate(1, 0)
+    history.put(0, 9)
+    history.catch_up()
+
+
+def child_expires_unread(history: ContinuityMachine) -> None:
+    """A shard ends, and the records of its children expire before anybody reads them."""
+    history.catch_up()
+    history.reshard(0, merges=False)
+    history.step(0, 0.6, 0.0, runs=True)
+    history.die()
+    history.put_over_time([0, 1], 25 * HOUR)
+    history.catch_up()
+
+
+SHOWN_BY: dict[str, tuple[str, Callable[[ContinuityMachine], None]]] = {
+    "no time is compared": ("kind", expires_unread),
+    "the oldest record is not compared": ("hostile", expires_unread),
+    "a range's first record is not logged": ("kind", begins_expired),
+    "a range's last record is not missed": ("hostile", ends_expired),
+    "creation times are not compared": ("hostile", is_made_again),
+    "children know nothing of their parents": ("kind", child_expires_unread),
+    "what is lost is not told": ("hostile", expires_unread),
+}
+
+
+def run(profile: str, history: Callable[[ContinuityMachine], None]) -> None:
+    model = machine(profile)()
+    try:
+        model.begin(1, 1, [(True, "TRIM_HORIZON")] * 3, "local", RecordPublisherType.POLLING, tiny=False)
+        history(model)
+    finally:
+        model.teardown()
+
+
+@pytest.mark.parametrize(("profile", "history"), list(dict.fromkeys(SHOWN_BY.values())))
+def test_history_keeps_the_promise(profile: str, history: Callable[[ContinuityMachine], None]) -> None:
+    """What breaks show below is no fault of the model."""
+    run(profile, history)
+
+
+@pytest.mark.parametrize("name", list(BREAKS))
+def test_model_finds_a_rule_that_is_broken_at_one_point(name: str) -> None:
+    """Each single comparison that the rule rests on is missed when it is gone."""
+    profile, history = SHOWN_BY[name]
+    with BREAKS[name](), pytest.raises(ViolationError):
+        run(profile, history)

@@ -50,7 +50,7 @@ BREAKS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
     "the oldest record is not compared": partial(_replaced, [guard], "judge_oldest", _continuous),
     "a range's first record is not logged": partial(_replaced, [ShardPosition], "to_json", _without_first),
     "a range's last record is not missed": partial(_replaced, [replay._Replay], "_check_end", _nothing),
-    "creation times are not compared": partial(_replaced, [guard], "check_created", _nothing),
+    "creation times are not compared": partial(_replaced, [guard, shard], "check_created", _nothing),
     "children know nothing of their parents": partial(_replaced, [shards, reach, fleet], "entering", _at_the_beginning),
     "what is lost is not told": partial(_replaced, [guard, local, shard, replay], "report", _nothing),
 }
