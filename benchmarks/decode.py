@@ -15,7 +15,7 @@ from botocore.parsers import EventStreamJSONParser
 from botocore.session import get_session
 
 from penstock.efo_consumer._wire.decode import decode_payload
-from penstock.efo_consumer._wire.eventstream import FrameDecoder, FrameKinds
+from penstock.efo_consumer._wire.eventstream import FrameDecoder, frame_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -76,10 +76,10 @@ def make_chunks(record_bytes: int, records: int) -> list[bytes]:
 
 def penstock(chunks: Sequence[bytes]) -> int:
     """Decode to Arrow record batches; the number of rows."""
-    frames, kinds, rows = FrameDecoder(), FrameKinds(), 0
+    frames, rows = FrameDecoder(), 0
     for chunk in chunks:
         for frame in frames.feed(chunk):
-            if kinds.of(frame).event_type == "SubscribeToShardEvent":
+            if frame_kind(frame.headers).event_type == "SubscribeToShardEvent":
                 payload = decode_payload(frame.buffer, frame.payload_start, frame.payload_end)
                 rows += payload.records.num_rows
     return rows

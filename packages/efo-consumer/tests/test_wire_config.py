@@ -10,9 +10,9 @@ import pytest
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer._publish.factory import FallbackTransport, open_transport
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, Subscription
-from penstock.efo_consumer._wire.transport import FallbackTransport, open_transport
 from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError, SubscriptionConnectionError
 
 
@@ -132,7 +132,7 @@ import sys
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
-from penstock.efo_consumer._wire.transport import open_transport
+from penstock.efo_consumer._publish.factory import open_transport
 config = RecordPublisherConfig(subscribe_transport=SubscribeTransportType({kind!r}))
 open_transport(AwsSession(emulator_options("https://127.0.0.1:1")), config)
 assert "awscrt" in sys.modules

@@ -56,11 +56,7 @@ def feed(data: bytes, cuts: list[int]) -> tuple[list[SubscriptionEvent], Excepti
                 assert isinstance(outcome, EfoConsumerError | AwsServiceError)
                 return events, outcome, parser.pending_bytes
             events.append(outcome)
-    try:
-        parser.finish()
-    except EfoConsumerError as error:
-        return events, error, parser.pending_bytes
-    return events, None, parser.pending_bytes
+    return events, parser.finish(), parser.pending_bytes
 
 
 _cuts = st.lists(st.integers(0, 10_000), max_size=6)

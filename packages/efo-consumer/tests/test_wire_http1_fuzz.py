@@ -167,6 +167,15 @@ def test_a_changed_answer_gives_events_or_an_error(
     assert found == numbers(len(found))
 
 
+def test_a_connection_that_is_closed_between_two_reads_is_an_error(wire: Wire) -> None:
+    """A malformed chunk behind whole events: the connection may be gone before the next read begins."""
+    changed = bytearray(CHUNKED + chunked(events([0, 1, 1, 1]), [1, 279, 2957, 7247, 10285]))
+    changed[431:431] = b"\x07D("
+    found, end = wire.read(pieces(bytes(changed), [2957, 10285]))
+    assert found == numbers(3)
+    assert isinstance(end, SubscriptionConnectionError)
+
+
 @given(_paddings, st.integers(0, 30_000), _cuts)
 def test_an_answer_that_stops_is_a_connection_error(
     wire: Wire, paddings: list[int], kept: int, cuts: list[int]

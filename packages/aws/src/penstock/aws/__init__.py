@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from penstock.aws._classify import ErrorKind, are_credentials_refused, classify, classify_code, error_code
     from penstock.aws._json_client import JsonClient, service_error
     from penstock.aws._options import AwsOptions
-    from penstock.aws._service_clock import ServiceClock
+    from penstock.aws._service_clock import ServiceClock, date_seconds
     from penstock.aws._session import AwsSession
     from penstock.aws.errors import AwsConnectionError, AwsError, AwsOptionError, AwsServiceError
 
@@ -28,6 +28,7 @@ __all__ = [
     "as_json",
     "classify",
     "classify_code",
+    "date_seconds",
     "error_code",
     "retry",
     "service_error",
@@ -39,7 +40,7 @@ _MODULES = {
     "_classify": ("ErrorKind", "are_credentials_refused", "classify", "classify_code", "error_code"),
     "_json_client": ("JsonClient", "service_error"),
     "_options": ("AwsOptions",),
-    "_service_clock": ("ServiceClock",),
+    "_service_clock": ("ServiceClock", "date_seconds"),
     "_session": ("AwsSession",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -50,12 +51,21 @@ class ServiceClock:
             date: the header; None if there was none.
             asked_at: `monotonic()` before the request was sent.
         """
-        second = None if date is None else _seconds(date)
+        second = date_seconds(date)
         if second is None:
             if not self._has_warned:
                 self._has_warned = True
                 _log.warning("an answer has no valid Date header (%r): using this host's clock as the service's", date)
-            return
+        else:
+            self.answered_at(second, asked_at)
+
+    def answered_at(self, second: float, asked_at: float) -> None:
+        """Take the time of an answer that has just arrived: its `Date` header, already read.
+
+        Args:
+            second: `date_seconds` of the header.
+            asked_at: `monotonic()` before the request was sent.
+        """
         lower, upper = second - self._monotonic(), second + _DATE_SECONDS - asked_at
         with self._lock:
             if self._bounds is not None:
@@ -74,8 +84,11 @@ class ServiceClock:
 
 
 @lru_cache(maxsize=16)
-def _seconds(date: str) -> float | None:
+def date_seconds(date: str | None) -> float | None:
+    """A `Date` header in seconds since the epoch; None if it is missing or not a date."""
     try:
-        return parsedate_to_datetime(date).timestamp()
-    except ValueError:
+        parsed = None if date is None else parsedate_to_datetime(date)
+    except (ValueError, OverflowError):
         return None
+    # A zone of `-0000`, or none, is read as UTC: HTTP knows no other.
+    return None if parsed is None else (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

@@ -10,15 +10,11 @@ import msgspec
 
 from penstock.aws import BackoffPolicy, retry
 from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._wire.decode import HashKeys
 from penstock.efo_consumer.errors import PayloadDecodeError
 
 if TYPE_CHECKING:
     from penstock.aws import JsonClient
-
-
-class _HashKeys(msgspec.Struct):
-    starting: str = msgspec.field(name="StartingHashKey")
-    ending: str = msgspec.field(name="EndingHashKey")
 
 
 class _Sequence(msgspec.Struct):
@@ -28,7 +24,7 @@ class _Sequence(msgspec.Struct):
 
 class _Shard(msgspec.Struct):
     shard_id: str = msgspec.field(name="ShardId")
-    hash_keys: _HashKeys = msgspec.field(name="HashKeyRange")
+    hash_keys: HashKeys = msgspec.field(name="HashKeyRange")
     sequence: _Sequence = msgspec.field(name="SequenceNumberRange")
     parent: str | None = msgspec.field(name="ParentShardId", default=None)
     adjacent_parent: str | None = msgspec.field(name="AdjacentParentShardId", default=None)

@@ -70,12 +70,12 @@ class _ReadCounts:
         self._counts: dict[tuple[str, str], _ReadCount] = {}
         meter.create_observable_counter(
             "bytesRead",
-            [self._observer(lambda one: one.size_in_bytes)],
+            [self._observer("size_in_bytes")],
             unit="By",
             description="Data and partition keys that were read",
         )
         meter.create_observable_counter(
-            "recordsRead", [self._observer(lambda one: one.records)], unit="{record}", description="Records read"
+            "recordsRead", [self._observer("records")], unit="{record}", description="Records read"
         )
 
     def of(self, stream: str, shard_id: str) -> _ReadCount:
@@ -83,13 +83,8 @@ class _ReadCounts:
         key = (stream, shard_id if per_shard() else "")
         return self._counts.get(key) or self._counts.setdefault(key, _ReadCount(of_shard(stream, shard_id)))
 
-    def _observer(
-        self, value: Callable[[_ReadCount], int]
-    ) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
-        def observe(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
-            return [metrics.Observation(value(one), one.attributes) for one in list(self._counts.values())]
-
-        return observe
+    def _observer(self, field: str) -> Callable[[metrics.CallbackOptions], Iterable[metrics.Observation]]:
+        return lambda _: [metrics.Observation(getattr(one, field), one.attributes) for one in [*self._counts.values()]]
 
 
 @functools.cache

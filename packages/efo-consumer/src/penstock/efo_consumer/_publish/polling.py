@@ -31,7 +31,7 @@ from penstock.efo_consumer.errors import (
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
-    from penstock.aws import AwsSession, BackoffPolicy, JsonClient
+    from penstock.aws import AwsSession, JsonClient
     from penstock.efo_consumer._model.shards import Shard
 
 # An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
@@ -230,7 +230,13 @@ class ShardPoll:
             return delay if for_iterator else 0.0
         failures = self._iterator_failures if for_iterator else self._failures
         if failures + 1 >= policy.max_attempts:
-            raise self._retries_error(error, policy) from error
+            raise RecordPublisherRetriesError(
+                f"{policy.max_attempts} attempts in a row failed, the last with: {error}",
+                stream=self._stream.name,
+                shard_id=self._shard_id,
+                code=code_of(error),
+                attempts=policy.max_attempts,
+            ) from error
         if for_iterator:
             self._iterator_failures += 1
         else:
@@ -240,15 +246,6 @@ class ShardPoll:
             self._iterator = None
             return 0.0
         return policy.delay_seconds(failures, self._tools.random)
-
-    def _retries_error(self, error: Exception, policy: BackoffPolicy) -> RecordPublisherRetriesError:
-        return RecordPublisherRetriesError(
-            f"{policy.max_attempts} attempts in a row failed, the last with: {error}",
-            stream=self._stream.name,
-            shard_id=self._shard_id,
-            code=code_of(error),
-            attempts=policy.max_attempts,
-        )
 
     def _now(self) -> float:
         return self._tools.clock()

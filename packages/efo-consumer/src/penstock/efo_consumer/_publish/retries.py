@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
@@ -63,40 +63,31 @@ class Resubscribe:
     outcome: str
 
 
+@dataclass(kw_only=True)
 class SubscribeRetries:
     """Counts the failures of one shard's subscriptions.
 
     An event sets the attempts back, and a subscription that lived to its end sets the take-overs back.
+
+    Attributes:
+        attempt: failures since the last event.
     """
 
-    def __init__(
-        self,
-        *,
-        stream: str,
-        shard_id: str,
-        consumer_arn: str,
-        policy: BackoffPolicy,
-        patience_seconds: float,
-        takeover_delay_seconds: float,
-        reader: str,
-        random: Callable[[], float],
-    ) -> None:
-        self._stream = stream
-        self._shard_id = shard_id
-        self._consumer_arn = consumer_arn
-        self._policy = policy
-        self._patience_seconds = patience_seconds
-        self._takeover_delay_seconds = takeover_delay_seconds
-        self._reader = reader
-        self._random = random
-        self._in_use_since: float | None = None
-        self._throttled_since: float | None = None
-        self._throttles = 0
-        self._takeovers = 0
-        self._fruitless: list[str] = []
-        self._renewed = False
-        self.attempt = 0
-        """Failures since the last event."""
+    stream: str
+    shard_id: str
+    consumer_arn: str
+    policy: BackoffPolicy
+    patience_seconds: float
+    takeover_delay_seconds: float
+    reader: str
+    random: Callable[[], float]
+    attempt: int = field(default=0, init=False)
+    _in_use_since: float | None = field(default=None, init=False)
+    _throttled_since: float | None = field(default=None, init=False)
+    _throttles: int = field(default=0, init=False)
+    _takeovers: int = field(default=0, init=False)
+    _fruitless: list[str] = field(default_factory=list, init=False)
+    _renewed: bool = field(default=False, init=False)
 
     def event_arrived(self) -> None:
         """The subscription brought an event."""
@@ -160,9 +151,9 @@ class SubscribeRetries:
             return Resubscribe(0.0, "credentials_renewed")
         if not isinstance(error, RETRYABLE) and classify(error) is ErrorKind.FATAL:
             raise RecordPublisherFatalError(
-                with_advice(error, of=f" (consumer {self._consumer_arn})"),
-                stream=self._stream,
-                shard_id=self._shard_id,
+                with_advice(error, of=f" (consumer {self.consumer_arn})"),
+                stream=self.stream,
+                shard_id=self.shard_id,
                 code=code_of(error),
             ) from error
         outcome = _outcome(error)
@@ -171,7 +162,7 @@ class SubscribeRetries:
             return Resubscribe(0.0, STARVED)
         if outcome == "throttled" and self._waits_out_throttle(now):
             self._throttles += 1
-            return Resubscribe(self._policy.delay_seconds(self._throttles - 1, self._random), "throttled")
+            return Resubscribe(self.policy.delay_seconds(self._throttles - 1, self.random), "throttled")
         if accepted and not had_events and outcome in _WITHOUT_PROGRESS:
             self._note_fruitless(outcome, error)
         return self._next_attempt(error, outcome)
@@ -180,23 +171,23 @@ class SubscribeRetries:
         self._fruitless.append(outcome)
         if len(self._fruitless) >= _STUCK_SUBSCRIPTIONS:
             raise SubscriptionStuckError(
-                stream=self._stream, shard_id=self._shard_id, outcomes=tuple(self._fruitless)
+                stream=self.stream, shard_id=self.shard_id, outcomes=tuple(self._fruitless)
             ) from error
 
     def _taken_over(self, error: Exception, other_reader: str | None) -> Resubscribe:
         self._takeovers += 1
-        if self._takeovers >= self._policy.max_attempts:
+        if self._takeovers >= self.policy.max_attempts:
             raise self._takeover_error(self._takeovers, other_reader) from error
         _log.warning(
             "%s/%s: %s took the subscription of %s from %s: each job needs a stream consumer of its own",
-            self._stream,
-            self._shard_id,
+            self.stream,
+            self.shard_id,
             other_reader or "another reader",
-            self._consumer_arn,
-            self._reader,
+            self.consumer_arn,
+            self.reader,
         )
         # The other one has just subscribed: for 5 s every call of ours would be refused.
-        delay = self._takeover_delay_seconds + self._policy.delay_seconds(self._takeovers, self._random)
+        delay = self.takeover_delay_seconds + self.policy.delay_seconds(self._takeovers, self.random)
         return Resubscribe(delay, "taken_over")
 
     def _in_use(
@@ -205,8 +196,8 @@ class SubscribeRetries:
         if self._in_use_since is None:
             self._in_use_since = now
         outcome = {"CREATING": "consumer_not_active", "ACTIVE": "held_by_another"}.get(consumer_status or "", "in_use")
-        if now - self._in_use_since < self._patience_seconds:
-            delay = self._policy.delay_seconds(self.attempt, self._random)
+        if now - self._in_use_since < self.patience_seconds:
+            delay = self.policy.delay_seconds(self.attempt, self.random)
             return Resubscribe(delay, outcome)
         try:
             return self._next_attempt(error, outcome)
@@ -218,11 +209,11 @@ class SubscribeRetries:
 
     def _takeover_error(self, times: int, other_reader: str | None) -> SubscriptionTakenOverError:
         return SubscriptionTakenOverError(
-            stream=self._stream,
-            shard_id=self._shard_id,
-            consumer_arn=self._consumer_arn,
+            stream=self.stream,
+            shard_id=self.shard_id,
+            consumer_arn=self.consumer_arn,
             times=times,
-            reader=self._reader,
+            reader=self.reader,
             other_reader=other_reader,
         )
 
@@ -230,16 +221,16 @@ class SubscribeRetries:
         # All shards of a consumer are throttled together, by KMS for one: that passes, and is nobody's failure.
         if self._throttled_since is None:
             self._throttled_since = now
-        return now - self._throttled_since < self._patience_seconds
+        return now - self._throttled_since < self.patience_seconds
 
     def _next_attempt(self, error: Exception, outcome: str) -> Resubscribe:
-        delay = self._policy.delay_seconds(self.attempt, self._random)
+        delay = self.policy.delay_seconds(self.attempt, self.random)
         self.attempt += 1
-        if self.attempt >= self._policy.max_attempts:
+        if self.attempt >= self.policy.max_attempts:
             raise RecordPublisherRetriesError(
                 f"{self.attempt} attempts in a row failed, the last with: {error}",
-                stream=self._stream,
-                shard_id=self._shard_id,
+                stream=self.stream,
+                shard_id=self.shard_id,
                 code=code_of(error),
                 attempts=self.attempt,
             ) from error

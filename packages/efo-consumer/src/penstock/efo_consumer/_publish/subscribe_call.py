@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 from opentelemetry import trace
@@ -178,7 +177,7 @@ class SubscribeCall:
         subscription = self._subscription = await self._tools.transport.subscribe(self._request)
         if subscription.answered_at is not None:
             accepted_at = subscription.answered_at
-            service_clock.answered(formatdate(accepted_at, usegmt=True), asked_at)
+            service_clock.answered_at(accepted_at, asked_at)
         self._caught_up_millis = int((accepted_at - ARRIVAL_MARGIN_SECONDS) * 1000)
         self._on_accepted()
         return subscription

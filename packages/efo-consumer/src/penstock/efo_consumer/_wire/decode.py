@@ -12,7 +12,7 @@ from __future__ import annotations
 from array import array
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -32,10 +32,13 @@ _TEXT_CHARACTERS = 400
 _CUT_CHARACTERS = 2000
 # Far enough for what may stand before the first record's data.
 _FIRST_DATA_WITHIN = 4096
+_Data = TypeVar("_Data", bytes, str)
 _DATA_KEY = b'"Data":"'
 
 
-class _HashKeyRange(msgspec.Struct, gc=False):
+class HashKeys(msgspec.Struct, gc=False):
+    """The hash keys of a shard, as the service writes them."""
+
     starting: str = msgspec.field(name="StartingHashKey")
     ending: str = msgspec.field(name="EndingHashKey")
 
@@ -43,45 +46,28 @@ class _HashKeyRange(msgspec.Struct, gc=False):
 class _ChildShard(msgspec.Struct, gc=False):
     shard_id: str = msgspec.field(name="ShardId")
     parents: tuple[str, ...] = msgspec.field(name="ParentShards")
-    hash_keys: _HashKeyRange = msgspec.field(name="HashKeyRange")
+    hash_keys: HashKeys = msgspec.field(name="HashKeyRange")
 
 
 # Members in the order in which the service writes them: msgspec looks for each behind the last.
-class _BytesRecord(msgspec.Struct, gc=False, kw_only=True):
+class _Record(msgspec.Struct, Generic[_Data], gc=False, kw_only=True):
     sequence: str = msgspec.field(name="SequenceNumber")
     arrival: float | None = msgspec.field(name="ApproximateArrivalTimestamp", default=None)
-    data: bytes = msgspec.field(name="Data")
+    data: _Data = msgspec.field(name="Data")
     key: str = msgspec.field(name="PartitionKey")
     encryption: str | None = msgspec.field(name="EncryptionType", default=None)
 
 
-class _TextRecord(msgspec.Struct, gc=False, kw_only=True):
-    sequence: str = msgspec.field(name="SequenceNumber")
-    arrival: float | None = msgspec.field(name="ApproximateArrivalTimestamp", default=None)
-    data: str = msgspec.field(name="Data")
-    key: str = msgspec.field(name="PartitionKey")
-    encryption: str | None = msgspec.field(name="EncryptionType", default=None)
-
-
-class _Rest(msgspec.Struct, gc=False):
+class _Payload(msgspec.Struct, Generic[_Data], gc=False, kw_only=True):
     continuation: str | None = msgspec.field(name="ContinuationSequenceNumber", default=None)
     next_iterator: str | None = msgspec.field(name="NextShardIterator", default=None)
     behind: int | None = msgspec.field(name="MillisBehindLatest", default=None)
     children: tuple[_ChildShard, ...] | None = msgspec.field(name="ChildShards", default=None)
+    records: list[_Record[_Data]] = msgspec.field(name="Records")
 
 
-class _BytesPayload(_Rest, gc=False, kw_only=True):
-    records: list[_BytesRecord] = msgspec.field(name="Records")
-
-
-class _TextPayload(_Rest, gc=False, kw_only=True):
-    records: list[_TextRecord] = msgspec.field(name="Records")
-
-
-_Payload = _BytesPayload | _TextPayload
-
-_decode_bytes = msgspec.json.Decoder(_BytesPayload).decode
-_decode_text = msgspec.json.Decoder(_TextPayload).decode
+_decode_bytes = msgspec.json.Decoder(_Payload[bytes]).decode
+_decode_text = msgspec.json.Decoder(_Payload[str]).decode
 
 
 class DecodedPayload(msgspec.Struct, frozen=True):
@@ -133,7 +119,7 @@ def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = 
     )
 
 
-def _decode(buffer: bytes | bytearray, start: int, end: int) -> tuple[_Payload, list[bytes]]:
+def _decode(buffer: bytes | bytearray, start: int, end: int) -> tuple[_Payload[bytes] | _Payload[str], list[bytes]]:
     characters = _first_data_characters(buffer, start, end)
     if characters >= _CUT_CHARACTERS and (cut := _cut(buffer, start, end)) is not None:
         return cut
@@ -153,7 +139,7 @@ def _first_data_characters(buffer: bytes | bytearray, start: int, end: int) -> i
     return 0 if key < 0 else buffer.find(b'"', text, end) - text
 
 
-def _cut(buffer: bytes | bytearray, start: int, end: int) -> tuple[_TextPayload, list[bytes]] | None:
+def _cut(buffer: bytes | bytearray, start: int, end: int) -> tuple[_Payload[str], list[bytes]] | None:
     """Decode with the data cut out; None if the JSON is written in a way that only a whole decode can read.
 
     A quote inside a JSON string is escaped, so `"Data":"` begins a member, and the next quote ends its value: base64
@@ -185,9 +171,7 @@ def _cut(buffer: bytes | bytearray, start: int, end: int) -> tuple[_TextPayload,
         return None
 
 
-def _to_arrow(
-    records: Sequence[_BytesRecord] | Sequence[_TextRecord], blobs: list[bytes]
-) -> tuple[pa.RecordBatch, int]:
+def _to_arrow(records: Sequence[_Record[Any]], blobs: list[bytes]) -> tuple[pa.RecordBatch, int]:
     if not records:
         return EMPTY_RECORDS, 0
     data, data_bytes = binary_column(blobs)

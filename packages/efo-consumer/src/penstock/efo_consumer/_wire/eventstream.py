@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import uuid
+from functools import lru_cache
 from typing import NamedTuple
 
 from isal import isal_zlib
@@ -31,9 +32,6 @@ HeaderValue = bool | int | bytes | str | uuid.UUID
 _crc32 = isal_zlib.crc32
 _unpack_prelude = struct.Struct(">III").unpack_from
 _unpack_uint32 = struct.Struct(">I").unpack_from
-
-# Kinesis repeats a handful of header blocks for the life of a subscription: each is parsed once.
-_MAX_KNOWN_HEADERS = 64
 
 
 class FrameKind(NamedTuple):
@@ -149,36 +147,22 @@ def _whole_frame(data: bytes, view: memoryview, start: int, end: int) -> Frame:
     return Frame(bytes(view[start + PRELUDE_BYTES : payload_start]), data, payload_start, end - 4, end - start)
 
 
-class FrameKinds:
-    """The kinds of frames; each distinct header block is parsed once."""
+@lru_cache(maxsize=64)
+def frame_kind(headers: bytes) -> FrameKind:
+    """What a frame with this header block is. Kinesis repeats a handful of blocks: each is parsed once.
 
-    def __init__(self) -> None:
-        self._known: dict[bytes, FrameKind] = {}
-
-    def of(self, frame: Frame) -> FrameKind:
-        """The frame's kind.
-
-        Raises:
-            EventStreamFrameError: its headers are malformed, or of an unknown message type.
-        """
-        kind = self._known.get(frame.headers)
-        if kind is None:
-            kind = _kind(parse_headers(frame.headers))
-            if len(self._known) >= _MAX_KNOWN_HEADERS:
-                self._known.clear()
-            self._known[frame.headers] = kind
-        return kind
-
-
-def _kind(headers: dict[str, HeaderValue]) -> FrameKind:
-    match headers.get(":message-type", "event"):
+    Raises:
+        EventStreamFrameError: the headers are malformed, or of an unknown message type.
+    """
+    found = parse_headers(headers)
+    match found.get(":message-type", "event"):
         case "event":
-            return FrameKind("event", str(headers.get(":event-type", "")))
+            return FrameKind("event", str(found.get(":event-type", "")))
         case "exception":
-            return FrameKind("exception", str(headers.get(":exception-type", "")))
+            return FrameKind("exception", str(found.get(":exception-type", "")))
         case "error":
-            code = str(headers.get(":error-code", ""))
-            return FrameKind("error", code, str(headers.get(":error-message", "")))
+            code = str(found.get(":error-code", ""))
+            return FrameKind("error", code, str(found.get(":error-message", "")))
         case other:
             raise EventStreamFrameError(f"unknown message type {other!r}")
 

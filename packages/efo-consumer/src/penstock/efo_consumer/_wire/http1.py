@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import aiohttp
 
-from penstock.aws import service_error
+from penstock.aws import date_seconds, service_error
 from penstock.efo_consumer._wire.subscription import (
     MAX_ERROR_BODY_BYTES,
     OPERATION,
@@ -22,10 +22,9 @@ from penstock.efo_consumer._wire.subscription import (
     SubscribeRequest,
     SubscriptionEvent,
     SubscriptionParser,
-    answer_time,
     first_arrival,
 )
-from penstock.efo_consumer.errors import EfoConsumerError, SubscriptionConnectionError
+from penstock.efo_consumer.errors import SubscriptionConnectionError
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -43,7 +42,7 @@ class Http1Subscription:
         self._outcomes: deque[Outcome | None] = deque()
         self._closed = False
         self._arrived, self._taken = asyncio.Event(), asyncio.Event()
-        self.answered_at = answer_time(response.headers.get("Date"))
+        self.answered_at = date_seconds(response.headers.get("Date"))
         self._watch_connection()
         self._reader = asyncio.create_task(self._read_ahead(), name="http1 subscription")
 
@@ -106,7 +105,8 @@ class Http1Subscription:
                 continue
             try:
                 self._enter(await self._body.readany())
-            except (aiohttp.ClientError, OSError) as error:
+            except (aiohttp.ClientError, OSError, RuntimeError) as error:
+                # A RuntimeError: the connection was lost before this read, and its callback has not run yet.
                 self._fail(error)
             self._arrived.set()
 
@@ -114,12 +114,7 @@ class Http1Subscription:
         if chunk:
             self._outcomes += self._parser.feed(chunk)
         elif self._body.at_eof():
-            try:
-                self._parser.finish()
-            except EfoConsumerError as truncated:
-                self._outcomes.append(truncated)
-            else:
-                self._outcomes.append(None)
+            self._outcomes.append(self._parser.finish())
 
     def _fail(self, error: Exception) -> None:
         failure = SubscriptionConnectionError(f"the connection failed: {error}")

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from awscrt import http  # type: ignore[import-untyped]  # no stubs published
 from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
 
-from penstock.aws import AwsServiceError, service_error
+from penstock.aws import AwsServiceError, date_seconds, service_error
 from penstock.efo_consumer._wire.http2_connections import Http2Pool, ReceiveWindow, StreamSlot, keep_thread_state
 from penstock.efo_consumer._wire.subscription import (
     MAX_ERROR_BODY_BYTES,
@@ -28,7 +28,6 @@ from penstock.efo_consumer._wire.subscription import (
     SubscribeRequest,
     SubscriptionEvent,
     SubscriptionParser,
-    answer_time,
     first_arrival,
 )
 from penstock.efo_consumer.errors import EfoConsumerError, SubscriptionConnectionError
@@ -98,7 +97,7 @@ class Http2Subscription:
     @property
     def answered_at(self) -> float | None:
         """See `Subscription.answered_at`."""
-        return answer_time(self._headers.get("date"))
+        return date_seconds(self._headers.get("date"))
 
     @property
     def waits_since(self) -> float | None:
@@ -191,11 +190,7 @@ class Http2Subscription:
             return failure
         if self._status != 200:
             return service_error(OPERATION, self._status, self._headers, bytes(self._error_body))
-        try:
-            self._parser.finish()
-        except EfoConsumerError as truncated:
-            return truncated
-        return None
+        return self._parser.finish()
 
     def _signal(self) -> None:
         if not self._waking:

@@ -292,17 +292,13 @@ def deaggregate(
     """
     begins_like_one = pc.starts_with(batch.column("data"), pattern=MAGIC)
     if not pc.any(begins_like_one).as_py():
-        return _as_they_are(batch)
-    rows = _Rows(batch, hash_key_range, DeaggregationCounts() if counts is None else counts)
+        rows = batch.num_rows
+        columns = [*batch.columns, pa.repeat(_ZERO, rows), pa.nulls(rows, pa.string())]
+        return pa.RecordBatch.from_arrays(columns, schema=USER_RECORD_SCHEMA)
+    found = _Rows(batch, hash_key_range, DeaggregationCounts() if counts is None else counts)
     for row, candidate in enumerate(begins_like_one.to_pylist()):
-        rows.add(row, bool(candidate))
-    return rows.to_batch()
-
-
-def _as_they_are(batch: pa.RecordBatch) -> pa.RecordBatch:
-    rows = batch.num_rows
-    columns = [*batch.columns, pa.repeat(_ZERO, rows), pa.nulls(rows, pa.string())]
-    return pa.RecordBatch.from_arrays(columns, schema=USER_RECORD_SCHEMA)
+        found.add(row, bool(candidate))
+    return found.to_batch()
 
 
 class _Rows:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
@@ -12,7 +10,7 @@ import msgspec
 from penstock.aws import AwsServiceError
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
-from penstock.efo_consumer._wire.eventstream import Frame, FrameDecoder, FrameKind, FrameKinds
+from penstock.efo_consumer._wire.eventstream import Frame, FrameDecoder, FrameKind, frame_kind
 from penstock.efo_consumer.errors import EfoConsumerError
 
 if TYPE_CHECKING:
@@ -116,16 +114,6 @@ class Subscription(Protocol):
         ...
 
 
-def answer_time(date: str | None) -> float | None:
-    """A `Date` header in seconds since the epoch; None if it is missing or not a date."""
-    try:
-        parsed = None if date is None else parsedate_to_datetime(date)
-    except (ValueError, OverflowError):
-        return None
-    # A zone of `-0000`, or none, is read as UTC: HTTP knows no other.
-    return None if parsed is None else (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()
-
-
 def first_arrival(outcomes: Iterable[object]) -> float | None:
     """When the first record in these outcomes arrived, in seconds since the epoch; None without records."""
     for one in outcomes:
@@ -162,7 +150,6 @@ class SubscriptionParser:
 
     def __init__(self) -> None:
         self._frames = FrameDecoder()
-        self._kinds = FrameKinds()
         self._silent_bytes = 0
 
     @property
@@ -182,16 +169,16 @@ class SubscriptionParser:
             outcomes.append(error)
         return outcomes
 
-    def finish(self) -> None:
-        """Mark the end of the answer.
-
-        Raises:
-            EventStreamTruncatedError: the answer ended inside a frame.
-        """
-        self._frames.finish()
+    def finish(self) -> EfoConsumerError | None:
+        """Mark the end of the answer; gives the error if it ended inside a frame."""
+        try:
+            self._frames.finish()
+        except EfoConsumerError as truncated:
+            return truncated
+        return None
 
     def _event(self, frame: Frame) -> SubscriptionEvent | None:
-        kind = self._kinds.of(frame)
+        kind = frame_kind(frame.headers)
         if kind.message_type != "event":
             raise _service_exception(kind, frame)
         if kind.event_type != "SubscribeToShardEvent":
