@@ -20,8 +20,8 @@ from penstock.efo_consumer import (
     StreamPositions,
 )
 from penstock.efo_consumer._consumer import leases as leases_module
+from penstock.efo_consumer._consumer.consumer import begin
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
-from penstock.efo_consumer._consumer.start import begin
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.registration import AcquireRequest, Lease
 from penstock.registration.errors import LeaseLostError, RegistrationError

@@ -25,7 +25,7 @@ from penstock.efo_consumer import (
     SqliteCheckpointStore,
     StreamPositions,
 )
-from penstock.efo_consumer._consumer.start import begin
+from penstock.efo_consumer._consumer.consumer import begin
 from penstock.efo_consumer._model.schema import to_read_batch
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 

@@ -45,9 +45,8 @@ from ._remote.fetch import read_ranges
 from ._remote.fleet import FleetShardReader
 from ._remote.reopening import ReopeningShardReader
 from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
-from ._start.initial import resolve_initial_positions
+from ._start.initial import resolve_initial_positions, resolve_sequence_numbers
 from ._start.position import StartingPosition, StartingPositionType
-from ._start.sequence import resolve_sequence_numbers
 from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate
 from .errors import (
     CheckpointError,

@@ -10,7 +10,7 @@ import time
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from botocore.exceptions import BotoCoreError, ClientError
 from platformdirs import user_state_path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _TABLE = "CREATE TABLE IF NOT EXISTS checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)"
 _BUSY_SECONDS = 10.0
+_T = TypeVar("_T")
 
 
 class CheckpointStore(Protocol):
@@ -92,34 +93,26 @@ class SqliteCheckpointStore:
         Raises:
             CheckpointError: they cannot be read.
         """
-        return await asyncio.to_thread(self._names)
+        statement = "SELECT name FROM checkpoint ORDER BY name"
+        rows = await asyncio.to_thread(self._looked_up, "", lambda file: file.execute(statement).fetchall())
+        return [name.removeprefix(self._prefix) for (name,) in rows or () if name.startswith(self._prefix)]
 
     async def load(self, name: str) -> StreamPositions | None:
         """See `CheckpointStore.load`."""
-        return await asyncio.to_thread(self._load, name)
+        return await asyncio.to_thread(self._looked_up, name, lambda file: self._read(file, name))
 
     async def save(self, name: str, positions: StreamPositions) -> None:
         """See `CheckpointStore.save`."""
         # A write that has begun is finished when its caller is cancelled: the file is either old or new.
         await asyncio.shield(asyncio.to_thread(self._save, name, positions))
 
-    def _names(self) -> list[str]:
-        try:
-            if not self._path.exists():
-                return []
-            with closing(self._connect()) as connection:
-                rows = connection.execute("SELECT name FROM checkpoint ORDER BY name").fetchall()
-        except (sqlite3.Error, OSError) as error:
-            raise CheckpointError(name="", reason=f"{self._path}: {error}") from error
-        return [name.removeprefix(self._prefix) for (name,) in rows if name.startswith(self._prefix)]
-
-    def _load(self, name: str) -> StreamPositions | None:
+    def _looked_up(self, name: str, look: Callable[[sqlite3.Connection], _T]) -> _T | None:
         try:
             if not self._path.exists():
                 # To look is not to make: a name that was mistyped must not leave an empty file.
                 return None
             with closing(self._connect()) as connection:
-                return self._read(connection, name)
+                return look(connection)
         except (sqlite3.Error, OSError, ValueError) as error:
             raise CheckpointError(name=name, reason=f"{self._path}: {error}") from error
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,19 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from penstock.aws import AwsOptions, AwsSession
-from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore, within
+from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore, merged, within
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
-from penstock.efo_consumer._consumer.start import begin
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
+from penstock.efo_consumer._start.initial import resolve_initial_positions
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
     from datetime import datetime, timedelta
     from types import TracebackType
 
@@ -335,3 +336,44 @@ class Consumer:
         if self._reader is None:
             raise RuntimeError("use the consumer within `async with`")
         return self._reader
+
+
+async def begin(
+    session: AwsSession,
+    streams: Sequence[str],
+    saved: StreamPositions | None,
+    start: StreamPositions | StartingPosition | str | Mapping[str, StartingPosition | str],
+) -> StreamPositions:
+    """Give a position in each of the streams.
+
+    Args:
+        session: to Kinesis, which is asked only for streams without a checkpoint.
+        streams: their names.
+        saved: the checkpoint; other streams in it are left out.
+        start: for streams without a checkpoint; a mapping has one for each of those.
+
+    Raises:
+        EfoConsumerConfigError: a stream has neither a checkpoint nor a start.
+        InitialPositionError: the start cannot be resolved.
+    """
+    given = start if isinstance(start, StreamPositions) else StreamPositions({})
+    found = within(given if saved is None else merged(given, saved), streams)
+    new = [stream for stream in streams if stream not in found.streams]
+    for stream, one in _starts(new, start).items():
+        resolved = await asyncio.to_thread(resolve_initial_positions, session, [stream], one)
+        found = merged(found, resolved)
+    return found
+
+
+def _starts(
+    new: Sequence[str], start: StreamPositions | StartingPosition | str | Mapping[str, StartingPosition | str]
+) -> dict[str, StartingPosition | str]:
+    if isinstance(start, StreamPositions):
+        missing, starts = list(new), {}
+    elif isinstance(start, Mapping):
+        missing, starts = [stream for stream in new if stream not in start], {**start}
+    else:
+        return dict.fromkeys(new, start)
+    if missing:
+        raise EfoConsumerConfigError(option="start", reason=f"has no positions in {', '.join(missing)}")
+    return {stream: starts[stream] for stream in new}

@@ -46,18 +46,10 @@ class BlockingSession:
         self._reader = reader
         self._on_close = on_close
         self._is_open = False
-        self._session_id = ""
-        self._epoch = 0
-
-    @property
-    def session_id(self) -> str:
+        self.session_id = ""
         """Of the session that was opened last; empty before."""
-        return self._session_id
-
-    @property
-    def epoch(self) -> int:
+        self.epoch = 0
         """Of the session that was opened last; 0 before."""
-        return self._epoch
 
     def open(
         self,
@@ -78,21 +70,21 @@ class BlockingSession:
             ),
             fail_on_data_loss=fail_on_data_loss,
         )
-        self._epoch = self._thread.call(self._reader.open(request))
-        self._is_open, self._session_id = True, session_id
-        return self._epoch
+        self.epoch = self._thread.call(self._reader.open(request))
+        self._is_open, self.session_id = True, session_id
+        return self.epoch
 
     def positions(self, start: StreamPositions, **options: Unpack[PositionsOptions]) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
-        return self._thread.call(self._open_reader().positions(self._session_id, self._epoch, start, **options))
+        return self._thread.call(self._open_reader().positions(self.session_id, self.epoch, start, **options))
 
     def commit(self, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
-        self._thread.call(self._open_reader().commit(self._session_id, self._epoch, positions))
+        self._thread.call(self._open_reader().commit(self.session_id, self.epoch, positions))
 
     def stats(self) -> list[ShardStats]:
         """See `ShardReader.stats`."""
-        return self._thread.call(self._open_reader().stats(self._session_id))
+        return self._thread.call(self._open_reader().stats(self.session_id))
 
     def close(self) -> None:
         """End the session; a reader that cannot be reached is left alone. Can be called again.
@@ -103,14 +95,14 @@ class BlockingSession:
         if was_open:
             # Nobody waits for a session that its own reader no longer knows.
             with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
-                self._thread.call(self._reader.close_session(self._session_id, self._epoch), CALL_SECONDS)
+                self._thread.call(self._reader.close_session(self.session_id, self.epoch), CALL_SECONDS)
         on_close, self._on_close = self._on_close, None
         if on_close is not None:
             on_close()
 
     def _open_reader(self) -> ShardReader:
         if not self._is_open:
-            raise SessionNotFoundError(session_id=self._session_id)
+            raise SessionNotFoundError(session_id=self.session_id)
         return self._reader
 
 

@@ -74,16 +74,22 @@ class ReaderHost:
     ) -> None:
         self._config = config or ReaderConfig()
         self._aws = aws
-        self._token = token or secrets.token_urlsafe(32)
+        self.token = token or secrets.token_urlsafe(32)
+        """What callers must send. Keep it within the application."""
         self._settings = ServerSettings(
-            host=host, port=port, security=ServerSecurity(token=self._token), drain_seconds=_DRAIN_SECONDS
+            host=host, port=port, security=ServerSecurity(token=self.token), drain_seconds=_DRAIN_SECONDS
         )
         self._advertised_host = advertised_host
         self._make_backend = backend or self._kinesis
         self._thread: LoopThread | None = None
         self._exits = AsyncExitStack()
-        self._address = ""
-        self._socket_path: Path | None = None
+        self.address = ""
+        """`host:port`, for tasks; known after `start`."""
+        self.socket_path: Path | None = None
+        """Unix socket of the same server, for this user's tasks on this machine; known after `start`.
+
+        None where there are none, or where the folder of temporary files has too long a name.
+        """
         self._session: BlockingSession | None = None
 
     def start(self) -> Self:
@@ -97,7 +103,7 @@ class ReaderHost:
             return self
         thread = LoopThread("penstock reader host")
         try:
-            reader, self._address = thread.call(self._serve(), _START_SECONDS)
+            reader, self.address = thread.call(self._serve(), _START_SECONDS)
         except BaseException:
             thread.close()
             raise
@@ -106,27 +112,9 @@ class ReaderHost:
         return self
 
     @property
-    def address(self) -> str:
-        """`host:port`, for tasks; known after `start`."""
-        return self._address
-
-    @property
-    def socket_path(self) -> Path | None:
-        """Unix socket of the same server, for this user's tasks on this machine; known after `start`.
-
-        None where there are none, or where the folder of temporary files has too long a name.
-        """
-        return self._socket_path
-
-    @property
-    def token(self) -> str:
-        """What callers must send. Keep it within the application."""
-        return self._token
-
-    @property
     def security(self) -> ClientSecurity:
         """What tasks use to call the server: the token, which lives as long as this host."""
-        return ClientSecurity(token=self._token, allow_plain_text_token=True)
+        return ClientSecurity(token=self.token, allow_plain_text_token=True)
 
     @property
     def reader(self) -> BlockingSession:
@@ -169,8 +157,8 @@ class ReaderHost:
     async def _serve(self) -> tuple[LocalShardReader, str]:
         async with AsyncExitStack() as exits:
             reader = await exits.enter_async_context(LocalShardReader(self._make_backend(), self._config))
-            self._socket_path, blocks = exits.enter_context(_private_folder())
-            settings = dataclasses.replace(self._settings, socket_path=self._socket_path)
+            self.socket_path, blocks = exits.enter_context(_private_folder())
+            settings = dataclasses.replace(self._settings, socket_path=self.socket_path)
             register = [ShardReaderServicer(reader, blocks).add_to]
             server = GrpcServer(settings, register=register, service_names=[SERVICE_NAME])
             await exits.enter_async_context(server)

@@ -7,7 +7,7 @@ import logging
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._remote.client import RemoteShardReader
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from penstock.rpc import ClientSecurity
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 
 class ReopeningShardReader:
@@ -88,18 +87,23 @@ class ReopeningShardReader:
             ReaderUnavailableError: the service did not come back in time.
         """
 
-        async def ask() -> PositionsSnapshot:
+        patience, is_forgotten = Patience(self._patience_seconds), False
+        while True:
             self._check(session_id, epoch)
-            await self._reopen(start)
             try:
+                if not self._served_epoch:
+                    assert self._request is not None
+                    self._served_epoch = await self._reader.open(replace(self._request, positions=start))
                 return await self._reader.positions(session_id, self._served_epoch, start, **options)
             except SessionNotFoundError:
                 self._forget()
-                await self._reopen(start)
+                if is_forgotten:
+                    raise
+                is_forgotten = True
                 options.pop("wait_seconds", None)
-                return await self._reader.positions(session_id, self._served_epoch, start, **options)
-
-        return await self._patiently(ask)
+            except ReaderUnavailableError as error:
+                is_forgotten = False
+                await self._sleep(patience.pause(error, self._clock()))
 
     async def read_range(
         self, session_id: str, ranges: Sequence[ShardRange], *, epoch: int = 0, **options: Unpack[RangeOptions]
@@ -147,22 +151,9 @@ class ReopeningShardReader:
         """Close the connection; the session stays."""
         await self._reader.aclose()
 
-    async def _reopen(self, start: StreamPositions) -> None:
-        if not self._served_epoch:
-            assert self._request is not None
-            self._served_epoch = await self._reader.open(replace(self._request, positions=start))
-
     def _forget(self) -> None:
         _log.warning("shard reader at %s does not know the session any more; opening it again", self.endpoint)
         self._served_epoch = 0
-
-    async def _patiently(self, call: Callable[[], Awaitable[_T]]) -> _T:
-        patience = Patience(self._patience_seconds)
-        while True:
-            try:
-                return await call()
-            except ReaderUnavailableError as error:
-                await self._sleep(patience.pause(error, self._clock()))
 
     def _check(self, session_id: str, epoch: int) -> None:
         if self._request is None or self._request.session_id != session_id:

@@ -1,4 +1,4 @@
-"""Turns LATEST, TRIM_HORIZON or a time into positions in shards, once."""
+"""Turns LATEST, TRIM_HORIZON, a time or sequence numbers of records into positions in shards, once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _POLICY = BackoffPolicy(max_attempts=20)
 _ANSWERED = (ClientError, ConnectionClosedError, ReadTimeoutError)
 
 
-def call_with_retries(
+def _call_with_retries(
     method: Callable[..., Any], request: dict[str, Any], sleep: Callable[[float], None]
 ) -> dict[str, Any]:
     """Call until Kinesis answers other than by a throttle or a failure; then, or after 20 attempts, raise its error."""
@@ -52,10 +52,7 @@ def call_with_retries(
         sleep(_POLICY.delay_seconds(attempt - 1))
 
 
-_ADVICE = {
-    "ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account",
-    "AccessDeniedException": "allow kinesis:ListShards on the stream",
-}
+_ADVICE = {"ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account"}
 # Arrival times are approximate: a record may show one that is up to a second before the record came.
 _ARRIVAL_SECONDS = 1.0
 # A start that lies so little ahead is rather a host's clock that is wrong: it is waited for.
@@ -155,8 +152,8 @@ class _Resolver:
         """When the stream was created and how long it keeps records; None where that may not be asked."""
         request: dict[str, Any] = {**StreamIdentity.of(stream).request}
         try:
-            with _wrapped_errors(stream):
-                answer = call_with_retries(self._client.describe_stream_summary, request, self._sleep)
+            with _initial_position_errors(stream):
+                answer = _call_with_retries(self._client.describe_stream_summary, request, self._sleep)
         except InitialPositionError as error:
             if error.code != "AccessDeniedException":
                 raise
@@ -175,9 +172,9 @@ class _Resolver:
         if shard_filter is not None:
             request["ShardFilter"] = shard_filter
         shards: list[dict[str, Any]] = []
-        with _wrapped_errors(stream):
+        with _initial_position_errors(stream):
             while True:
-                answer = call_with_retries(self._client.list_shards, request, self._sleep)
+                answer = _call_with_retries(self._client.list_shards, request, self._sleep)
                 shards += answer["Shards"]
                 if not answer.get("NextToken"):
                     return shards
@@ -208,12 +205,15 @@ def _roots(lineage: Mapping[str, set[str]]) -> list[str]:
 
 
 @contextmanager
-def _wrapped_errors(stream: str) -> Iterator[None]:
+def _initial_position_errors(stream: str) -> Iterator[None]:
+    """Raise what calls of boto3 raise as an InitialPositionError that says what to do."""
     try:
         yield
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
+        if code == "AccessDeniedException":
+            advice = f"allow kinesis:{error.operation_name} on the stream"
         reason = f"{error}: {advice}" if advice else str(error)
         raise InitialPositionError(stream=stream, code=code, reason=reason) from error
     except SSLError as error:
@@ -228,3 +228,76 @@ def _wrapped_errors(stream: str) -> Iterator[None]:
 
 def _parents(shard: dict[str, Any]) -> set[str]:
     return {shard[key] for key in ("ParentShardId", "AdjacentParentShardId") if shard.get(key)}
+
+
+def resolve_sequence_numbers(
+    aws_session: AwsSession,
+    sequence_numbers: Mapping[str, Mapping[str, str]],
+    *,
+    inclusive: bool,
+    sleep: Callable[[float], None] = time.sleep,
+) -> StreamPositions:
+    """Give the positions AFTER, or (`inclusive`) AT the records with these sequence numbers. Blocks on Kinesis for AT.
+
+    A position lies behind a record or a time. So AT becomes the position after the record before; and where no record
+    before has its arrival time, that time.
+
+    Args:
+        sequence_numbers: by stream and shard.
+
+    Raises:
+        InitialPositionError: the stream does not hold the record (any more).
+        PositionsError: not a sequence number.
+    """
+    after = {
+        stream: {shard: ShardPosition.after(number) for shard, number in shards.items()}
+        for stream, shards in sequence_numbers.items()
+    }
+    if not inclusive:
+        return StreamPositions(after)
+    client = aws_session.client("kinesis")
+    return StreamPositions(
+        {
+            stream: {shard: _before(client, stream, shard, number, sleep) for shard, number in shards.items()}
+            for stream, shards in sequence_numbers.items()
+        }
+    )
+
+
+def _before(client: Any, stream: str, shard: str, number: str, sleep: Callable[[float], None]) -> ShardPosition:
+    with _initial_position_errors(stream):
+        at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
+        records, _ = _get_records(client, _get_iterator(client, stream, shard, at, sleep), stream, 1, sleep)
+        if not records or records[0]["SequenceNumber"] != number:
+            raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
+        arrived = records[0]["ApproximateArrivalTimestamp"]
+        at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": arrived}
+        iterator: str | None = _get_iterator(client, stream, shard, at, sleep)
+        predecessor: str | None = None
+        while iterator is not None:
+            records, iterator = _get_records(client, iterator, stream, 1000, sleep)
+            for record in records:
+                if int(record["SequenceNumber"]) >= int(number):
+                    iterator = None
+                    break
+                predecessor = record["SequenceNumber"]
+    if predecessor is not None:
+        return ShardPosition.after(predecessor)
+    return ShardPosition.at_timestamp(round(arrived.timestamp() * 1000))
+
+
+def _get_iterator(client: Any, stream: str, shard: str, at: dict[str, Any], sleep: Callable[[float], None]) -> str:
+    answer = _call_with_retries(
+        client.get_shard_iterator, {**StreamIdentity.of(stream).request, "ShardId": shard, **at}, sleep
+    )
+    return str(answer["ShardIterator"])
+
+
+def _get_records(
+    client: Any, iterator: str, stream: str, limit: int, sleep: Callable[[float], None]
+) -> tuple[list[dict[str, Any]], str | None]:
+    request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
+    if (arn := StreamIdentity.of(stream).arn) is not None:
+        request["StreamARN"] = arn
+    answer = _call_with_retries(client.get_records, request, sleep)
+    return answer["Records"], answer.get("NextShardIterator")
