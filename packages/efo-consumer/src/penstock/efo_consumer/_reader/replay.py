@@ -208,7 +208,8 @@ class _Replay:
             self._begin = found.position
             await asyncio.sleep(found.delay_seconds)
             return False
-        self._report(found)
+        # Whoever began at TRIM_HORIZON was promised nothing, but what the range held is known.
+        self._report(replace(found, is_lost=found.is_lost or self._last is not None))
         # What is left of the range begins at the oldest record; that a part is missing was said.
         self._skipped = True
         self._begin = ShardPosition.trim_horizon()
