@@ -74,6 +74,14 @@ def child_expires_unread(history: ContinuityMachine) -> None:
     history.catch_up()
 
 
+def is_gone_with_its_shard(history: ContinuityMachine) -> None:
+    """A range that began at TRIM_HORIZON is read again when its shard is gone."""
+    history.catch_up()
+    history.reshard(0, merges=False)
+    history.follow_idle(7)
+    history.rerun(0, alone=False)
+
+
 SHOWN_BY: dict[str, tuple[str, Callable[[ContinuityMachine], None]]] = {
     "no time is compared": ("kind", expires_unread),
     "the oldest record is not compared": ("hostile", expires_unread),
@@ -94,7 +102,7 @@ def run(profile: str, history: Callable[[ContinuityMachine], None]) -> None:
         model.teardown()
 
 
-@pytest.mark.parametrize(("profile", "history"), list(dict.fromkeys(SHOWN_BY.values())))
+@pytest.mark.parametrize(("profile", "history"), [*dict.fromkeys(SHOWN_BY.values()), ("kind", is_gone_with_its_shard)])
 def test_history_keeps_the_promise(profile: str, history: Callable[[ContinuityMachine], None]) -> None:
     """What breaks show below is no fault of the model."""
     run(profile, history)
