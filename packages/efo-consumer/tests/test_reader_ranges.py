@@ -27,7 +27,7 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer._model.positions import after_record
-from penstock.efo_consumer.errors import RecordPublisherRetriesError
+from penstock.efo_consumer.errors import RecordPublisherRetriesError, StreamRecreatedError
 from penstock.efo_consumer.testing import FakeKinesis
 
 
@@ -269,6 +269,25 @@ async def test_a_range_that_is_known_to_be_empty_asks_nothing() -> None:
         ]
         assert await read(reader, ranges) == []
     assert kinesis.polls == 0
+
+
+async def test_a_range_of_a_stream_that_was_made_again_is_told_without_a_session() -> None:
+    """Ranges name when their stream was created, so a reader that was started anew can tell; idle ones hide nothing."""
+    kinesis = FakeKinesis()
+    shards = kinesis.create_stream("s", 2)
+    kinesis.created["s"] = 1000
+    numbers = kinesis.put("s", shards[1], 3)
+    start = kinesis.trim_horizon("s")
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
+    ranges = ranges_between(start, StreamPositions.from_json(end.to_json()))
+    async with LocalShardReader(kinesis) as reader:
+        assert await read(reader, ranges) == numbers
+    kinesis.created["s"] = 2000
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
+        with pytest.raises(StreamRecreatedError):
+            await read(reader, ranges)
 
 
 class Stalled(FakeKinesis):

@@ -270,6 +270,8 @@ class ShardRange:
         shard_id: the shard.
         after: exclusive; anything but SHARD_END.
         upto: inclusive; AFTER_SEQUENCE_NUMBER or SHARD_END.
+        created_millis: when the stream was created, by the service in milliseconds since the epoch; None if unknown.
+            Like the facts of a position it is no part of a comparison.
 
     Raises:
         PositionsError: the bounds are not of these kinds, or `upto` lies before `after`.
@@ -279,6 +281,7 @@ class ShardRange:
     shard_id: str
     after: ShardPosition
     upto: ShardPosition
+    created_millis: int | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.after.is_shard_end or self.upto.rank[0] == 0 or self.upto.rank < self.after.rank:
@@ -303,7 +306,7 @@ def ranges_between(start: StreamPositions, end: StreamPositions) -> list[ShardRa
         for shard, upto in sorted(shards.items()):
             after = start.get(stream, shard) or ShardPosition.trim_horizon()
             if after != upto:
-                ranges.append(ShardRange(stream, shard, after, upto))
+                ranges.append(ShardRange(stream, shard, after, upto, end.created.get(stream)))
     for stream, shards in start.streams.items():
         for shard, position in shards.items():
             if end.get(stream, shard) is None and not position.is_shard_end:

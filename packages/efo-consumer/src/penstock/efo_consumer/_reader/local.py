@@ -181,12 +181,13 @@ class LocalShardReader:
         rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
         span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
         replayed: list[ShardRange] = []
+        same: set[str] = set()
         rows = 0
         try:
             for shard_range in ranges:
                 stream, shard_id = shard_range.stream_name, shard_range.shard_id
                 columns = ReadColumns(stream, shard_id, with_encryption_type=with_encryption_type)
-                source = self._records(session, shard_range, replayed, fail)
+                source = self._records(session, shard_range, replayed, same, fail)
                 try:
                     async for records in source:
                         if self._deaggregator is not None:
@@ -328,7 +329,12 @@ class LocalShardReader:
         return self._config.fail_on_data_loss if asked is None else asked
 
     async def _records(
-        self, session: ReaderSession | None, shard_range: ShardRange, replayed: list[ShardRange], fail: bool
+        self,
+        session: ReaderSession | None,
+        shard_range: ShardRange,
+        replayed: list[ShardRange],
+        same: set[str],
+        fail: bool,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the range's records, WIRE_SCHEMA; what is read again is added to `replayed`."""
         whole = [Piece(shard_range.after, shard_range.upto)]
@@ -341,7 +347,6 @@ class LocalShardReader:
             if piece.after == shard_range.after and upto != shard_range.upto:
                 upto = replace(upto, first_record=shard_range.upto.first_record)
             part = replace(shard_range, after=piece.after, upto=upto)
-            is_checked = any(other.stream_name == part.stream_name for other in replayed)
             replayed.append(part)
             if session is not None:
                 session.replayed(part)
@@ -350,8 +355,7 @@ class LocalShardReader:
                 part,
                 stall_seconds=self._config.range_deadline.total_seconds(),
                 fail_on_data_loss=fail,
-                # Once for all of a stream's ranges that are asked for together.
-                created_millis=None if session is None or is_checked else session.created_millis(part.stream_name),
+                same=same,
             )
             async with aclosing(records):
                 async for batch in records:

@@ -42,12 +42,19 @@ async def replay(
     *,
     stall_seconds: float,
     fail_on_data_loss: bool,
-    created_millis: int | None = None,
+    same: set[str],
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Poll the range's records, WIRE_SCHEMA: those that the range held when it was logged, and no others.
 
     The range ends at its last record, which its end names; offsets of version 1 do not name it, and then the range ends
     where a record lies beyond it, the shard ends or the tip is reached.
+
+    Args:
+        backend: Kinesis.
+        shard_range: what to read.
+        stall_seconds: how long nothing new may come.
+        fail_on_data_loss: whether a loss is an error.
+        same: the streams that are known to be those of the ranges; this one is added once that was asked.
 
     Raises:
         DataLossError: records of the range have expired, or nothing proves that none has, and `fail_on_data_loss`.
@@ -56,7 +63,7 @@ async def replay(
         RangeDeadlineError: nothing new came for `stall_seconds`.
         ShardFailedError: the shard cannot be read.
     """
-    reading = _Replay(backend, shard_range, stall_seconds, fail_on_data_loss, created_millis)
+    reading = _Replay(backend, shard_range, stall_seconds, fail_on_data_loss, same)
     if reading.is_empty:
         return
     while True:
@@ -111,7 +118,9 @@ async def read_checked(
         except (EfoConsumerError, AwsError) as error:
             refusals += 1
             code = getattr(error, "code", type(error).__name__)
-            found = await judge_refusal(backend, stream, shard_id, at, code) if refusals <= 1 else None
+            # A position that was chosen because it cannot be refused is tried once.
+            is_cured = refusals <= (_REFUSALS if begin == at else 1)
+            found = await judge_refusal(backend, stream, shard_id, at, code) if is_cured else None
             if found is None:
                 raise
             if isinstance(found, Resume):
@@ -137,14 +146,13 @@ class _Replay:
         shard_range: ShardRange,
         stall_seconds: float,
         fail: bool,
-        created_millis: int | None,
+        same: set[str],
     ) -> None:
         self._backend = backend
         self._range = shard_range
         self._stall_seconds = stall_seconds
         self._fail = fail
-        self._created_millis = created_millis
-        self._is_same = False
+        self._same = same
         self._refusals = 0
         self._skipped = False
         # Up to where the range's records were given; where Kinesis is asked to begin.
@@ -198,7 +206,7 @@ class _Replay:
         if self._refusals <= (_REFUSALS if self._begin == self._given else 1):
             try:
                 found = await judge_refusal(
-                    self._backend, stream, shard_id, self._given, code, created_millis=self._created_millis
+                    self._backend, stream, shard_id, self._given, code, created_millis=self._range.created_millis
                 )
             except AwsError as cause:
                 error = cause
@@ -217,10 +225,10 @@ class _Replay:
 
     async def _check_stream(self) -> None:
         """Tell the stream from another one of the same name, which may know the range's sequence numbers too."""
-        if self._created_millis is not None and not self._is_same:
-            stream = self._range.stream_name
-            await check_streams(self._backend, {stream: self._created_millis}, [stream])
-            self._is_same = True
+        stream, created = self._range.stream_name, self._range.created_millis
+        if created is not None and stream not in self._same:
+            await check_streams(self._backend, {stream: created}, [stream])
+            self._same.add(stream)
 
     async def _check(self, records: pa.RecordBatch) -> None:
         """Prove that nothing expired between what was given and these records."""
@@ -245,7 +253,7 @@ class _Replay:
             self._range.shard_id,
             at,
             now,
-            created_millis=self._created_millis,
+            created_millis=self._range.created_millis,
         )
         if loss is not None:
             self._report(loss, at)

@@ -72,10 +72,6 @@ class ReaderSession:
         """As its caller asked, or as the reader is set."""
         return self._followed.fail_on_data_loss
 
-    def created_millis(self, stream: str) -> int | None:
-        """Give when a stream was created, in milliseconds since the epoch; None if unknown."""
-        return self._followed.created.get(stream)
-
     async def adopt(self, request: OpenRequest, epoch: int, created: Mapping[str, int]) -> None:
         """Serve a new epoch; whoever still asks with an older one is refused from now on."""
         self.epoch = epoch

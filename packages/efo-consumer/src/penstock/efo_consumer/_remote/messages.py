@@ -146,7 +146,13 @@ def followed_to_message(batch: FollowedBatch) -> pb.FollowResponse:
 def ranges_to_messages(ranges: Sequence[ShardRange]) -> list[pb.ShardRange]:
     """Ranges to messages."""
     return [
-        _to_message(pb.ShardRange, item, after=position_to_message(item.after), upto=position_to_message(item.upto))
+        pb.ShardRange(
+            stream_name=item.stream_name,
+            shard_id=item.shard_id,
+            after=position_to_message(item.after),
+            upto=position_to_message(item.upto),
+            created_millis=item.created_millis or 0,
+        )
         for item in ranges
     ]
 
@@ -154,7 +160,13 @@ def ranges_to_messages(ranges: Sequence[ShardRange]) -> list[pb.ShardRange]:
 def ranges_from_messages(messages: Iterable[pb.ShardRange]) -> list[ShardRange]:
     """Messages to ranges."""
     return [
-        ShardRange(item.stream_name, item.shard_id, position_from_message(item.after), position_from_message(item.upto))
+        ShardRange(
+            item.stream_name,
+            item.shard_id,
+            position_from_message(item.after),
+            position_from_message(item.upto),
+            item.created_millis or None,
+        )
         for item in messages
     ]
 

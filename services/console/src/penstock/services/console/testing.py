@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import grpc
@@ -47,19 +47,10 @@ __all__ = [
 _SINK = sink_pb.DESCRIPTOR.services_by_name["SinkGatewayService"].full_name
 
 
-def shard_stats(stream: str, number: int, **values: int) -> ShardStats:
+def shard_stats(stream: str, number: int, **values: Any) -> ShardStats:
     """What a reader says of shard `number` of a stream; fields of `ShardStats` that are not given are 0."""
-    given = {
-        "millis_behind_latest": 0,
-        "records": 0,
-        "bytes": 0,
-        "subscriptions": 1,
-        "buffered_records": 0,
-        "buffered_bytes": 0,
-        "replays": 0,
-        **values,
-    }
-    return ShardStats(stream_name=stream, shard_id=f"shardId-{number:012d}", **given)
+    stats = ShardStats(stream, f"shardId-{number:012d}", 0, 0, 0, 1, 0, 0, 0)
+    return replace(stats, **values)
 
 
 def session(name: str, shards: Sequence[ShardStats]) -> SessionInfo:

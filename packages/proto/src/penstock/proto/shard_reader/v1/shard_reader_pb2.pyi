@@ -410,10 +410,15 @@ class ShardRange(_message.Message):
     SHARD_ID_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     UPTO_FIELD_NUMBER: _builtins.int
+    CREATED_MILLIS_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     shard_id: _builtins.str
     """Id of the shard, chosen by Kinesis."""
+    created_millis: _builtins.int
+    """When Kinesis created the stream, in milliseconds since 1970-01-01T00:00:00Z; 0 if unknown. A stream that was created at
+    another time is another one, and the range is none of its.
+    """
     @_builtins.property
     def after(self) -> Global___ShardPosition:
         """Exclusive."""
@@ -429,10 +434,11 @@ class ShardRange(_message.Message):
         shard_id: _builtins.str = ...,
         after: Global___ShardPosition | None = ...,
         upto: Global___ShardPosition | None = ...,
+        created_millis: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "upto", b"upto"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "shard_id", b"shard_id", "stream_name", b"stream_name", "upto", b"upto"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "created_millis", b"created_millis", "shard_id", b"shard_id", "stream_name", b"stream_name", "upto", b"upto"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
