@@ -37,6 +37,7 @@ def put(emulator: RunningEmulator) -> ShardPosition:
     return ShardPosition.after(answer["SequenceNumber"])
 
 
+@pytest.mark.kind_kinesis
 async def test_what_waits_in_the_children_of_a_shard_that_was_read_to_its_end_counts(
     emulator: RunningEmulator,
 ) -> None:

@@ -219,6 +219,7 @@ async def test_a_new_process_reads_the_last_range_again_and_goes_on_behind_it(em
         assert sorted(before + rows + loop.rows) == sorted(first | second)
 
 
+@pytest.mark.kind_kinesis
 def test_latest_is_a_time_that_skips_what_is_there_and_nothing_else(emulator: RunningEmulator) -> None:
     """LATEST becomes AT_TIMESTAMP in the open shards, once."""
     session, client = aws(emulator), emulator.client()

@@ -122,6 +122,7 @@ async def test_closed_shards_are_read_to_their_ends_and_merges_wait_for_both(
     assert end.get("s", "shardId-000000000002") is not None
 
 
+@pytest.mark.kind_kinesis
 @PUBLISHERS
 async def test_a_time_in_milliseconds_divides_the_records(
     emulator: RunningEmulator, publisher: RecordPublisherType

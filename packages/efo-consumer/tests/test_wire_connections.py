@@ -103,6 +103,7 @@ async def test_connections_are_shared_up_to_the_limit_of_streams() -> None:
             assert proxy.connections == 2
 
 
+@pytest.mark.kind_kinesis
 async def test_the_end_of_a_shard_keeps_the_connection() -> None:
     """A stream that the service ends leaves the connection to the streams that follow."""
     async with world() as kinesis:

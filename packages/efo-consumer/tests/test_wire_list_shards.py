@@ -34,6 +34,7 @@ async def test_all_pages_are_read(client: JsonClient) -> None:
         assert int(shards[-1].ending_hash_key) == 2**128 - 1
 
 
+@pytest.mark.kind_kinesis
 async def test_parents_and_ends_are_told(client: JsonClient) -> None:
     """After a merge the parents are closed, and the child names both; a filter leaves the closed ones out."""
     first, second = "shardId-000000000000", "shardId-000000000001"

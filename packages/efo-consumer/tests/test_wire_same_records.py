@@ -47,6 +47,7 @@ async def test_renewal_leaves_no_gap(transport: SubscribeTransportType) -> None:
         assert data(reading.result()) == written
 
 
+@pytest.mark.kind_kinesis
 @pytest.mark.parametrize("transport", [*TRANSPORTS, None])
 async def test_the_end_of_a_shard_names_its_children(transport: SubscribeTransportType | None) -> None:
     """After a split the shard is read to its end, which names both children; they go on where it ended."""
@@ -92,6 +93,7 @@ async def test_an_idle_shard_goes_on_by_its_continuation(transport: SubscribeTra
         assert data(events) == rows
 
 
+@pytest.mark.kind_kinesis
 async def test_starting_at_a_time_leaves_out_what_came_before() -> None:
     """AT_TIMESTAMP means the same over both transports and by polling."""
     async with world() as kinesis:

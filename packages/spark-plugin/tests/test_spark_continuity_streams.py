@@ -159,6 +159,22 @@ def test_a_running_query_does_not_go_on_with_another_stream_of_the_same_name(wor
         reader.stop()
 
 
+@pytest.mark.parametrize("world", ["kind"], indirect=True)
+def test_runs_over_a_stream_that_is_idle_for_days_prove_that_nothing_was_lost(world: World) -> None:
+    """Twice a day with AvailableNow: each run logs how far it looked, so what comes after days is read."""
+    world.create("orders")
+    world.put("orders", 2)
+    options = world.options("orders", recordPublisher="polling")
+    runs = Runs()
+    runs.available_now(options)
+    for _ in range(3):
+        world.clock.advance(12 * 3600)
+        assert runs.available_now(options) == [0]
+    world.put("orders", 3)
+    assert sum(runs.available_now(options)) == 3
+    assert len(runs.keys) == 5
+
+
 def told(**facts: Any) -> StreamPositions:
     position = replace(ShardPosition.after("7"), record="7", arrived_millis=1000)
     return StreamPositions({"flights": {"s0": replace(position, **facts)}}, {"flights": 1})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -60,6 +61,7 @@ class ReaderSession:
             clock=clock,
         )
         self._told_idle_at = clock()
+        self._told_facts_at = -math.inf
         self._turn = 0
         self._draining = False
         self._called_at = clock()
@@ -114,12 +116,14 @@ class ReaderSession:
             found = await self._reach(start, max_records, max_bytes)
             self.check_epoch(epoch)
             now = self._clock()
-            idle_at = self._told_idle_at + self._config.idle_offset_interval.total_seconds()
+            interval = self._config.idle_offset_interval.total_seconds()
+            idle_at = self._told_idle_at + interval
             moved = found.positions != start
-            is_due = now >= idle_at
-            if found.rows or found.jumped or (moved and (is_due or self._shows_an_end(start, found))):
+            if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
                 return self._tell(start, found, now)
-            if is_due and self._are_facts_old(start):
+            # A run of minutes once a day logs them as well, though its idle positions may wait.
+            if now >= self._told_facts_at + interval and self._are_facts_old(start):
+                self._told_facts_at = now
                 return self._tell(start, found, now)
             self._raise_failure()
             if now >= deadline or self._draining:

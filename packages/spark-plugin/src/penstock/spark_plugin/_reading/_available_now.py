@@ -28,6 +28,7 @@ from penstock.spark_plugin._reading._stream_names import StreamKeys
 _WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)
 """How far back the last record of a shard is looked for, before the shard is read from where the query stands."""
 _AT_ONCE = 16
+_FACTS_MILLIS = 3_600_000
 _BEYOND = 1 << 256
 """More than any sequence number."""
 
@@ -60,6 +61,8 @@ class Target:
     """By stream and shard. A shard that is not there came later, or after such a one."""
     needed: dict[tuple[str, str], int] = field(default_factory=dict)
     """By stream and shard, the last record's sequence number; shards without any are not there."""
+    complete_millis: int = 0
+    """All that arrived before this time, by the service's clock in milliseconds since 1970, is within the target."""
 
     def cap(self, positions: StreamPositions) -> StreamPositions:
         """The positions, nowhere beyond the target."""
@@ -67,10 +70,29 @@ class Target:
 
     def renamed(self, keys: StreamKeys) -> "Target":
         """The same of streams by their names instead of the reader's."""
-        return Target(
-            keys.named(StreamPositions(self.bounds)).streams,
-            {(keys.name(stream), shard): last for (stream, shard), last in self.needed.items()},
+        return replace(
+            self,
+            bounds=keys.named(StreamPositions(self.bounds)).streams,
+            needed={(keys.name(stream), shard): last for (stream, shard), last in self.needed.items()},
         )
+
+    def with_facts(self, reached: StreamPositions) -> StreamPositions:
+        """Positions at which the target is reached, with what that proves of shards that were idle for an hour or more.
+
+        Otherwise a stream that is idle for longer than its retention could not be read by runs alone.
+        """
+
+        def proved(stream: str, shard: str, position: ShardPosition) -> ShardPosition:
+            is_old = (position.known_millis or 0) + _FACTS_MILLIS <= self.complete_millis
+            if not is_old or position.is_shard_end or shard not in self.bounds.get(stream, {}):
+                return position
+            return replace(position, caught_up_millis=self.complete_millis)
+
+        streams = {
+            stream: {shard: proved(stream, shard, position) for shard, position in shards.items()}
+            for stream, shards in reached.streams.items()
+        }
+        return replace(reached, streams=streams)
 
     def is_reached(self, positions: StreamPositions) -> bool:
         """Whether these positions, and those that were asked about before, hold all that is needed.
@@ -98,7 +120,8 @@ async def find_target(
         list_shards: Lists a stream's shards.
         read_once: Polls a shard.
     """
-    target = Target({})
+    # Arrival times are approximate by a second.
+    target = Target({}, complete_millis=before_millis - 1000)
     bounds: dict[str, Mapping[str, ShardPosition]] = {}
     slots = asyncio.Semaphore(_AT_ONCE)
 

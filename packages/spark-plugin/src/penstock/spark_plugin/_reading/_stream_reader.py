@@ -254,14 +254,14 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start, reached = further, with_ended(reached, further)
             records, nbytes = records + self._planned_records, nbytes + self._planned_bytes
         self._planned_records, self._planned_bytes = records, nbytes
-        return reached
+        return further if further.streams == reached.streams else reached
 
     def _towards_the_end(
         self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, ending: "TargetFinder"
     ) -> StreamPositions:
         """The next offset on the way to where the run ends; the start itself when it is there."""
         target = ending.target(start)
-        began = time.monotonic()
+        began, is_whole = time.monotonic(), True
         while not target.is_reached(start):
             snapshot = self._snapshot(session, start, bound, wait=True)
             latest = target.cap(snapshot.positions)
@@ -272,9 +272,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # Records that were there have expired meanwhile, and are skipped.
                 _log.warning("the query ends before %s: nothing more comes of them", sorted(target.needed))
                 target.needed.clear()
+                is_whole = False
             elif snapshot.records:
                 time.sleep(_PAUSE_SECONDS)
-        return start
+        return target.with_facts(start) if is_whole else start
 
     def _stands_at_tips(self, session: "ReadingSession", target: "Target", snapshot: PositionsSnapshot) -> bool:
         """Whether all shards that the run waits for are at their tips; others may have more, beyond its end."""
