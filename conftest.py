@@ -29,6 +29,11 @@ SECONDS = {
     "test_console_browser.py": 30,
     "test_console_attacks.py": 45,
     "test_spark_migration_runs.py": 40,
+    "test_spark_continuity_streams.py": 90,
+    "test_spark_continuity_bounded.py": 80,
+    "test_spark_continuity_upgrade.py": 60,
+    "test_continuity_model.py": 60,
+    "test_reader_unkind.py": 50,
 }
 # The JVMs of tests live for minutes at most: they gain nothing from the second compiler, nor from several threads that
 # collect garbage, which take a quarter of the processor time.
