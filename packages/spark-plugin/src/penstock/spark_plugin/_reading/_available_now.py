@@ -83,7 +83,9 @@ class Target:
         """
 
         def proved(stream: str, shard: str, position: ShardPosition) -> ShardPosition:
-            is_old = (position.known_millis or 0) + _FACTS_MILLIS <= self.complete_millis
+            known = position.known_millis
+            # Of a query that begins with what there is, nothing is known before its first record: that is no promise yet.
+            is_old = known is not None and known + _FACTS_MILLIS <= self.complete_millis
             if not is_old or position.is_shard_end or shard not in self.bounds.get(stream, {}):
                 return position
             return replace(position, caught_up_millis=self.complete_millis)
