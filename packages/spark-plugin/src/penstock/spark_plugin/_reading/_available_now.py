@@ -84,7 +84,7 @@ class Target:
 
         def proved(stream: str, shard: str, position: ShardPosition) -> ShardPosition:
             known = position.known_millis
-            # Of a query that begins with what there is, nothing is known before its first record: that is no promise yet.
+            # A query that begins with what there is has promised nothing before its first record.
             is_old = known is not None and known + _FACTS_MILLIS <= self.complete_millis
             if not is_old or position.is_shard_end or shard not in self.bounds.get(stream, {}):
                 return position
