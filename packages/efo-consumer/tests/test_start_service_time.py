@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -22,26 +20,10 @@ from penstock.efo_consumer import (
     resolve_initial_positions,
 )
 from penstock.emulator import Behaviour
-from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
+from penstock.emulator.testing import ManualClock, OtherClock, RunningEmulator, running_emulator
 
 ROOT = "shardId-000000000000"
 HOUR = 3600.0
-
-
-class OtherClock:
-    """A service's clock that runs as fast as this host's, and shows another time."""
-
-    def __init__(self, ahead_seconds: float) -> None:
-        self._offset = time.time() - time.monotonic() + ahead_seconds
-
-    def time(self) -> float:
-        return self._offset + time.monotonic()
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(max(0.0, when - self.time()), callback)
-
-    def advance(self, by: timedelta | float) -> None:
-        self._offset += by if isinstance(by, float | int) else by.total_seconds()
 
 
 @contextmanager

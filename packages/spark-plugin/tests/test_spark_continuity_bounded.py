@@ -8,11 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from other_clock import OtherClock
 from reading_driver import Runs
 
 from penstock.emulator import Behaviour
-from penstock.emulator.testing import ManualClock, running_emulator
+from penstock.emulator.testing import ManualClock, OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
 from penstock.spark_plugin.testing import endpoint_options

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from other_clock import OtherClock
 from reading_driver import Runs
 
 from penstock.efo_consumer import PositionsSnapshot, ShardPosition, StreamPositions
 from penstock.efo_consumer.errors import StreamRecreatedError
 from penstock.emulator import Behaviour
-from penstock.emulator.testing import running_emulator
+from penstock.emulator.testing import OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading._available_now import Target
 from penstock.spark_plugin._reading._progress import capped, default_limit, with_ended

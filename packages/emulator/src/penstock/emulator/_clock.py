@@ -59,6 +59,22 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(max(0.0, when - self.time()), callback)
 
 
+class OtherClock(SystemClock):
+    """Runs as fast as this host's clock and shows another time: that of a service whose clock is not the host's.
+
+    Args:
+        ahead_seconds: How far ahead of this host's clock it is; negative: behind.
+    """
+
+    def __init__(self, ahead_seconds: float) -> None:
+        super().__init__()
+        self._offset += ahead_seconds
+
+    def advance(self, by: timedelta | float) -> None:
+        """Move the clock on; a number means seconds. Timers that run already are not moved."""
+        self._offset += by if isinstance(by, (int, float)) else by.total_seconds()
+
+
 class ManualClock:
     """A clock that stands still until it is advanced; give it to `EmulatorServer` or `running_emulator`.
 

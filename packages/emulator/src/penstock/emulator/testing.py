@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import botocore.session
 
-from ._clock import ManualClock
+from ._clock import ManualClock, OtherClock
 from ._config import EmulatorConfig
 from ._server import EmulatorServer
 from .errors import EmulatorStartError
@@ -27,7 +27,14 @@ if TYPE_CHECKING:
     from ._faults import FaultPlan
     from ._kinesis import Kinesis
 
-__all__ = ["EmulatorProcess", "ManualClock", "RunningEmulator", "running_emulator", "start_emulator_process"]
+__all__ = [
+    "EmulatorProcess",
+    "ManualClock",
+    "OtherClock",
+    "RunningEmulator",
+    "running_emulator",
+    "start_emulator_process",
+]
 
 _T = TypeVar("_T")
 
@@ -94,7 +101,7 @@ def running_emulator(*, clock: Clock | None = None, **config: Any) -> Iterator[R
     """Run an emulator on a thread of its own, for callers without a loop: boto3, Spark.
 
     Args:
-        clock: A `ManualClock`, to move time.
+        clock: A `ManualClock`, to move time, or an `OtherClock`, for a service whose clock is not this host's.
         config: The fields of `EmulatorConfig`.
     """
     options = EmulatorConfig(**config)
