@@ -12,6 +12,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from penstock.proto.aws.v1 import aws_pb2 as _aws_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -191,6 +192,9 @@ class AcquireRequest(_message.Message):
     CONSUMER_ARN_FIELD_NUMBER: _builtins.int
     CONFLICT_POLICY_FIELD_NUMBER: _builtins.int
     TIME_TO_LIVE_SECONDS_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    REGISTER_BACKOFF_FIELD_NUMBER: _builtins.int
+    LIST_BACKOFF_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream. Required."""
     stream_arn: _builtins.str
@@ -207,6 +211,18 @@ class AcquireRequest(_message.Message):
     """Refuse when unspecified."""
     time_to_live_seconds: _builtins.float
     """Seconds that the caller would like the lease to live without heartbeat; zero leaves it to the registry, which may also cap it."""
+    @_builtins.property
+    def caller(self) -> _aws_pb2.AwsLocation:
+        """Where the caller's stream is. The registry refuses a stream of another place than its own; what is absent is not compared."""
+
+    @_builtins.property
+    def register_backoff(self) -> _aws_pb2.Backoff:
+        """Attempts of RegisterStreamConsumer for this request; the registry's own setting where absent."""
+
+    @_builtins.property
+    def list_backoff(self) -> _aws_pb2.Backoff:
+        """Attempts of the look-ups for this request, and the pauses while the consumer is waited for; the registry's own where absent."""
+
     def __init__(
         self,
         *,
@@ -218,10 +234,13 @@ class AcquireRequest(_message.Message):
         consumer_arn: _builtins.str = ...,
         conflict_policy: Global___ConflictPolicy.ValueType = ...,
         time_to_live_seconds: _builtins.float = ...,
+        caller: _aws_pb2.AwsLocation | None = ...,
+        register_backoff: _aws_pb2.Backoff | None = ...,
+        list_backoff: _aws_pb2.Backoff | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class ConsumerRegistryServiceStub:
     """Errors are gRPC status codes: NOT_FOUND (no such stream, consumer or lease), ALREADY_EXISTS (another job holds the consumer),
-    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the registry's).
     """
 
     def __init__(self, channel):
@@ -75,7 +76,8 @@ class ConsumerRegistryServiceStub:
 
 class ConsumerRegistryServiceServicer:
     """Errors are gRPC status codes: NOT_FOUND (no such stream, consumer or lease), ALREADY_EXISTS (another job holds the consumer),
-    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the registry's).
     """
 
     def Acquire(self, request, context):
@@ -179,7 +181,8 @@ def add_ConsumerRegistryServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ConsumerRegistryService:
     """Errors are gRPC status codes: NOT_FOUND (no such stream, consumer or lease), ALREADY_EXISTS (another job holds the consumer),
-    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the registry's).
     """
 
     @staticmethod

@@ -32,7 +32,8 @@ GRPC_VERSION: str
 
 class ConsumerRegistryServiceStub:
     """Errors are gRPC status codes: NOT_FOUND (no such stream, consumer or lease), ALREADY_EXISTS (another job holds the consumer),
-    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the registry's).
     """
 
     @_typing.overload
@@ -65,7 +66,8 @@ class ConsumerRegistryServiceStub:
 @_typing.type_check_only
 class ConsumerRegistryServiceAsyncStub(ConsumerRegistryServiceStub):
     """Errors are gRPC status codes: NOT_FOUND (no such stream, consumer or lease), ALREADY_EXISTS (another job holds the consumer),
-    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the registry's).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -94,7 +96,8 @@ class ConsumerRegistryServiceAsyncStub(ConsumerRegistryServiceStub):
 
 class ConsumerRegistryServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: NOT_FOUND (no such stream, consumer or lease), ALREADY_EXISTS (another job holds the consumer),
-    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (the fencing token is not the newest), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the registry's).
     """
 
     @_abc_1.abstractmethod

@@ -22,9 +22,10 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from penstock.proto.aws.v1 import aws_pb2 as penstock_dot_proto_dot_aws_dot_v1_dot_aws__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/shard_reader/v1/shard_reader.proto\x12\x1epenstock.proto.shard_reader.v1\"\xe6\x01\n\rShardPosition\x12:\n\x04type\x18\x01 \x01(\x0e\x32,.penstock.proto.shard_reader.v1.PositionType\x12\x18\n\x10timestamp_millis\x18\x02 \x01(\x03\x12\x17\n\x0fsequence_number\x18\x03 \x01(\t\x12\x18\n\x10\x63\x61ught_up_millis\x18\x04 \x01(\x03\x12\x13\n\x06record\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x16\n\x0e\x61rrived_millis\x18\x06 \x01(\x03\x12\x14\n\x0c\x66irst_record\x18\x07 \x01(\tB\t\n\x07_record\"\xe9\x01\n\x0fStreamPositions\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12K\n\x06shards\x18\x02 \x03(\x0b\x32;.penstock.proto.shard_reader.v1.StreamPositions.ShardsEntry\x12\x16\n\x0e\x63reated_millis\x18\x03 \x01(\x03\x1a\\\n\x0bShardsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12<\n\x05value\x18\x02 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition:\x02\x38\x01\"R\n\x0eStreamConsumer\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\"\xe1\x02\n\x0bOpenRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x42\n\tpositions\x18\x02 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12M\n\x10record_publisher\x18\x03 \x01(\x0e\x32\x33.penstock.proto.shard_reader.v1.RecordPublisherType\x12\x41\n\tconsumers\x18\x04 \x03(\x0b\x32..penstock.proto.shard_reader.v1.StreamConsumer\x12\x19\n\x11named_shards_only\x18\x05 \x01(\x08\x12\x17\n\x0fsession_seconds\x18\x06 \x01(\x01\x12\x1e\n\x11\x66\x61il_on_data_loss\x18\x07 \x01(\x08H\x00\x88\x01\x01\x42\x14\n\x12_fail_on_data_loss\"\x1d\n\x0cOpenResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\"\xb3\x01\n\x10PositionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12>\n\x05start\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x13\n\x0bmax_records\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x06 \x01(\x01\"\xd4\x01\n\x11PositionsResponse\x12\x42\n\tpositions\x18\x01 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1c\n\x14millis_behind_latest\x18\x04 \x01(\x03\x12=\n\x07lineage\x18\x05 \x03(\x0b\x32,.penstock.proto.shard_reader.v1.ShardLineage\"O\n\x0cShardLineage\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x18\n\x10parent_shard_ids\x18\x03 \x03(\t\"\xc6\x01\n\nShardRange\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12<\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\x12;\n\x04upto\x18\x04 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\x12\x16\n\x0e\x63reated_millis\x18\x05 \x01(\x03\"\xfa\x01\n\x10ReadRangeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12:\n\x06ranges\x18\x03 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardRange\x12\x1c\n\x14with_encryption_type\x18\x04 \x01(\x08\x12\x17\n\x0fmax_batch_bytes\x18\x05 \x01(\x03\x12\x1e\n\x11\x66\x61il_on_data_loss\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x1a\n\x12with_shared_blocks\x18\x07 \x01(\x08\x42\x14\n\x12_fail_on_data_loss\"[\n\x11ReadRangeResponse\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\x12\x0f\n\x07padding\x18\x02 \x01(\x0c\x12\r\n\x05\x62lock\x18\x03 \x01(\t\x12\x13\n\x0b\x62lock_bytes\x18\x04 \x01(\x03\"\xb8\x01\n\rFollowRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12>\n\x05start\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x13\n\x0bmax_records\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x03\x12\x1c\n\x14with_encryption_type\x18\x06 \x01(\x08\"g\n\x0e\x46ollowResponse\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\x12\x42\n\x07reached\x18\x02 \x01(\x0b\x32\x31.penstock.proto.shard_reader.v1.PositionsResponse\"v\n\rCommitRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x42\n\tpositions\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\"\x10\n\x0e\x43ommitResponse\"\"\n\x0cStatsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\xff\x01\n\nShardStats\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x1c\n\x14millis_behind_latest\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x15\n\rsubscriptions\x18\x06 \x01(\x03\x12\x18\n\x10\x62uffered_records\x18\x07 \x01(\x03\x12\x16\n\x0e\x62uffered_bytes\x18\x08 \x01(\x03\x12\x0f\n\x07replays\x18\t \x01(\x03\x12\x0e\n\x06losses\x18\n \x01(\x03\x12\x0f\n\x07starved\x18\x0b \x01(\x03\x12\x11\n\tcondition\x18\x0c \x01(\t\"K\n\rStatsResponse\x12:\n\x06shards\x18\x01 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardStats\"*\n\x13ListSessionsRequest\x12\x13\n\x0bwith_shards\x18\x01 \x01(\x08\"\xcf\x01\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x14\n\x0cidle_seconds\x18\x03 \x01(\x01\x12!\n\x14time_to_live_seconds\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bshard_count\x18\x05 \x01(\x05\x12:\n\x06shards\x18\x06 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardStatsB\x17\n\x15_time_to_live_seconds\"Q\n\x14ListSessionsResponse\x12\x39\n\x08sessions\x18\x01 \x03(\x0b\x32\'.penstock.proto.shard_reader.v1.Session\"1\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x0f\n\rCloseResponse*~\n\x13RecordPublisherType\x12%\n!RECORD_PUBLISHER_TYPE_UNSPECIFIED\x10\x00\x12\x1d\n\x19RECORD_PUBLISHER_TYPE_EFO\x10\x01\x12!\n\x1dRECORD_PUBLISHER_TYPE_POLLING\x10\x02*\xb3\x01\n\x0cPositionType\x12\x1d\n\x19POSITION_TYPE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aPOSITION_TYPE_TRIM_HORIZON\x10\x01\x12\x1e\n\x1aPOSITION_TYPE_AT_TIMESTAMP\x10\x02\x12\'\n#POSITION_TYPE_AFTER_SEQUENCE_NUMBER\x10\x03\x12\x1b\n\x17POSITION_TYPE_SHARD_END\x10\x04\x32\xf8\x06\n\x12ShardReaderService\x12\x61\n\x04Open\x12+.penstock.proto.shard_reader.v1.OpenRequest\x1a,.penstock.proto.shard_reader.v1.OpenResponse\x12p\n\tPositions\x12\x30.penstock.proto.shard_reader.v1.PositionsRequest\x1a\x31.penstock.proto.shard_reader.v1.PositionsResponse\x12r\n\tReadRange\x12\x30.penstock.proto.shard_reader.v1.ReadRangeRequest\x1a\x31.penstock.proto.shard_reader.v1.ReadRangeResponse0\x01\x12i\n\x06\x46ollow\x12-.penstock.proto.shard_reader.v1.FollowRequest\x1a..penstock.proto.shard_reader.v1.FollowResponse0\x01\x12g\n\x06\x43ommit\x12-.penstock.proto.shard_reader.v1.CommitRequest\x1a..penstock.proto.shard_reader.v1.CommitResponse\x12\x64\n\x05Stats\x12,.penstock.proto.shard_reader.v1.StatsRequest\x1a-.penstock.proto.shard_reader.v1.StatsResponse\x12y\n\x0cListSessions\x12\x33.penstock.proto.shard_reader.v1.ListSessionsRequest\x1a\x34.penstock.proto.shard_reader.v1.ListSessionsResponse\x12\x64\n\x05\x43lose\x12,.penstock.proto.shard_reader.v1.CloseRequest\x1a-.penstock.proto.shard_reader.v1.CloseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n1penstock/proto/shard_reader/v1/shard_reader.proto\x12\x1epenstock.proto.shard_reader.v1\x1a\x1fpenstock/proto/aws/v1/aws.proto\"\xe6\x01\n\rShardPosition\x12:\n\x04type\x18\x01 \x01(\x0e\x32,.penstock.proto.shard_reader.v1.PositionType\x12\x18\n\x10timestamp_millis\x18\x02 \x01(\x03\x12\x17\n\x0fsequence_number\x18\x03 \x01(\t\x12\x18\n\x10\x63\x61ught_up_millis\x18\x04 \x01(\x03\x12\x13\n\x06record\x18\x05 \x01(\tH\x00\x88\x01\x01\x12\x16\n\x0e\x61rrived_millis\x18\x06 \x01(\x03\x12\x14\n\x0c\x66irst_record\x18\x07 \x01(\tB\t\n\x07_record\"\xe9\x01\n\x0fStreamPositions\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12K\n\x06shards\x18\x02 \x03(\x0b\x32;.penstock.proto.shard_reader.v1.StreamPositions.ShardsEntry\x12\x16\n\x0e\x63reated_millis\x18\x03 \x01(\x03\x1a\\\n\x0bShardsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12<\n\x05value\x18\x02 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition:\x02\x38\x01\"R\n\x0eStreamConsumer\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x14\n\x0c\x63onsumer_arn\x18\x02 \x01(\t\x12\x15\n\rfencing_token\x18\x03 \x01(\x03\"\xd8\x03\n\x0bOpenRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x42\n\tpositions\x18\x02 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12M\n\x10record_publisher\x18\x03 \x01(\x0e\x32\x33.penstock.proto.shard_reader.v1.RecordPublisherType\x12\x41\n\tconsumers\x18\x04 \x03(\x0b\x32..penstock.proto.shard_reader.v1.StreamConsumer\x12\x19\n\x11named_shards_only\x18\x05 \x01(\x08\x12\x17\n\x0fsession_seconds\x18\x06 \x01(\x01\x12\x1e\n\x11\x66\x61il_on_data_loss\x18\x07 \x01(\x08H\x00\x88\x01\x01\x12\x32\n\x06\x63\x61ller\x18\x08 \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\x12\x41\n\x08settings\x18\t \x01(\x0b\x32/.penstock.proto.shard_reader.v1.SessionSettingsB\x14\n\x12_fail_on_data_loss\"\xd6\x04\n\x0fSessionSettings\x12:\n\x12subscribe_to_shard\x18\x01 \x01(\x0b\x32\x1e.penstock.proto.aws.v1.Backoff\x12\x33\n\x0bget_records\x18\x02 \x01(\x0b\x32\x1e.penstock.proto.aws.v1.Backoff\x12:\n\x12get_shard_iterator\x18\x03 \x01(\x0b\x32\x1e.penstock.proto.aws.v1.Backoff\x12$\n\x17get_records_max_records\x18\x04 \x01(\x05H\x00\x88\x01\x01\x12)\n\x1cget_records_interval_seconds\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12!\n\x14get_records_adaptive\x18\x06 \x01(\x08H\x02\x88\x01\x01\x12 \n\x13subscribe_transport\x18\x07 \x01(\tH\x03\x88\x01\x01\x12\'\n\x1a\x64iscovery_interval_seconds\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12)\n\x1cidle_offset_interval_seconds\x18\t \x01(\x01H\x05\x88\x01\x01\x42\x1a\n\x18_get_records_max_recordsB\x1f\n\x1d_get_records_interval_secondsB\x17\n\x15_get_records_adaptiveB\x16\n\x14_subscribe_transportB\x1d\n\x1b_discovery_interval_secondsB\x1f\n\x1d_idle_offset_interval_seconds\"Q\n\x0cOpenResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x32\n\x06reader\x18\x02 \x01(\x0b\x32\".penstock.proto.aws.v1.AwsLocation\"\xb3\x01\n\x10PositionsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12>\n\x05start\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x13\n\x0bmax_records\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x03\x12\x14\n\x0cwait_seconds\x18\x06 \x01(\x01\"\xd4\x01\n\x11PositionsResponse\x12\x42\n\tpositions\x18\x01 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x0f\n\x07records\x18\x02 \x01(\x03\x12\r\n\x05\x62ytes\x18\x03 \x01(\x03\x12\x1c\n\x14millis_behind_latest\x18\x04 \x01(\x03\x12=\n\x07lineage\x18\x05 \x03(\x0b\x32,.penstock.proto.shard_reader.v1.ShardLineage\"O\n\x0cShardLineage\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x18\n\x10parent_shard_ids\x18\x03 \x03(\t\"\xc6\x01\n\nShardRange\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12<\n\x05\x61\x66ter\x18\x03 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\x12;\n\x04upto\x18\x04 \x01(\x0b\x32-.penstock.proto.shard_reader.v1.ShardPosition\x12\x16\n\x0e\x63reated_millis\x18\x05 \x01(\x03\"\xfa\x01\n\x10ReadRangeRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12:\n\x06ranges\x18\x03 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardRange\x12\x1c\n\x14with_encryption_type\x18\x04 \x01(\x08\x12\x17\n\x0fmax_batch_bytes\x18\x05 \x01(\x03\x12\x1e\n\x11\x66\x61il_on_data_loss\x18\x06 \x01(\x08H\x00\x88\x01\x01\x12\x1a\n\x12with_shared_blocks\x18\x07 \x01(\x08\x42\x14\n\x12_fail_on_data_loss\"[\n\x11ReadRangeResponse\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\x12\x0f\n\x07padding\x18\x02 \x01(\x0c\x12\r\n\x05\x62lock\x18\x03 \x01(\t\x12\x13\n\x0b\x62lock_bytes\x18\x04 \x01(\x03\"\xb8\x01\n\rFollowRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12>\n\x05start\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\x12\x13\n\x0bmax_records\x18\x04 \x01(\x03\x12\x11\n\tmax_bytes\x18\x05 \x01(\x03\x12\x1c\n\x14with_encryption_type\x18\x06 \x01(\x08\"g\n\x0e\x46ollowResponse\x12\x11\n\tarrow_ipc\x18\x01 \x01(\x0c\x12\x42\n\x07reached\x18\x02 \x01(\x0b\x32\x31.penstock.proto.shard_reader.v1.PositionsResponse\"v\n\rCommitRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x42\n\tpositions\x18\x03 \x03(\x0b\x32/.penstock.proto.shard_reader.v1.StreamPositions\"\x10\n\x0e\x43ommitResponse\"\"\n\x0cStatsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\xff\x01\n\nShardStats\x12\x13\n\x0bstream_name\x18\x01 \x01(\t\x12\x10\n\x08shard_id\x18\x02 \x01(\t\x12\x1c\n\x14millis_behind_latest\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x01(\x03\x12\r\n\x05\x62ytes\x18\x05 \x01(\x03\x12\x15\n\rsubscriptions\x18\x06 \x01(\x03\x12\x18\n\x10\x62uffered_records\x18\x07 \x01(\x03\x12\x16\n\x0e\x62uffered_bytes\x18\x08 \x01(\x03\x12\x0f\n\x07replays\x18\t \x01(\x03\x12\x0e\n\x06losses\x18\n \x01(\x03\x12\x0f\n\x07starved\x18\x0b \x01(\x03\x12\x11\n\tcondition\x18\x0c \x01(\t\"K\n\rStatsResponse\x12:\n\x06shards\x18\x01 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardStats\"*\n\x13ListSessionsRequest\x12\x13\n\x0bwith_shards\x18\x01 \x01(\x08\"\xcf\x01\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x14\n\x0cidle_seconds\x18\x03 \x01(\x01\x12!\n\x14time_to_live_seconds\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x0bshard_count\x18\x05 \x01(\x05\x12:\n\x06shards\x18\x06 \x03(\x0b\x32*.penstock.proto.shard_reader.v1.ShardStatsB\x17\n\x15_time_to_live_seconds\"Q\n\x14ListSessionsResponse\x12\x39\n\x08sessions\x18\x01 \x03(\x0b\x32\'.penstock.proto.shard_reader.v1.Session\"1\n\x0c\x43loseRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\"\x0f\n\rCloseResponse*~\n\x13RecordPublisherType\x12%\n!RECORD_PUBLISHER_TYPE_UNSPECIFIED\x10\x00\x12\x1d\n\x19RECORD_PUBLISHER_TYPE_EFO\x10\x01\x12!\n\x1dRECORD_PUBLISHER_TYPE_POLLING\x10\x02*\xb3\x01\n\x0cPositionType\x12\x1d\n\x19POSITION_TYPE_UNSPECIFIED\x10\x00\x12\x1e\n\x1aPOSITION_TYPE_TRIM_HORIZON\x10\x01\x12\x1e\n\x1aPOSITION_TYPE_AT_TIMESTAMP\x10\x02\x12\'\n#POSITION_TYPE_AFTER_SEQUENCE_NUMBER\x10\x03\x12\x1b\n\x17POSITION_TYPE_SHARD_END\x10\x04\x32\xf8\x06\n\x12ShardReaderService\x12\x61\n\x04Open\x12+.penstock.proto.shard_reader.v1.OpenRequest\x1a,.penstock.proto.shard_reader.v1.OpenResponse\x12p\n\tPositions\x12\x30.penstock.proto.shard_reader.v1.PositionsRequest\x1a\x31.penstock.proto.shard_reader.v1.PositionsResponse\x12r\n\tReadRange\x12\x30.penstock.proto.shard_reader.v1.ReadRangeRequest\x1a\x31.penstock.proto.shard_reader.v1.ReadRangeResponse0\x01\x12i\n\x06\x46ollow\x12-.penstock.proto.shard_reader.v1.FollowRequest\x1a..penstock.proto.shard_reader.v1.FollowResponse0\x01\x12g\n\x06\x43ommit\x12-.penstock.proto.shard_reader.v1.CommitRequest\x1a..penstock.proto.shard_reader.v1.CommitResponse\x12\x64\n\x05Stats\x12,.penstock.proto.shard_reader.v1.StatsRequest\x1a-.penstock.proto.shard_reader.v1.StatsResponse\x12y\n\x0cListSessions\x12\x33.penstock.proto.shard_reader.v1.ListSessionsRequest\x1a\x34.penstock.proto.shard_reader.v1.ListSessionsResponse\x12\x64\n\x05\x43lose\x12,.penstock.proto.shard_reader.v1.CloseRequest\x1a-.penstock.proto.shard_reader.v1.CloseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,58 +34,60 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_STREAMPOSITIONS_SHARDSENTRY']._loaded_options = None
   _globals['_STREAMPOSITIONS_SHARDSENTRY']._serialized_options = b'8\001'
-  _globals['_RECORDPUBLISHERTYPE']._serialized_start=3256
-  _globals['_RECORDPUBLISHERTYPE']._serialized_end=3382
-  _globals['_POSITIONTYPE']._serialized_start=3385
-  _globals['_POSITIONTYPE']._serialized_end=3564
-  _globals['_SHARDPOSITION']._serialized_start=86
-  _globals['_SHARDPOSITION']._serialized_end=316
-  _globals['_STREAMPOSITIONS']._serialized_start=319
-  _globals['_STREAMPOSITIONS']._serialized_end=552
-  _globals['_STREAMPOSITIONS_SHARDSENTRY']._serialized_start=460
-  _globals['_STREAMPOSITIONS_SHARDSENTRY']._serialized_end=552
-  _globals['_STREAMCONSUMER']._serialized_start=554
-  _globals['_STREAMCONSUMER']._serialized_end=636
-  _globals['_OPENREQUEST']._serialized_start=639
-  _globals['_OPENREQUEST']._serialized_end=992
-  _globals['_OPENRESPONSE']._serialized_start=994
-  _globals['_OPENRESPONSE']._serialized_end=1023
-  _globals['_POSITIONSREQUEST']._serialized_start=1026
-  _globals['_POSITIONSREQUEST']._serialized_end=1205
-  _globals['_POSITIONSRESPONSE']._serialized_start=1208
-  _globals['_POSITIONSRESPONSE']._serialized_end=1420
-  _globals['_SHARDLINEAGE']._serialized_start=1422
-  _globals['_SHARDLINEAGE']._serialized_end=1501
-  _globals['_SHARDRANGE']._serialized_start=1504
-  _globals['_SHARDRANGE']._serialized_end=1702
-  _globals['_READRANGEREQUEST']._serialized_start=1705
-  _globals['_READRANGEREQUEST']._serialized_end=1955
-  _globals['_READRANGERESPONSE']._serialized_start=1957
-  _globals['_READRANGERESPONSE']._serialized_end=2048
-  _globals['_FOLLOWREQUEST']._serialized_start=2051
-  _globals['_FOLLOWREQUEST']._serialized_end=2235
-  _globals['_FOLLOWRESPONSE']._serialized_start=2237
-  _globals['_FOLLOWRESPONSE']._serialized_end=2340
-  _globals['_COMMITREQUEST']._serialized_start=2342
-  _globals['_COMMITREQUEST']._serialized_end=2460
-  _globals['_COMMITRESPONSE']._serialized_start=2462
-  _globals['_COMMITRESPONSE']._serialized_end=2478
-  _globals['_STATSREQUEST']._serialized_start=2480
-  _globals['_STATSREQUEST']._serialized_end=2514
-  _globals['_SHARDSTATS']._serialized_start=2517
-  _globals['_SHARDSTATS']._serialized_end=2772
-  _globals['_STATSRESPONSE']._serialized_start=2774
-  _globals['_STATSRESPONSE']._serialized_end=2849
-  _globals['_LISTSESSIONSREQUEST']._serialized_start=2851
-  _globals['_LISTSESSIONSREQUEST']._serialized_end=2893
-  _globals['_SESSION']._serialized_start=2896
-  _globals['_SESSION']._serialized_end=3103
-  _globals['_LISTSESSIONSRESPONSE']._serialized_start=3105
-  _globals['_LISTSESSIONSRESPONSE']._serialized_end=3186
-  _globals['_CLOSEREQUEST']._serialized_start=3188
-  _globals['_CLOSEREQUEST']._serialized_end=3237
-  _globals['_CLOSERESPONSE']._serialized_start=3239
-  _globals['_CLOSERESPONSE']._serialized_end=3254
-  _globals['_SHARDREADERSERVICE']._serialized_start=3567
-  _globals['_SHARDREADERSERVICE']._serialized_end=4455
+  _globals['_RECORDPUBLISHERTYPE']._serialized_start=4061
+  _globals['_RECORDPUBLISHERTYPE']._serialized_end=4187
+  _globals['_POSITIONTYPE']._serialized_start=4190
+  _globals['_POSITIONTYPE']._serialized_end=4369
+  _globals['_SHARDPOSITION']._serialized_start=119
+  _globals['_SHARDPOSITION']._serialized_end=349
+  _globals['_STREAMPOSITIONS']._serialized_start=352
+  _globals['_STREAMPOSITIONS']._serialized_end=585
+  _globals['_STREAMPOSITIONS_SHARDSENTRY']._serialized_start=493
+  _globals['_STREAMPOSITIONS_SHARDSENTRY']._serialized_end=585
+  _globals['_STREAMCONSUMER']._serialized_start=587
+  _globals['_STREAMCONSUMER']._serialized_end=669
+  _globals['_OPENREQUEST']._serialized_start=672
+  _globals['_OPENREQUEST']._serialized_end=1144
+  _globals['_SESSIONSETTINGS']._serialized_start=1147
+  _globals['_SESSIONSETTINGS']._serialized_end=1745
+  _globals['_OPENRESPONSE']._serialized_start=1747
+  _globals['_OPENRESPONSE']._serialized_end=1828
+  _globals['_POSITIONSREQUEST']._serialized_start=1831
+  _globals['_POSITIONSREQUEST']._serialized_end=2010
+  _globals['_POSITIONSRESPONSE']._serialized_start=2013
+  _globals['_POSITIONSRESPONSE']._serialized_end=2225
+  _globals['_SHARDLINEAGE']._serialized_start=2227
+  _globals['_SHARDLINEAGE']._serialized_end=2306
+  _globals['_SHARDRANGE']._serialized_start=2309
+  _globals['_SHARDRANGE']._serialized_end=2507
+  _globals['_READRANGEREQUEST']._serialized_start=2510
+  _globals['_READRANGEREQUEST']._serialized_end=2760
+  _globals['_READRANGERESPONSE']._serialized_start=2762
+  _globals['_READRANGERESPONSE']._serialized_end=2853
+  _globals['_FOLLOWREQUEST']._serialized_start=2856
+  _globals['_FOLLOWREQUEST']._serialized_end=3040
+  _globals['_FOLLOWRESPONSE']._serialized_start=3042
+  _globals['_FOLLOWRESPONSE']._serialized_end=3145
+  _globals['_COMMITREQUEST']._serialized_start=3147
+  _globals['_COMMITREQUEST']._serialized_end=3265
+  _globals['_COMMITRESPONSE']._serialized_start=3267
+  _globals['_COMMITRESPONSE']._serialized_end=3283
+  _globals['_STATSREQUEST']._serialized_start=3285
+  _globals['_STATSREQUEST']._serialized_end=3319
+  _globals['_SHARDSTATS']._serialized_start=3322
+  _globals['_SHARDSTATS']._serialized_end=3577
+  _globals['_STATSRESPONSE']._serialized_start=3579
+  _globals['_STATSRESPONSE']._serialized_end=3654
+  _globals['_LISTSESSIONSREQUEST']._serialized_start=3656
+  _globals['_LISTSESSIONSREQUEST']._serialized_end=3698
+  _globals['_SESSION']._serialized_start=3701
+  _globals['_SESSION']._serialized_end=3908
+  _globals['_LISTSESSIONSRESPONSE']._serialized_start=3910
+  _globals['_LISTSESSIONSRESPONSE']._serialized_end=3991
+  _globals['_CLOSEREQUEST']._serialized_start=3993
+  _globals['_CLOSEREQUEST']._serialized_end=4042
+  _globals['_CLOSERESPONSE']._serialized_start=4044
+  _globals['_CLOSERESPONSE']._serialized_end=4059
+  _globals['_SHARDREADERSERVICE']._serialized_start=4372
+  _globals['_SHARDREADERSERVICE']._serialized_end=5260
 # @@protoc_insertion_point(module_scope)

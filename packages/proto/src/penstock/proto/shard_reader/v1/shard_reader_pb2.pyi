@@ -12,6 +12,7 @@ from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from penstock.proto.aws.v1 import aws_pb2 as _aws_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -221,6 +222,8 @@ class OpenRequest(_message.Message):
     NAMED_SHARDS_ONLY_FIELD_NUMBER: _builtins.int
     SESSION_SECONDS_FIELD_NUMBER: _builtins.int
     FAIL_ON_DATA_LOSS_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
+    SETTINGS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same query."""
     record_publisher: Global___RecordPublisherType.ValueType
@@ -239,6 +242,14 @@ class OpenRequest(_message.Message):
     def consumers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamConsumer]:
         """One entry per stream, with enhanced fan-out."""
 
+    @_builtins.property
+    def caller(self) -> _aws_pb2.AwsLocation:
+        """Where the caller's streams are. The reader refuses a session about streams of another place than its own; what is absent is not compared."""
+
+    @_builtins.property
+    def settings(self) -> Global___SessionSettings:
+        """How this session's shards are followed; the reader's own settings where absent."""
+
     def __init__(
         self,
         *,
@@ -249,10 +260,12 @@ class OpenRequest(_message.Message):
         named_shards_only: _builtins.bool = ...,
         session_seconds: _builtins.float = ...,
         fail_on_data_loss: _builtins.bool | None = ...,
+        caller: _aws_pb2.AwsLocation | None = ...,
+        settings: Global___SessionSettings | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "fail_on_data_loss", b"fail_on_data_loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "caller", b"caller", "fail_on_data_loss", b"fail_on_data_loss", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "consumers", b"consumers", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "session_id", b"session_id", "session_seconds", b"session_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "caller", b"caller", "consumers", b"consumers", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "session_id", b"session_id", "session_seconds", b"session_seconds", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
     _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
@@ -261,22 +274,111 @@ class OpenRequest(_message.Message):
 Global___OpenRequest: _TypeAlias = OpenRequest  # noqa: Y015
 
 @_typing.final
+class SessionSettings(_message.Message):
+    """How the shards of a session are followed. What is absent is as the reader was started."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBSCRIBE_TO_SHARD_FIELD_NUMBER: _builtins.int
+    GET_RECORDS_FIELD_NUMBER: _builtins.int
+    GET_SHARD_ITERATOR_FIELD_NUMBER: _builtins.int
+    GET_RECORDS_MAX_RECORDS_FIELD_NUMBER: _builtins.int
+    GET_RECORDS_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    GET_RECORDS_ADAPTIVE_FIELD_NUMBER: _builtins.int
+    SUBSCRIBE_TRANSPORT_FIELD_NUMBER: _builtins.int
+    DISCOVERY_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    IDLE_OFFSET_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    get_records_max_records: _builtins.int
+    """Records that one GetRecords asks for, 1 to 10,000."""
+    get_records_interval_seconds: _builtins.float
+    """Seconds between two GetRecords on a shard, at least 0.2."""
+    get_records_adaptive: _builtins.bool
+    """Whether polling, once a shard was throttled, asks for no more records than its 2 MiB/s allow."""
+    subscribe_transport: _builtins.str
+    """What carries SubscribeToShard: `auto`, `http2` or `http1`."""
+    discovery_interval_seconds: _builtins.float
+    """Seconds before ListShards is asked again about a shard's parents or children."""
+    idle_offset_interval_seconds: _builtins.float
+    """Seconds between two positions that moved without a record."""
+    @_builtins.property
+    def subscribe_to_shard(self) -> _aws_pb2.Backoff:
+        """Attempts to subscribe (FLIP-128, `subscribetoshard`)."""
+
+    @_builtins.property
+    def get_records(self) -> _aws_pb2.Backoff:
+        """Attempts of GetRecords."""
+
+    @_builtins.property
+    def get_shard_iterator(self) -> _aws_pb2.Backoff:
+        """Attempts of GetShardIterator."""
+
+    def __init__(
+        self,
+        *,
+        subscribe_to_shard: _aws_pb2.Backoff | None = ...,
+        get_records: _aws_pb2.Backoff | None = ...,
+        get_shard_iterator: _aws_pb2.Backoff | None = ...,
+        get_records_max_records: _builtins.int | None = ...,
+        get_records_interval_seconds: _builtins.float | None = ...,
+        get_records_adaptive: _builtins.bool | None = ...,
+        subscribe_transport: _builtins.str | None = ...,
+        discovery_interval_seconds: _builtins.float | None = ...,
+        idle_offset_interval_seconds: _builtins.float | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__discovery_interval_seconds: _TypeAlias = _typing.Literal["discovery_interval_seconds"]  # noqa: Y015
+    _WhichOneofArgType__discovery_interval_seconds: _TypeAlias = _typing.Literal["_discovery_interval_seconds", b"_discovery_interval_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__get_records_adaptive: _TypeAlias = _typing.Literal["get_records_adaptive"]  # noqa: Y015
+    _WhichOneofArgType__get_records_adaptive: _TypeAlias = _typing.Literal["_get_records_adaptive", b"_get_records_adaptive"]  # noqa: Y015
+    _WhichOneofReturnType__get_records_interval_seconds: _TypeAlias = _typing.Literal["get_records_interval_seconds"]  # noqa: Y015
+    _WhichOneofArgType__get_records_interval_seconds: _TypeAlias = _typing.Literal["_get_records_interval_seconds", b"_get_records_interval_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__get_records_max_records: _TypeAlias = _typing.Literal["get_records_max_records"]  # noqa: Y015
+    _WhichOneofArgType__get_records_max_records: _TypeAlias = _typing.Literal["_get_records_max_records", b"_get_records_max_records"]  # noqa: Y015
+    _WhichOneofReturnType__idle_offset_interval_seconds: _TypeAlias = _typing.Literal["idle_offset_interval_seconds"]  # noqa: Y015
+    _WhichOneofArgType__idle_offset_interval_seconds: _TypeAlias = _typing.Literal["_idle_offset_interval_seconds", b"_idle_offset_interval_seconds"]  # noqa: Y015
+    _WhichOneofReturnType__subscribe_transport: _TypeAlias = _typing.Literal["subscribe_transport"]  # noqa: Y015
+    _WhichOneofArgType__subscribe_transport: _TypeAlias = _typing.Literal["_subscribe_transport", b"_subscribe_transport"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__discovery_interval_seconds) -> _WhichOneofReturnType__discovery_interval_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__get_records_adaptive) -> _WhichOneofReturnType__get_records_adaptive | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__get_records_interval_seconds) -> _WhichOneofReturnType__get_records_interval_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__get_records_max_records) -> _WhichOneofReturnType__get_records_max_records | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__idle_offset_interval_seconds) -> _WhichOneofReturnType__idle_offset_interval_seconds | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__subscribe_transport) -> _WhichOneofReturnType__subscribe_transport | None: ...
+
+Global___SessionSettings: _TypeAlias = SessionSettings  # noqa: Y015
+
+@_typing.final
 class OpenResponse(_message.Message):
     """A session that is open."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    READER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Chosen by the reader, grows with each Open of the same session id. Later calls carry it; an older one is refused with ABORTED."""
+    @_builtins.property
+    def reader(self) -> _aws_pb2.AwsLocation:
+        """Where the reader reads."""
+
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
+        reader: _aws_pb2.AwsLocation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["reader", b"reader"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reader", b"reader"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

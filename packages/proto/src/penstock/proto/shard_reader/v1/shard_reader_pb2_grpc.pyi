@@ -32,7 +32,8 @@ GRPC_VERSION: str
 
 class ShardReaderServiceStub:
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 
     @_typing.overload
@@ -61,7 +62,8 @@ class ShardReaderServiceStub:
 @_typing.type_check_only
 class ShardReaderServiceAsyncStub(ShardReaderServiceStub):
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -86,7 +88,8 @@ class ShardReaderServiceAsyncStub(ShardReaderServiceStub):
 
 class ShardReaderServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE.
+    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 
     @_abc_1.abstractmethod

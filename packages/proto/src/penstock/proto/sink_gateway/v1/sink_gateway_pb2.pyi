@@ -12,6 +12,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from penstock.proto.aws.v1 import aws_pb2 as _aws_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -34,6 +35,7 @@ class Hello(_message.Message):
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     WAIT_UNTIL_WRITTEN_FIELD_NUMBER: _builtins.int
+    CALLER_FIELD_NUMBER: _builtins.int
     kind: _builtins.str
     """Kind of the destination: `kinesis`, `firehose`, `dynamodb` or `sqs`."""
     destination: _builtins.str
@@ -44,6 +46,10 @@ class Hello(_message.Message):
     """Share of the turns at the destination, against other clients' weights; 0 means 1. The gateway caps it."""
     wait_until_written: _builtins.bool
     """With a durable gateway: acknowledge batches when the destination has accepted them, not when they are on the gateway's disk."""
+    @_builtins.property
+    def caller(self) -> _aws_pb2.AwsLocation:
+        """Where the client's destination is. The gateway refuses a destination of another place than its own; what is absent is not compared."""
+
     def __init__(
         self,
         *,
@@ -52,10 +58,11 @@ class Hello(_message.Message):
         client_id: _builtins.str = ...,
         weight: _builtins.int = ...,
         wait_until_written: _builtins.bool = ...,
+        caller: _aws_pb2.AwsLocation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client_id", b"client_id", "destination", b"destination", "kind", b"kind", "wait_until_written", b"wait_until_written", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "client_id", b"client_id", "destination", b"destination", "kind", b"kind", "wait_until_written", b"wait_until_written", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

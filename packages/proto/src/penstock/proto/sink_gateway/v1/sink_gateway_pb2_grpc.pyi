@@ -33,7 +33,8 @@ GRPC_VERSION: str
 
 class SinkGatewayServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining),
+    FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
     @_typing.overload
@@ -48,7 +49,8 @@ class SinkGatewayServiceStub:
 @_typing.type_check_only
 class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining),
+    FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -59,7 +61,8 @@ class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
 
 class SinkGatewayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining).
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining),
+    FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
     @_abc_1.abstractmethod
