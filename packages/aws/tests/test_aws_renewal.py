@@ -235,22 +235,3 @@ async def test_a_call_that_was_signed_before_a_renewal_is_made_again(keys: Keys)
             now[0] = 6.0
             held.set()
             assert await late == {"StreamNames": []}
-
-
-async def test_a_refresh_that_fails_early_never_blocks_the_loop(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the old credentials last, STS may be away: it is asked in a thread, once for all calls that wait."""
-    async with service(known=lambda signer: True) as served:
-        session = AwsSession(profile(served.url))
-        held = session.frozen_credentials()
-        threads: list[threading.Thread] = []
-
-        def ask() -> object:
-            threads.append(threading.current_thread())
-            return held
-
-        monkeypatch.setattr(type(session), "refresh_is_due", property(lambda _: True))
-        monkeypatch.setattr(session, "frozen_credentials", ask)
-        async with JsonClient(session) as client:
-            await asyncio.gather(*(client.call("ListStreams", {}) for _ in range(10)))
-    assert threading.main_thread() not in threads
-    assert len(threads) == 1

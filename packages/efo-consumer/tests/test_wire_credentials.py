@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from penstock.aws import AwsOptions, AwsSession
-from penstock.aws.testing import emulator_options
+from penstock.aws.testing import Sts, emulator_options, running_sts
 from penstock.efo_consumer import (
     KinesisBackend,
     LocalShardReader,
@@ -54,6 +55,12 @@ class World:
     def put(self, data: bytes) -> None:
         self.client.put_record(StreamName="orders", Data=data, PartitionKey="k")
 
+    def role_session(self, way: str, sts: Sts, clock: Callable[[], float] = time.monotonic) -> AwsSession:
+        url, ca = self.emulator.endpoint_url, None
+        if way == "http2":
+            url, ca = self.emulator.tls_endpoint_url, str(self.emulator.ca_file)
+        return AwsSession(sts.options(url, ca), clock=clock)
+
     def session(self, way: str, *, given: bool = False) -> AwsSession:
         url, ca = self.emulator.endpoint_url, None
         if way == "http2":
@@ -79,7 +86,9 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
         yield World(emulator, tmp_path / "credentials")
 
 
-async def read(world: World, way: str, records: int, *, given: bool = False, write: str = "") -> list[bytes]:
+async def read(
+    world: World, way: str, records: int, *, given: bool = False, write: str = "", session: AwsSession | None = None
+) -> list[bytes]:
     """Read by a publisher; `write` replaces the keys, and expires the old ones, at the first record."""
     config = RecordPublisherConfig(
         record_publisher=RecordPublisherType.POLLING if way == "polling" else RecordPublisherType.EFO,
@@ -87,7 +96,8 @@ async def read(world: World, way: str, records: int, *, given: bool = False, wri
         resubscribe_interval=timedelta(seconds=0.1),
     )
     consumers = {"orders": world.consumer_arn}
-    publisher = RecordPublisherFactory().build_record_publisher(config, world.session(way, given=given), consumers)
+    session = session or world.session(way, given=given)
+    publisher = RecordPublisherFactory().build_record_publisher(config, session, consumers)
     found: list[bytes] = []
     events = publisher.publish(StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon())
     try:
@@ -144,6 +154,36 @@ async def test_a_token_that_nothing_replaces_is_fatal_with_advice(world: World, 
         await read(world, way, 1, given=given)
     assert caught.value.code == "ExpiredTokenException"
     assert sum(fault["hits"] for fault in world.emulator.faults.list()) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_reading_outlives_an_sts_that_is_away(world: World, way: str) -> None:
+    """Old credentials are used while they live, though botocore would insist on new ones."""
+    world.put(b"row")
+    with running_sts() as sts:
+        sts.lifetime = timedelta(minutes=5)
+        now = [0.0]
+        session = world.role_session(way, sts, clock=lambda: now[0])
+        session.frozen_credentials()
+        sts.refusal = (503, "ServiceUnavailable")
+        now[0] = 60.0
+        assert await read(world, way, 1, session=session) == [b"row"]
+        assert await read(world, way, 1, session=session) == [b"row"]
+        assert sts.given == 1
+        assert sts.asked > 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_reading_waits_for_an_sts_that_is_away(world: World, way: str) -> None:
+    """With nothing that has not expired it tries again, and reads when there are credentials."""
+    world.put(b"row")
+    with running_sts() as sts:
+        sts.refusal = (503, "ServiceUnavailable")
+        reading = asyncio.create_task(read(world, way, 1, session=world.role_session(way, sts)))
+        while not sts.asked:  # noqa: ASYNC110  # it counts in a thread
+            await asyncio.sleep(0.01)
+        sts.refusal = None
+        assert await reading == [b"row"]
 
 
 async def test_new_credentials_that_are_refused_too_are_fatal(world: World) -> None:

@@ -11,10 +11,17 @@ if TYPE_CHECKING:
     from penstock.aws._options import AwsOptions
     from penstock.aws._service_clock import ServiceClock, date_seconds
     from penstock.aws._session import AwsSession
-    from penstock.aws.errors import AwsConnectionError, AwsError, AwsOptionError, AwsServiceError
+    from penstock.aws.errors import (
+        AwsConnectionError,
+        AwsCredentialsError,
+        AwsError,
+        AwsOptionError,
+        AwsServiceError,
+    )
 
 __all__ = [
     "AwsConnectionError",
+    "AwsCredentialsError",
     "AwsError",
     "AwsOptionError",
     "AwsOptions",

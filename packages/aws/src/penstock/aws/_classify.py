@@ -9,7 +9,7 @@ from enum import Enum
 from botocore.exceptions import ClientError, EventStreamError, HTTPClientError
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
-from penstock.aws.errors import AwsConnectionError, AwsServiceError
+from penstock.aws.errors import AwsConnectionError, AwsCredentialsError, AwsServiceError
 
 
 class ErrorKind(Enum):
@@ -95,6 +95,8 @@ def classify(error: BaseException) -> ErrorKind:
     code = error_code(error)
     if code is not None:
         return classify_code(code, _status(error))
+    if isinstance(error, AwsCredentialsError):
+        return ErrorKind.RETRYABLE if error.is_retryable else ErrorKind.FATAL
     if isinstance(error, AwsConnectionError | BotoConnectionError | HTTPClientError):
         return ErrorKind.RETRYABLE
     if isinstance(error, ConnectionError | TimeoutError):

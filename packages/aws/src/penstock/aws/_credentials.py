@@ -1,4 +1,4 @@
-"""Credentials that are looked up again when a service refuses them before their time."""
+"""Credentials that are refreshed before they expire, and looked up again when a service refuses them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import BotoCoreError, ClientError
 
-from penstock.aws.errors import AwsError
+from penstock.aws._backoff import BackoffPolicy
+from penstock.aws._classify import ErrorKind, classify, error_code
+from penstock.aws._log_redaction import redacted
+from penstock.aws.errors import AwsCredentialsError, AwsError
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials, ReadOnlyCredentials
@@ -20,17 +25,51 @@ _log = logging.getLogger(__name__)
 RENEWAL_SECONDS = 5.0
 """A thousand callers are refused at the same moment: one of them renews, the others take what it found."""
 
+# Sources ask STS, a metadata service, a process or a file; botocore raises RuntimeError for new credentials that have
+# expired already, and KeyError or ValueError for answers that lack something.
+_SOURCE_ERRORS = (BotoCoreError, ClientError, OSError, RuntimeError, KeyError, ValueError)
+
+_BACKOFF = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=10), exponent=2)
+_MIN_SECONDS_BETWEEN_REFRESHES = 60.0
+
+
+def _credentials_error(error: Exception) -> AwsCredentialsError:
+    """What an error of a source of credentials means."""
+    code = error_code(error) or type(error).__name__
+    # Of what is no answer with a code, next to everything passes by itself: a process, a file, a metadata service.
+    is_retryable = error_code(error) is None or classify(error) is not ErrorKind.FATAL
+    return AwsCredentialsError(code=code, reason=redacted(str(error)), is_retryable=is_retryable)
+
+
+class _Quiet(logging.Filter):
+    """Drops what botocore logs, with a traceback, of each attempt of ours that fails: we tell it once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.here = threading.local()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.levelno < logging.WARNING or not getattr(self.here, "on", False)
+
+
+_quiet = _Quiet()
+logging.getLogger("botocore.credentials").addFilter(_quiet)
+
 
 class RenewableCredentials:
     """What boto3 and signatures take for credentials; what is behind them can be replaced. Safe to share.
 
-    Credentials that know their end are refreshed by botocore before it. This is for what botocore cannot know: a file
-    that was rewritten, a session that was revoked, a clock that is wrong.
+    Credentials that know their end are refreshed in a thread from 15 minutes before it; a refresh that fails is tried
+    again with back-off, and the old ones are used until they expire. Beside that, `renew` is for what nobody here can
+    know: a file that was rewritten, a session that was revoked, a clock that is wrong.
 
     Args:
         find: looks for credentials, from the beginning. Called once now.
         is_fixed: looking again would find the same.
         clock: monotonic seconds.
+
+    Raises:
+        AwsCredentialsError: `find` failed.
     """
 
     method = "penstock"
@@ -42,46 +81,122 @@ class RenewableCredentials:
         self._is_fixed = is_fixed
         self._clock = clock
         self._lock = threading.Lock()
+        self._refreshing = threading.Lock()
+        self._next_refresh_at = 0.0
+        self._failures = 0
+        self._failure: Exception | None = None
         self._renewed_at: float | None = None
         self._found_others = False
         self._given: ReadOnlyCredentials | None = None
-        self._source = find()
+        try:
+            self._source = self._look()
+        except AwsError:
+            raise
+        except _SOURCE_ERRORS as error:
+            raise _credentials_error(error) from error
+
+    def _look(self) -> Credentials:
+        source = self._find()
+        if isinstance(source, RefreshableCredentials):
+            # botocore swallows failures before its mandatory time: then nobody could tell why, or wait before the next.
+            source._mandatory_refresh_timeout = source._advisory_refresh_timeout  # type: ignore[attr-defined]
+        return source
 
     @property
     def access_key(self) -> str:
         """See `botocore.credentials.Credentials`."""
-        return str(self._source.access_key)
+        return str(self.get_frozen_credentials().access_key)
 
     @property
     def secret_key(self) -> str:
         """See `botocore.credentials.Credentials`."""
-        return str(self._source.secret_key)
+        return str(self.get_frozen_credentials().secret_key)
 
     @property
     def token(self) -> str | None:
         """See `botocore.credentials.Credentials`."""
-        return self._source.token
+        return self.get_frozen_credentials().token
 
     @property
     def account_id(self) -> str | None:
         """See `botocore.credentials.Credentials`."""
-        account_id: str | None = getattr(self._source, "account_id", None)
-        return account_id
-
-    def get_frozen_credentials(self) -> ReadOnlyCredentials:
-        """Credentials of this moment. May block on the network when they are about to expire."""
-        self._given = frozen = self._source.get_frozen_credentials()
-        return frozen
+        return self.get_frozen_credentials().account_id
 
     def get_deferred_property(self, property_name: str) -> Callable[[], Any]:
         """See `botocore.credentials.Credentials`."""
         return lambda: getattr(self, property_name, None)
 
+    def get_frozen_credentials(self) -> ReadOnlyCredentials:
+        """Credentials of this moment. Blocks on the network when `must_fetch`; else at most starts a refresh.
+
+        Raises:
+            AwsCredentialsError: there are none that have not expired, and none can be fetched.
+        """
+        if self.must_fetch:
+            with self._refreshing:
+                # Another caller may have fetched them meanwhile, or have failed to.
+                if self.must_fetch:
+                    self._fetch()
+        elif self._is_due and self._clock() >= self._next_refresh_at and self._refreshing.acquire(blocking=False):
+            threading.Thread(target=self._refresh, name="refresh credentials", daemon=True).start()
+        assert self._given is not None
+        return self._given
+
     @property
-    def refresh_is_due(self) -> bool:
-        """Whether the next `get_frozen_credentials` may block."""
-        needed: Callable[[], bool] | None = getattr(self._source, "refresh_needed", None)
-        return self._given is None or (needed is not None and needed())
+    def must_fetch(self) -> bool:
+        """Whether `get_frozen_credentials` has to fetch credentials first, and so may block."""
+        source = self._source
+        return self._given is None or (isinstance(source, RefreshableCredentials) and source.refresh_needed(0))
+
+    @property
+    def _is_due(self) -> bool:
+        source = self._source
+        return isinstance(source, RefreshableCredentials) and source.refresh_needed()
+
+    def _fetch(self) -> None:
+        error = self._failure
+        # Many ask at once: the source is not asked again before its time.
+        if error is None or self._clock() >= self._next_refresh_at:
+            error = self._try()
+        if isinstance(error, AwsError):
+            raise error
+        if error is not None:
+            raise _credentials_error(error) from error
+
+    def _refresh(self) -> None:
+        try:
+            told, error = self._failures > 0, self._try()
+        finally:
+            self._refreshing.release()
+        if error is not None and not told:
+            _log.warning(
+                "cannot refresh the AWS credentials: using the old ones until they expire, in at most 15 minutes, and "
+                "trying again meanwhile: %s: %s",
+                type(error).__name__,
+                redacted(str(error)),
+            )
+
+    def _try(self) -> Exception | None:
+        """Refresh, or fetch for the first time; tells why not. Needs `_refreshing`."""
+        _quiet.here.on = True
+        try:
+            self._given = self._source.get_frozen_credentials()
+        except (AwsError, *_SOURCE_ERRORS) as error:
+            self._failure = error
+            self._next_refresh_at = self._clock() + _BACKOFF.delay_seconds(self._failures)
+            self._failures += 1
+            return error
+        finally:
+            _quiet.here.on = False
+        if self._failures:
+            _log.info("fetched AWS credentials after %d failed attempts", self._failures)
+        self._succeeded()
+        return None
+
+    def _succeeded(self) -> None:
+        self._failure, self._failures = None, 0
+        # Those of a quarter of an hour are due for a refresh from the beginning.
+        self._next_refresh_at = self._clock() + _MIN_SECONDS_BETWEEN_REFRESHES
 
     def renew(self) -> bool:
         """Look for credentials anew; tell whether others were found, now or within the last seconds. Blocks."""
@@ -94,15 +209,20 @@ class RenewableCredentials:
             return self._found_others
 
     def _replace(self) -> bool:
+        _quiet.here.on = True
         try:
-            source = self._find()
+            source = self._look()
             found = source.get_frozen_credentials()
-        except (AwsError, BotoCoreError, ClientError, OSError, RuntimeError) as error:
-            # The caller tells that the old ones were refused; botocore raises RuntimeError for new ones that are over.
-            _log.warning("credentials were refused, and none are found in their place: %s", error)
+        except (AwsError, *_SOURCE_ERRORS) as error:
+            # The caller tells that the old ones were refused.
+            _log.warning("credentials were refused, and none are found in their place: %s", redacted(str(error)))
             return False
+        finally:
+            _quiet.here.on = False
         if found == self._given:
             return False
-        self._source, self._given = source, found
+        with self._refreshing:
+            self._source, self._given = source, found
+            self._succeeded()
         _log.info("credentials were refused: others were found in their place")
         return True

@@ -140,10 +140,9 @@ class JsonClient:
         return self._url
 
     async def _credentials(self) -> ReadOnlyCredentials:
-        if not self._session.refresh_is_due:
+        if not self._session.must_fetch_credentials:
             return self._session.frozen_credentials()
-        # Fetching may ask files, metadata services or STS: not on the loop, and once for all calls that wait. It may
-        # still be due thereafter: as long as the old ones last, a refresh that fails is no error.
+        # Fetching may ask files, metadata services or STS: not on the loop, and once for all calls that wait.
         if self._fetching is None:
             self._fetching = asyncio.create_task(
                 asyncio.to_thread(self._session.frozen_credentials), name="fetch credentials"
@@ -170,6 +169,7 @@ class JsonClient:
         Raises:
             AwsServiceError: the service answered with an error.
             AwsConnectionError: no answer came.
+            AwsCredentialsError: there are no credentials that have not expired, and none can be fetched.
             AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
         """
         parts = (body,) if isinstance(body, bytes) else body

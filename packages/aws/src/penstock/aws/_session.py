@@ -142,7 +142,9 @@ class AwsSession:
         return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
     def _create_sts_client(self, service_name: str, **arguments: Any) -> Any:
-        arguments["config"] = (arguments.get("config") or Config()).merge(Config(connect_timeout=10))
+        # What fails is tried again with back-off by whoever asked.
+        config = Config(connect_timeout=10, retries={"total_max_attempts": 2})
+        arguments["config"] = (arguments.get("config") or Config()).merge(config)
         return self._botocore.create_client(
             service_name,
             region_name=self.region,
@@ -152,17 +154,21 @@ class AwsSession:
         )
 
     def frozen_credentials(self) -> ReadOnlyCredentials:
-        """Credentials of this moment, refreshed when they are about to expire. May block on the network.
+        """Credentials of this moment. Blocks on the network when `must_fetch_credentials`.
+
+        They are refreshed in a thread from 15 minutes before they expire. While that fails they are used to their end,
+        with one warning, and it is tried again.
 
         Raises:
             AwsOptionError: no credentials are to be found.
+            AwsCredentialsError: there are none that have not expired, and none can be fetched.
         """
         return self._credentials.get_frozen_credentials()
 
     @property
-    def refresh_is_due(self) -> bool:
+    def must_fetch_credentials(self) -> bool:
         """Whether the next signature may block, because credentials have to be fetched first."""
-        return self._found_credentials is None or self._found_credentials.refresh_is_due
+        return self._found_credentials is None or self._found_credentials.must_fetch
 
     def renew_credentials(self) -> bool:
         """Look for credentials anew, because a service refused these: is a call worth another try? Blocks.
@@ -249,7 +255,7 @@ class AwsSession:
     def sign(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes, service: str = "kinesis"
     ) -> dict[str, str]:
-        """The headers with AWS Signature Version 4 added. May block when credentials must be refreshed."""
+        """The headers with AWS Signature Version 4 added. Blocks, and raises, as `frozen_credentials` does."""
         request = AWSRequest(method=method, url=url, data=body, headers=dict(headers))
         SigV4Auth(self.frozen_credentials(), service, self.region).add_auth(request)
         return dict(request.headers.items())

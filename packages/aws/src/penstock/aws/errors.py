@@ -2,6 +2,7 @@
 
 AwsError
 ├── AwsOptionError         an option is missing, contradictory or unusable
+├── AwsCredentialsError    credentials have expired, or were never there, and cannot be fetched
 ├── AwsServiceError        the service answered with an error code
 └── AwsConnectionError     no answer: refused, reset, timed out
 """
@@ -23,6 +24,23 @@ class AwsOptionError(AwsError, ValueError):
         super().__init__(f"{option}: {reason}")
         self.option = option
         self.reason = reason
+
+
+class AwsCredentialsError(AwsError):
+    """There are no credentials that have not expired, and their source gives none.
+
+    `code` is that of STS, such as `AccessDenied`, or the name of botocore's error, such as `CredentialRetrievalError`;
+    `reason` is the source's own words; `is_retryable` tells whether it may pass by itself.
+
+    Cure: Look at what gives the credentials, as `reason` says: STS, a metadata service, a process or a file. Reading
+    and writing go on when it gives them again.
+    """
+
+    def __init__(self, *, code: str, reason: str, is_retryable: bool) -> None:
+        super().__init__(f"cannot fetch AWS credentials: {code}: {reason}")
+        self.code = code
+        self.reason = reason
+        self.is_retryable = is_retryable
 
 
 class AwsServiceError(AwsError):

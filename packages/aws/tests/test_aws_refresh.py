@@ -1,0 +1,147 @@
+"""Credentials that expire, and an STS that is away for a while."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+
+import pytest
+from aiohttp import web
+from botocore.exceptions import CredentialRetrievalError
+
+from penstock.aws import AwsCredentialsError, AwsOptions, AwsSession, ErrorKind, JsonClient, classify
+from penstock.aws.testing import Sts, running_sts
+
+
+@pytest.fixture
+def sts() -> Iterator[Sts]:
+    with running_sts() as running:
+        yield running
+
+
+@asynccontextmanager
+async def kinesis() -> AsyncIterator[tuple[str, list[str]]]:
+    """A service that takes any signature; its URL, and the access keys that signed."""
+    signers: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        signers.append(request.headers["Authorization"].partition("Credential=")[2].partition("/")[0])
+        return web.json_response({"StreamNames": []}, content_type="application/x-amz-json-1.1")
+
+    application = web.Application()
+    application.router.add_post("/", answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    host, port = runner.addresses[0][:2]
+    try:
+        yield f"http://{host}:{port}", signers
+    finally:
+        await runner.cleanup()
+
+
+async def test_old_credentials_are_used_while_sts_is_away(sts: Sts, caplog: pytest.LogCaptureFixture) -> None:
+    """STS is asked again with back-off, one warning names the cause, and the new ones are used once they come."""
+    caplog.set_level(logging.WARNING)
+    sts.lifetime = timedelta(minutes=5)
+    now = [0.0]
+    async with kinesis() as (url, signers):
+        session = AwsSession(sts.options(url), clock=lambda: now[0])
+        async with JsonClient(session) as client:
+            await client.call("ListStreams", {})
+            sts.refusal = (503, "ServiceUnavailable")
+            sts.lifetime = timedelta(hours=1)
+            for _ in range(3):
+                asked = sts.asked
+                async with asyncio.timeout(20):
+                    # One refresh is two attempts of botocore's; until it has ended no other one begins.
+                    while sts.asked < asked + 2:
+                        now[0] += 60.0
+                        await client.call("ListStreams", {})
+            asked = sts.asked
+            await client.call("ListStreams", {})
+            assert sts.asked == asked, "asked again before its time"
+            assert set(signers) == {"ASIA1"}
+            (warning,) = [one.getMessage() for one in caplog.records]
+            assert "ServiceUnavailable" in warning
+            sts.refusal = None
+            async with asyncio.timeout(20):
+                while signers[-1] != "ASIA2":
+                    now[0] += 60.0
+                    await client.call("ListStreams", {})
+            assert sts.given == 2
+
+
+async def test_expired_credentials_are_an_error_that_passes(sts: Sts) -> None:
+    """Many who ask at once ask STS once; the error names its answer, and later calls succeed."""
+    sts.lifetime = timedelta(seconds=0.5)
+    now = [0.0]
+    async with kinesis() as (url, signers):
+        session = AwsSession(sts.options(url), clock=lambda: now[0])
+        async with JsonClient(session) as client:
+            await client.call("ListStreams", {})
+            sts.refusal = (503, "ServiceUnavailable")
+            async with asyncio.timeout(20):
+                while not session.must_fetch_credentials:  # noqa: ASYNC110  # they expire by the system's clock
+                    await asyncio.sleep(0.01)
+            asked = sts.asked
+            failures = await asyncio.gather(
+                *(client.call("ListStreams", {}) for _ in range(5)),
+                *(asyncio.to_thread(session.sign, "POST", url, {}, b"") for _ in range(5)),
+                asyncio.to_thread(session.client("kinesis").list_streams),
+                return_exceptions=True,
+            )
+            for failure in failures:
+                assert isinstance(failure, AwsCredentialsError)
+                assert classify(failure) is ErrorKind.RETRYABLE
+                assert failure.code == "ServiceUnavailable"
+                assert "AssumeRole" in str(failure)
+            # botocore itself asks once more.
+            assert sts.asked - asked == 2
+            sts.refusal, sts.lifetime = None, timedelta(hours=1)
+            now[0] += 60.0
+            await client.call("ListStreams", {})
+            assert signers == ["ASIA1", "ASIA2"]
+
+
+@pytest.mark.parametrize(
+    ("refusal", "kind"),
+    [((403, "AccessDenied"), ErrorKind.FATAL), ((500, "InternalFailure"), ErrorKind.RETRYABLE)],
+)
+def test_what_sts_says_decides_whether_it_passes(sts: Sts, refusal: tuple[int, str], kind: ErrorKind) -> None:
+    """A role that must not be assumed is told at once."""
+    sts.refusal = refusal
+    with pytest.raises(AwsCredentialsError, match=refusal[1]) as caught:
+        AwsSession(sts.options("http://127.0.0.1:1")).frozen_credentials()
+    assert classify(caught.value) is kind
+
+
+def test_an_sts_that_cannot_be_reached_passes(unused_tcp_port: int) -> None:
+    """A connection that is refused is no defect of the options."""
+    options = Sts(f"http://127.0.0.1:{unused_tcp_port}").options("http://127.0.0.1:1")
+    with pytest.raises(AwsCredentialsError, match="EndpointConnectionError") as caught:
+        AwsSession(options).frozen_credentials()
+    assert classify(caught.value) is ErrorKind.RETRYABLE
+
+
+def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    """Sources that botocore asks while it looks for credentials fail alike."""
+    config = f"{tmp_path}/config"
+    with open(config, "w") as file:
+        file.write("[profile job]\ncredential_process = false\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", config)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/none")
+    with pytest.raises(AwsCredentialsError, match="custom-process") as caught:
+        AwsSession(AwsOptions(region="us-east-1", profile="job")).frozen_credentials()
+    assert isinstance(caught.value.__cause__, CredentialRetrievalError)
+    assert classify(caught.value) is ErrorKind.RETRYABLE
+
+
+def test_credentials_of_a_quarter_of_an_hour_are_not_fetched_for_each_call(sts: Sts) -> None:
+    """They are due for a refresh from the beginning: once a minute is enough."""
+    sts.lifetime = timedelta(minutes=15)
+    session = AwsSession(sts.options("http://127.0.0.1:1"), clock=lambda: 0.0)
+    for _ in range(20):
+        assert session.frozen_credentials().access_key == "ASIA1"
+    assert sts.asked == 1
