@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import KinesisOptions, Pipeline
-from penstock.spark_plugin._reading._seam import SETTLE_SECONDS, seam_millis, wait_for_seam
+from penstock.spark_plugin._reading._seam import seam_millis
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OffsetError
 from penstock.spark_plugin.testing import endpoint_options
 
@@ -143,15 +143,15 @@ def test_no_row_is_lost_or_doubled_at_the_seam(
 
 
 def test_a_seam_is_made_once(tmp_path: Path) -> None:
-    """Who asks first makes it; a young one is waited for, since records may still arrive before it."""
+    """Who asks first makes it."""
     path = tmp_path / "seams" / "a.json"
 
     def at(*millis: int) -> Callable[[], StreamPositions]:
         shards = {f"shardId-{number}": {"type": "AT_TIMESTAMP", "value": one} for number, one in enumerate(millis)}
         return lambda: StreamPositions.from_json({"version": 1, "streams": {"s": shards}})
 
-    assert seam_millis(path, at(5000), clock=lambda: 5.0) == 5000
-    assert seam_millis(path, at(9000), clock=lambda: 9.0) == 5000
+    assert seam_millis(path, at(5000)) == 5000
+    assert seam_millis(path, at(9000)) == 5000
     assert seam_millis(path, lambda: pytest.fail("Kinesis is asked again")) == 5000
     assert seam_millis(tmp_path / "seams" / "b.json", at(6000, 4000, 5000)) == 4000
 
@@ -161,11 +161,6 @@ def test_a_seam_is_made_once(tmp_path: Path) -> None:
 
     assert seam_millis(tmp_path / "race.json", while_another_makes_it) == 7000
     assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["race.json"]
-    waits: list[float] = []
-    wait_for_seam(path, clock=lambda: 5.5, sleep=waits.append)
-    wait_for_seam(path, clock=lambda: 60.0, sleep=waits.append)
-    wait_for_seam(path, clock=lambda: 4.0, sleep=waits.append)  # one that was set back, or of another host
-    assert waits == [SETTLE_SECONDS - 0.5, SETTLE_SECONDS]
     path.write_text("{}")
     with pytest.raises(OffsetError):
         seam_millis(path, at(1))

@@ -1,15 +1,18 @@
 import json
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.emulator.testing import OtherClock, running_emulator
 from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages._kinesis_fingerprint import kinesis_fingerprint
+from penstock.spark_plugin.testing import endpoint_options
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 PAST = "2024-11-01T00:00:00Z"
@@ -60,10 +63,9 @@ def test_a_stage_over_a_bounded_read_is_used_again_until_its_end_moves(
 def test_facts_have_a_fingerprint_and_moments_have_none(make_stream: Callable[[int], Any]) -> None:
     """Times that are over, sequence numbers, and a beginning at the stream's; not now, LATEST, or what is to come."""
     source = make_stream(1)
-    now = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
 
     def of(**options: str) -> str | None:
-        return kinesis_fingerprint(source.options(**options), clock=lambda: now)
+        return kinesis_fingerprint(source.options(**options))
 
     until = {"endingTimestamp": PAST}
     facts = [
@@ -82,11 +84,26 @@ def test_facts_have_a_fingerprint_and_moments_have_none(make_stream: Callable[[i
         of(),
         of(endingPosition="now"),
         of(**until, initialPosition="LATEST"),
-        of(endingTimestamp="2026-01-02T00:00:00Z"),
-        of(endingTimestamp="2025-12-31T23:59:59Z"),
+        of(endingTimestamp=(datetime.now(UTC) + timedelta(minutes=1)).isoformat()),
         of(endingPosition=json.dumps(shard_end)),
     ]
     assert moments == [None] * len(moments)
+
+
+@pytest.mark.parametrize("ahead_seconds", [-3600, 3600])
+def test_what_is_over_is_decided_by_the_services_clock(ahead_seconds: int) -> None:
+    """A time that is over here may be to come there, and then records are missing that will be there."""
+    with running_emulator(clock=OtherClock(ahead_seconds)) as emulator:
+        client: Any = emulator.client()
+        client.create_stream(StreamName="other", ShardCount=1)
+        options = endpoint_options(emulator.endpoint_url, "other")
+        there = datetime.now(UTC) + timedelta(seconds=ahead_seconds)
+
+        def of(seconds: int) -> str | None:
+            return kinesis_fingerprint({**options, "endingTimestamp": (there + timedelta(seconds=seconds)).isoformat()})
+
+        assert of(-60) is not None
+        assert of(60) is None
 
 
 def test_a_stream_that_was_made_again_is_another(make_stream: Callable[[int], Any], until: Callable[..., None]) -> None:

@@ -14,7 +14,7 @@ from penstock.efo_consumer import Consumer, ShardPosition, StreamPositions
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._reading import _initial_positions
+from penstock.spark_plugin._reading import _service_time
 from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
 from penstock.spark_plugin._reading._initial_positions import initial_positions
 from penstock.spark_plugin._reading._seam import seam_millis
@@ -125,7 +125,7 @@ async def test_nothing_is_lost_or_doubled_at_a_seam_of_any_history(
     history.put(3)
     path = tmp_path / "seam.json"
     at = StreamPositions({history.name: {"shardId-000000000000": ShardPosition.at_timestamp(history.millis)}})
-    seam_millis(path, lambda: at, clock=lambda: 0.0)
+    seam_millis(path, lambda: at)
     history.put(3)
     if chance.random() < 0.5:
         history.reshard()
@@ -147,18 +147,22 @@ async def test_nothing_is_lost_or_doubled_at_a_seam_of_any_history(
 def test_a_seam_is_over_before_shards_are_listed(
     emulator: RunningEmulator, clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A local clock that is ahead makes a seam that is to come: what is put before it into new shards is read too."""
+    """A seam that is to come by the service's clock is waited for: what comes before it into new shards is read too."""
     history = History(emulator, clock, "ahead", random.Random(1))
     history.put(3)
     path = tmp_path / "seam.json"
     seam = StreamPositions({history.name: {"shardId-000000000000": ShardPosition.at_timestamp(history.millis + 500)}})
     seam_millis(path, lambda: seam)
 
-    def while_it_comes(_: Path) -> None:
-        history.reshard()
-        history.put(3)
-        clock.advance(3)
+    waits: list[float] = []
 
-    monkeypatch.setattr(_initial_positions, "wait_for_seam", while_it_comes)
+    async def while_it_comes(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 1:
+            await asyncio.to_thread(history.reshard)
+            await asyncio.to_thread(history.put, 3)
+            clock.advance(3)
+
+    monkeypatch.setattr(_service_time, "sleep", while_it_comes)
     past = KinesisOptions.parse({**history.options, "boundedUntil": str(path)})
     assert sorted(back_filled(past)) == sorted(history.keys)

@@ -17,7 +17,8 @@ from penstock.efo_consumer import (
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType, first_millis
-from penstock.spark_plugin._reading._seam import seam_millis, wait_for_seam
+from penstock.spark_plugin._reading._seam import seam_millis
+from penstock.spark_plugin._reading._service_time import ask_time, wait_until_seen
 from penstock.spark_plugin._reading._stream_names import StreamKeys
 from penstock.spark_plugin._reading._stream_summary import describe_stream
 
@@ -66,12 +67,22 @@ def seam_of(session: AwsSession, options: KinesisOptions, position: InitialPosit
     """The time of a seam, in milliseconds; made now, by the service's clock, if there is none.
 
     It is waited for, as it may be to come: until it is over, shards may begin that have records before it.
+
+    Raises:
+        OffsetError: The file is no seam.
+        penstock.aws.AwsServiceError: The service cannot be asked for its time.
     """
     if position.seam is None:
         raise ValueError(f"{position} is no seam")
     millis = seam_millis(position.seam, lambda: _resolved(session, options, LATEST))
-    wait_for_seam(position.seam)
+    asyncio.run(_wait_for_seam(session, options, millis))
     return millis
+
+
+async def _wait_for_seam(session: AwsSession, options: KinesisOptions, millis: int) -> None:
+    first = options.stream_name[0]
+    await ask_time(session, StreamIdentity(first, options.arn_of(first)))
+    await wait_until_seen(session.service_clock(), millis, None)
 
 
 def named(position: InitialPosition, options: KinesisOptions) -> Mapping[str, Mapping[str, ShardPosition]]:

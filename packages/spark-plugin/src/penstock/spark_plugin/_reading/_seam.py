@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -10,18 +9,13 @@ from pathlib import Path
 from penstock.efo_consumer import StreamPositions
 from penstock.spark_plugin.errors import OffsetError
 
-SETTLE_SECONDS = 2.0
-"""How long after its time a seam is read up to. The service's clock has passed it by then, though the local one may be
-almost a second ahead without anybody noticing: no record can arrive before the seam any more."""
 
-
-def seam_millis(path: Path, now: Callable[[], StreamPositions], *, clock: Callable[[], float] = time.time) -> int:
+def seam_millis(path: Path, now: Callable[[], StreamPositions]) -> int:
     """The time of a seam, in milliseconds since 1970. Whoever asks first puts it there, for all who come later.
 
     Args:
         path: The file.
         now: Gives positions at this moment, by the service's clock; it is called if there is no file.
-        clock: Seconds since 1970.
 
     Raises:
         OffsetError: The file is no seam.
@@ -33,31 +27,21 @@ def seam_millis(path: Path, now: Callable[[], StreamPositions], *, clock: Callab
         path.parent.mkdir(parents=True, exist_ok=True)
         # Drivers in containers have the same few process ids, and may share the folder.
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        temporary.write_text(json.dumps({"version": 1, "arrivalMillis": millis, "resolvedAt": clock()}))
+        temporary.write_text(json.dumps({"version": 1, "arrivalMillis": millis}))
         try:
             os.link(temporary, path)
         except FileExistsError:
             pass  # another was first
         finally:
             temporary.unlink()
-    return int(_read(path)["arrivalMillis"])
+    return _read(path)
 
 
-def wait_for_seam(
-    path: Path, *, clock: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep
-) -> None:
-    """Wait until no record can arrive before a seam any more."""
-    age = clock() - _read(path)["resolvedAt"]
-    # A clock that was set back, or another host's, may be behind that of whoever made the seam.
-    if age < SETTLE_SECONDS:
-        sleep(min(SETTLE_SECONDS, SETTLE_SECONDS - age))
-
-
-def _read(path: Path) -> dict[str, float]:
+def _read(path: Path) -> int:
     try:
         document = json.loads(path.read_text())
         if document["version"] == 1:
-            return {name: float(document[name]) for name in ("arrivalMillis", "resolvedAt")}
+            return int(document["arrivalMillis"])
     except (ValueError, KeyError, TypeError) as error:
         raise OffsetError(f"{path} is not a seam") from error
     raise OffsetError(f"{path} is a seam of version {document['version']}, which is not understood")

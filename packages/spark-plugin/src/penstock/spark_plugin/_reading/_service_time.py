@@ -39,20 +39,20 @@ def is_seen(clock: ServiceClock, millis: int) -> bool:
     return _rest_seconds(clock, millis) <= 0
 
 
-async def wait_until_seen(clock: ServiceClock, millis: int) -> None:
-    """Wait until an answer holds all records that arrived before a time, or for a minute."""
-    await _wait(_rest_seconds(clock, millis))
+async def wait_until_seen(clock: ServiceClock, millis: int, most: float | None = _MOST_SECONDS) -> None:
+    """Wait until an answer holds all records that arrived before a time, but not longer than `most` seconds."""
+    await _wait(_rest_seconds(clock, millis), most)
 
 
 async def wait_until(clock: ServiceClock, millis: int) -> None:
     """Wait until a time has passed: Kinesis may refuse to read from one that is to come."""
-    await _wait(millis / 1000 - clock.earliest(), most=None)
+    await _wait(millis / 1000 - clock.earliest(), None)
 
 
 def _rest_seconds(clock: ServiceClock, millis: int) -> float:
     return millis / 1000 + _SEEN_SECONDS - clock.earliest()
 
 
-async def _wait(seconds: float, most: float | None = _MOST_SECONDS) -> None:
+async def _wait(seconds: float, most: float | None) -> None:
     if seconds > 0:
         await sleep(seconds if most is None else min(seconds, most))

@@ -1,21 +1,21 @@
 """Fingerprints of bounded reads of Kinesis: of what is a fact about both of their ends."""
 
+import asyncio
 import json
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from penstock.aws import AwsSession
-from penstock.efo_consumer import ShardPosition
+from penstock.efo_consumer import ShardPosition, StreamIdentity
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
+from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType, epoch_micros
 from penstock.spark_plugin._reading._bounds import Bounds
-from penstock.spark_plugin._reading._seam import SETTLE_SECONDS
+from penstock.spark_plugin._reading._service_time import ask_time, is_seen
 from penstock.spark_plugin._stages._code_fingerprint import digest
 
 
-def kinesis_fingerprint(options: Mapping[str, str], *, clock: Callable[[], float] = time.time) -> str | None:
+def kinesis_fingerprint(options: Mapping[str, str]) -> str | None:
     """Of what a bounded read by these options gives, whenever it is planned; None where that depends on when.
 
     A time, sequence numbers and a seam are facts, and so is TRIM_HORIZON as a beginning: of the stream, which goes by
@@ -24,18 +24,20 @@ def kinesis_fingerprint(options: Mapping[str, str], *, clock: Callable[[], float
 
     Args:
         options: Of `format("kinesis")`. A seam that is not there yet is made.
-        clock: Seconds since 1970.
 
     Raises:
         OptionError: The options are none of the data source.
+        penstock.aws.AwsServiceError: The service cannot be asked for its time.
         botocore.exceptions.ClientError: The stream cannot be described.
     """
     parsed = KinesisOptions.parse(dict(options))
     if parsed.stream_name_pattern is not None:
         return None  # which streams match depends on when it is asked
-    if not _is_beginning(parsed.initial_position) or not _is_end(parsed, clock()):
+    if not _is_beginning(parsed.initial_position):
         return None
     session = AwsSession(aws_options(parsed))
+    if not _is_end(session, parsed):
+        return None
     # Nothing of what is now is left in the bounds.
     bounds = Bounds.resolve(session, parsed, 0)
     parts = [
@@ -64,7 +66,7 @@ def _is_beginning(position: InitialPosition | None) -> bool:
     return position.type is not InitialPositionType.LATEST
 
 
-def _is_end(options: KinesisOptions, now: float) -> bool:
+def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
     position = options.ending_position
     time_ = options.ending_timestamp if position is None else position.timestamp
     if position is not None and position.type is InitialPositionType.SEAM:
@@ -74,7 +76,11 @@ def _is_end(options: KinesisOptions, now: float) -> bool:
         return all(one.sequence_number is not None for one in ends)
     if position is not None and position.type is InitialPositionType.TRIM_HORIZON:
         return True  # nothing
-    return time_ is not None and time_.timestamp() + SETTLE_SECONDS < now
+    if time_ is None:
+        return False
+    first = options.stream_name[0]
+    asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first))))
+    return is_seen(session.service_clock(), -(-epoch_micros(time_) // 1000))
 
 
 def _shards(streams: Mapping[str, Mapping[str, ShardPosition]]) -> str:
