@@ -13,6 +13,7 @@ SinkError
 ├── WriterClosedError          the writer was used outside of its `async with` block
 ├── StateFormatError           bytes are no state of this sink, or of a version that is not known
 ├── GatewayError               the sink gateway cannot be used, or gave up
+├── LocationMismatchError      the client means another region, account or endpoint than the gateway
 ├── GatewayStorageError        a durable gateway cannot keep batches: its disk is full, say
 ├── JournalError               a durable gateway's journal is damaged, or in use
 ├── GatewayDrainingError       the gateway is ending: what it accepted is written, the rest goes elsewhere
@@ -22,6 +23,8 @@ SinkError
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from penstock.aws import mismatch_message
 
 
 class SinkError(Exception):
@@ -204,6 +207,29 @@ class GatewayError(SinkError):
         self.endpoint = endpoint
         self.code = code
         self.message = message
+
+
+class LocationMismatchError(SinkError):
+    """The client means a destination of another region, account or endpoint than the gateway would write to.
+
+    Cure: Set `region` or `endpointUrl` to what is meant, or name the gateway of that place.
+    """
+
+    def __init__(self, *, destination: str, fact: str, caller: str, found: str) -> None:
+        super().__init__(
+            mismatch_message(
+                service="the sink gateway",
+                option="sinkEndpoint",
+                subject=destination,
+                fact=fact,
+                caller=caller,
+                found=found,
+            )
+        )
+        self.destination = destination
+        self.fact = fact
+        self.caller = caller
+        self.found = found
 
 
 class GatewayDrainingError(SinkError):

@@ -8,7 +8,15 @@ if TYPE_CHECKING:
     from penstock.aws._cbor import as_json
     from penstock.aws._classify import ErrorKind, are_credentials_refused, classify, classify_code, error_code
     from penstock.aws._json_client import JsonClient, service_error
+    from penstock.aws._location import (
+        AwsLocation,
+        LocationMismatch,
+        account_of,
+        endpoint_aliases,
+        mismatch_message,
+    )
     from penstock.aws._options import AwsOptions
+    from penstock.aws._proxy import HttpProxy
     from penstock.aws._service_clock import ServiceClock, date_seconds
     from penstock.aws._session import AwsSession
     from penstock.aws.errors import (
@@ -23,20 +31,26 @@ __all__ = [
     "AwsConnectionError",
     "AwsCredentialsError",
     "AwsError",
+    "AwsLocation",
     "AwsOptionError",
     "AwsOptions",
     "AwsServiceError",
     "AwsSession",
     "BackoffPolicy",
     "ErrorKind",
+    "HttpProxy",
     "JsonClient",
+    "LocationMismatch",
     "ServiceClock",
+    "account_of",
     "are_credentials_refused",
     "as_json",
     "classify",
     "classify_code",
     "date_seconds",
+    "endpoint_aliases",
     "error_code",
+    "mismatch_message",
     "retry",
     "service_error",
 ]
@@ -46,7 +60,9 @@ _MODULES = {
     "_cbor": ("as_json",),
     "_classify": ("ErrorKind", "are_credentials_refused", "classify", "classify_code", "error_code"),
     "_json_client": ("JsonClient", "service_error"),
+    "_location": ("AwsLocation", "LocationMismatch", "account_of", "endpoint_aliases", "mismatch_message"),
     "_options": ("AwsOptions",),
+    "_proxy": ("HttpProxy",),
     "_service_clock": ("ServiceClock", "date_seconds"),
     "_session": ("AwsSession",),
 }

@@ -43,6 +43,7 @@ from ._reader.replay import read_checked
 from ._remote.client import RemoteShardReader
 from ._remote.fetch import read_ranges
 from ._remote.fleet import FleetShardReader
+from ._remote.location import ReaderLocation
 from ._remote.reopening import ReopeningShardReader
 from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
 from ._start.initial import resolve_initial_positions, resolve_sequence_numbers
@@ -55,6 +56,7 @@ from .errors import (
     EfoConsumerError,
     FencedConsumerError,
     InitialPositionError,
+    LocationMismatchError,
     PositionsError,
     RangeDeadlineError,
     ReaderUnavailableError,
@@ -89,6 +91,7 @@ __all__ = [
     "InitialPositionError",
     "KinesisBackend",
     "LocalShardReader",
+    "LocationMismatchError",
     "OpenRequest",
     "PollingRecordPublisher",
     "PositionType",
@@ -99,6 +102,7 @@ __all__ = [
     "ReaderBackend",
     "ReaderConfig",
     "ReaderHost",
+    "ReaderLocation",
     "ReaderUnavailableError",
     "RecordPublisher",
     "RecordPublisherConfig",

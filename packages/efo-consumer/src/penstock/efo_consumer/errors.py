@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from penstock.aws import mismatch_message
+
 
 class EfoConsumerError(Exception):
     """Base of every error that this package raises."""
@@ -426,6 +428,35 @@ class StreamRecreatedError(ShardReaderError):
 
 def _utc(millis: int) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+class LocationMismatchError(ShardReaderError):
+    """The caller means streams of another region, account or endpoint than the reader would read.
+
+    Cure: Set `region`, `endpointUrl` or `streamArn` to what is meant, or name the reader of that place.
+
+    Attributes:
+        stream: the stream's name, or ARN.
+        fact: `region`, `account` or `endpoint`.
+        caller: the caller's.
+        found: the reader's.
+    """
+
+    def __init__(self, *, stream: str, fact: str, caller: str, found: str) -> None:
+        self.stream = stream
+        self.fact = fact
+        self.caller = caller
+        self.found = found
+        super().__init__(
+            mismatch_message(
+                service="the shard reader",
+                option="readerEndpoint",
+                subject=f"stream {stream}",
+                fact=fact,
+                caller=caller,
+                found=found,
+            )
+        )
 
 
 class RangeDeadlineError(ShardReaderError):

@@ -83,6 +83,10 @@ class LocalConsumerRegistry:
                 holder_job_id=await holder_of(self, request),
             ) from error
 
+    async def stream_arn(self, stream_name: str) -> str:
+        """See ServedRegistry."""
+        return await self._registrar.find_stream_arn(stream_name)
+
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""
         (outcome,) = await self.heartbeat_all([lease])

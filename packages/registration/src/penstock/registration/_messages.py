@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
+from penstock.aws import AwsLocation
+from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration._config import ConflictPolicy, RegistrationStrategy
 from penstock.registration._values import AcquireRequest, Consumer, ConsumerState, Lease, Orphan, OrphanFate
@@ -50,6 +52,7 @@ def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
         consumer_arn=request.consumer_arn or "",
         conflict_policy=_POLICIES[request.conflict_policy],
         time_to_live_seconds=request.time_to_live.total_seconds() if request.time_to_live else 0.0,
+        caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
     )
 
 
@@ -69,7 +72,12 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
         consumer_arn=message.consumer_arn or None,
         conflict_policy=_POLICY_OF.get(message.conflict_policy, ConflictPolicy.REFUSE),
         time_to_live=time_to_live,
+        caller=_location_of(message.caller) if message.HasField("caller") else None,
     )
+
+
+def _location_of(message: AwsLocationMessage) -> AwsLocation:
+    return AwsLocation(region=message.region, account_id=message.account_id, endpoint_url=message.endpoint_url)
 
 
 def lease_message(lease: Lease) -> pb.Lease:

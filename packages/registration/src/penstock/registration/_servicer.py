@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import grpc
 
+from penstock.aws import AwsLocation, account_of
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
 from penstock.registration import _messages as messages
 from penstock.registration._heartbeat_inbox import HeartbeatInbox
 from penstock.registration._registry import ConsumerRegistry, RegistryAdministration
 from penstock.registration._status import STATUS
-from penstock.registration._values import Heartbeat, Lease
-from penstock.registration.errors import RegistrationError
+from penstock.registration._values import AcquireRequest, Heartbeat, Lease
+from penstock.registration.errors import LocationMismatchError, RegistrationError
 from penstock.rpc import abort_with
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConsumerRegistryService"].full_name
@@ -28,6 +30,15 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
     """What a servicer needs behind it: the calls of jobs and those of operators, and heartbeats by the batch."""
 
+    async def stream_arn(self, stream_name: str) -> str:
+        """The ARN of the stream that this name means here.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            RegistrationError: Kinesis does not answer.
+        """
+        ...
+
     async def heartbeat_all(self, leases: Sequence[Lease]) -> list[Heartbeat]:
         """Prolong leases of any jobs together. One entry per lease, as `heartbeat` would answer.
 
@@ -38,10 +49,20 @@ class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
 
 
 class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
-    """Answers for a registry. `add_to` is what `GrpcServer(register=…)` wants."""
+    """Answers for a registry. `add_to` is what `GrpcServer(register=…)` wants.
 
-    def __init__(self, registry: ServedRegistry) -> None:
+    Args:
+        registry: whose answers are given.
+        location: where the registry's streams are; what callers mean is compared with it.
+        endpoint_aliases: further URLs by which callers know its endpoint.
+    """
+
+    def __init__(
+        self, registry: ServedRegistry, location: AwsLocation | None = None, endpoint_aliases: Sequence[str] = ()
+    ) -> None:
         self._registry = registry
+        self._location = location
+        self._endpoint_aliases = endpoint_aliases
         self._draining = asyncio.Event()
 
     def add_to(self, server: grpc.aio.Server) -> None:
@@ -57,9 +78,35 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
 
     async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireResponse:
         async with _told(context):
-            lease = await self._registry.acquire(messages.acquire_request(request))
+            asked = messages.acquire_request(request)
+            await self._check_location(asked)
+            lease = await self._registry.acquire(asked)
             return pb.AcquireResponse(lease=messages.lease_message(lease))
         raise AssertionError("unreachable")
+
+    async def _check_location(self, request: AcquireRequest) -> None:
+        """Refuse a stream of another place, before anything is registered there.
+
+        Raises:
+            LocationMismatchError: the caller's region, endpoint or account is not the registry's.
+        """
+        if request.caller is None or self._location is None:
+            return
+        location = self._location
+        if request.stream_arn is not None or request.stream_name.startswith("arn:"):
+            # It may be shared by another account: the ARN says which stream it is.
+            location = replace(location, account_id="")
+        elif request.caller.account_id:
+            found = account_of(await self._registry.stream_arn(request.stream_name))
+            location = replace(location, account_id=found)
+        different = request.caller.mismatch(location, self._endpoint_aliases)
+        if different is not None:
+            raise LocationMismatchError(
+                stream_name=request.stream_name,
+                fact=different.fact,
+                caller=different.caller,
+                found=different.service,
+            )
 
     async def Heartbeat(
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context

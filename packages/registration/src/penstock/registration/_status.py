@@ -18,6 +18,7 @@ from penstock.rpc import StatusTable, typed_error
 STATUS: Final[StatusTable] = {
     errors.RegistrationOptionError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.InvalidRequestError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StreamNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.ConsumerNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.ConsumerHeldError: grpc.StatusCode.ALREADY_EXISTS,

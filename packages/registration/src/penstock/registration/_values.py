@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
+from penstock.aws import AwsLocation
 from penstock.registration._config import (
     ConflictPolicy,
     RegistrationStrategy,
@@ -40,6 +41,8 @@ class AcquireRequest:
     """How long the lease should live without a heartbeat. The registry has a default and a cap."""
     timeout: timedelta | None = None
     """How long to wait, for another job's lease and for Kinesis together. Default: as long as it takes."""
+    caller: AwsLocation | None = None
+    """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
 
     def __post_init__(self) -> None:
         for name in ("stream_name", "job_id"):

@@ -3,6 +3,7 @@
 RegistrationError
 ├── RegistrationOptionError     an option is missing, wrong or contradicts another
 ├── InvalidRequestError         a request that no retry makes right
+├── LocationMismatchError       the caller means another region, account or endpoint than the registry
 ├── StreamNotFoundError         no such stream
 ├── ConsumerNotFoundError       no such consumer, or it was deleted from outside
 ├── ConsumerHeldError           another job holds the consumer
@@ -21,6 +22,8 @@ RegistrationError
 
 Each keeps its facts as fields of plain data, under the names of its keyword arguments, so that it crosses gRPC whole.
 """
+
+from penstock.aws import mismatch_message
 
 
 class RegistrationError(Exception):
@@ -49,6 +52,29 @@ class InvalidRequestError(RegistrationError):
         super().__init__(f"{field}: {reason}")
         self.field = field
         self.reason = reason
+
+
+class LocationMismatchError(RegistrationError):
+    """The caller means a stream of another region, account or endpoint than the registry would.
+
+    Cure: Set `region`, `endpointUrl` or `streamArn` to what is meant, or name the registry of that place.
+    """
+
+    def __init__(self, *, stream_name: str, fact: str, caller: str, found: str) -> None:
+        super().__init__(
+            mismatch_message(
+                service="the registry",
+                option="registryEndpoint",
+                subject=f"stream {stream_name}",
+                fact=fact,
+                caller=caller,
+                found=found,
+            )
+        )
+        self.stream_name = stream_name
+        self.fact = fact
+        self.caller = caller
+        self.found = found
 
 
 class StreamNotFoundError(RegistrationError):

@@ -24,6 +24,8 @@ from penstock.async_sink._state import BufferedRequestState
 from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import SinkOptionError
+from penstock.aws import AwsLocation
+from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import ClientSecurity
 
@@ -144,6 +146,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         config: AsyncSinkConfig | None = None,
         reconnect_timeout: timedelta = timedelta(minutes=2),
         terminal: Callable[[], TerminalRecordHandler] | None = None,
+        caller: AwsLocation | None = None,
     ) -> None:
         """Describe the gateway at `host:port`, and the destination behind it.
 
@@ -152,7 +155,8 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         writers with one `client_id` share theirs. With a durable gateway, batches are acknowledged when they are on its
         disk, or with `wait_until_written` when the destination has accepted them, as always where an order is kept.
         `reconnect_timeout` is how long a gateway may be gone before writers fail. `terminal` makes the handler of each
-        writer for records that the gateway could not write for good; without it they end the writer.
+        writer for records that the gateway could not write for good; without it they end the writer. `caller` says
+        where the destination is: a gateway that would write to another region, account or endpoint refuses it.
         """
         if kind not in _WRITERS:
             raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(_WRITERS)}")
@@ -168,6 +172,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         self._config = config or _CONFIGS[kind]()
         self._reconnect_timeout = reconnect_timeout
         self._terminal = terminal
+        self._caller = caller
 
     def create_writer(self) -> AnyRemoteWriter:
         """A writer with an empty buffer and a connection of its own."""
@@ -182,6 +187,7 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
             weight=self._weight,
             # What is on the gateway's disk may yet fail there, and be overtaken by what was sent after it.
             wait_until_written=self._wait_until_written or self._config.ordering is not Ordering.NONE,
+            caller=None if self._caller is None else AwsLocationMessage(**vars(self._caller)),
         )
         return _WRITERS[self._kind](
             self._endpoint,

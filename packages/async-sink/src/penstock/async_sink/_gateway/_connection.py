@@ -10,7 +10,7 @@ import grpc
 from penstock.async_sink._backoff import full_jitter_seconds
 from penstock.async_sink._entries import EntryFailure
 from penstock.async_sink._result import all_failed
-from penstock.async_sink.errors import DestinationError, GatewayError, GatewayStorageError
+from penstock.async_sink.errors import DestinationError, GatewayError, GatewayStorageError, LocationMismatchError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
 from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
@@ -150,7 +150,7 @@ class GatewayConnection:
             await asyncio.sleep(delay)
 
     def _typed(self, error: grpc.aio.AioRpcError) -> Exception:
-        told = typed_error(error, [DestinationError, GatewayStorageError])
+        told = typed_error(error, [DestinationError, GatewayStorageError, LocationMismatchError])
         if told is None:
             told = GatewayError(self._endpoint, error.code().name, error.details() or "")
         told.__cause__ = error

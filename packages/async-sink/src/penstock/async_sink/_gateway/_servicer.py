@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -10,6 +10,7 @@ import grpc
 from penstock.async_sink._gateway._credits import CreditWindow
 from penstock.async_sink._gateway._destinations import SharedDestination, SharedDestinations
 from penstock.async_sink._gateway._durable import DurableBatches
+from penstock.async_sink._gateway._kinds import KINDS
 from penstock.async_sink._gateway._session import BatchTracker, ClientSession, entries_of
 from penstock.async_sink._gateway._until_stopped import UntilStopped
 from penstock.async_sink.errors import (
@@ -18,9 +19,11 @@ from penstock.async_sink.errors import (
     GatewayDrainingError,
     GatewayProtocolError,
     GatewayStorageError,
+    LocationMismatchError,
     RecordError,
     SinkError,
 )
+from penstock.aws import AwsError, AwsLocation
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
 from penstock.rpc import abort_with
@@ -34,6 +37,7 @@ STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
     GatewayDrainingError: grpc.StatusCode.UNAVAILABLE,
     GatewayStorageError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
+    LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     SinkError: grpc.StatusCode.INTERNAL,
 }
 STATUS_OF_CODE = {
@@ -53,9 +57,21 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
     """Writes the batches of many clients through one writer per destination."""
 
     def __init__(
-        self, destinations: SharedDestinations, window: CreditWindow | None = None, *, max_weight: int = 16
+        self,
+        destinations: SharedDestinations,
+        window: CreditWindow | None = None,
+        *,
+        max_weight: int = 16,
+        location: Callable[[str], AwsLocation] | None = None,
+        endpoint_aliases: Sequence[str] = (),
     ) -> None:
-        """`max_weight` is the most that a client's share of the turns may count."""
+        """`max_weight` is the most that a client's share of the turns may count.
+
+        `location` tells where the destinations of a kind are, to be compared with what clients mean; it may block.
+        `endpoint_aliases` are further URLs by which clients know these endpoints.
+        """
+        self._location = location
+        self._endpoint_aliases = endpoint_aliases
         self._destinations = destinations
         self._window = window or CreditWindow()
         self._max_weight = max_weight
@@ -115,6 +131,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             return
         if first.WhichOneof("message") != "hello":
             raise GatewayProtocolError("the first request must be hello")
+        await self._check_location(first.hello)
         shared = await self._destinations.get(first.hello.kind, name)
         if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
             raise GatewayDrainingError(name)
@@ -128,6 +145,34 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             await session.wait_until_settled()
         if requests.stopped:
             raise GatewayDrainingError(name)
+
+    async def _check_location(self, hello: pb.Hello) -> None:
+        """Refuse a client that means another place.
+
+        Raises:
+            LocationMismatchError: its region, endpoint or account is not the gateway's.
+            DestinationError: the gateway does not know its own region.
+        """
+        if self._location is None or not hello.HasField("caller") or hello.kind not in KINDS:
+            return
+        try:
+            location = await asyncio.to_thread(self._location, hello.kind)
+        except AwsError as error:
+            raise DestinationError(hello.destination, type(error).__name__, str(error)) from error
+        caller = AwsLocation(
+            region=hello.caller.region,
+            # The ARN of a stream says which one it is, also in another account.
+            account_id="" if hello.destination.startswith("arn:") else hello.caller.account_id,
+            endpoint_url=hello.caller.endpoint_url,
+        )
+        different = caller.mismatch(location, self._endpoint_aliases)
+        if different is not None:
+            raise LocationMismatchError(
+                destination=f"{hello.kind} {hello.destination}",
+                fact=different.fact,
+                caller=different.caller,
+                found=different.service,
+            )
 
     async def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
         if shared.failure is not None:

@@ -57,10 +57,12 @@ class StreamFacts:
     Attributes:
         retention_millis: how long it keeps records.
         created_millis: when it was created, in milliseconds since the epoch; None if not told.
+        arn: of the stream; None if not told.
     """
 
     retention_millis: int
     created_millis: int | None
+    arn: str | None = None
 
 
 def judge(after: ShardPosition, now_millis: int, retention_millis: int = SHORTEST_RETENTION_MILLIS) -> Verdict:

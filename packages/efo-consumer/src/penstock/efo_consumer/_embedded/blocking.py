@@ -17,6 +17,7 @@ from penstock.rpc import LoopThread, LoopThreadClosedError, LoopThreadForkedErro
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from penstock.aws import AwsLocation
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardReader, ShardStats
     from penstock.rpc import ClientSecurity
@@ -59,6 +60,7 @@ class BlockingSession:
         consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
         *,
         fail_on_data_loss: bool | None = None,
+        caller: AwsLocation | None = None,
     ) -> int:
         """See `ShardReader.open`; the other calls are for the session that was opened last."""
         request = OpenRequest(
@@ -69,6 +71,7 @@ class BlockingSession:
                 StreamConsumer(*consumer) if isinstance(consumer, tuple) else consumer for consumer in consumers
             ),
             fail_on_data_loss=fail_on_data_loss,
+            caller=caller,
         )
         self.epoch = self._thread.call(self._reader.open(request))
         self._is_open, self.session_id = True, session_id

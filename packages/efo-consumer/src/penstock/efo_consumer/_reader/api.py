@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from penstock.aws import AwsLocation
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
 
 
@@ -44,6 +45,8 @@ class OpenRequest:
         session_seconds: after which a session that nobody called is ended; 0 leaves it to the reader.
         fail_on_data_loss: whether records that the stream no longer holds are an error, instead of counted and
             skipped; None leaves it to the reader.
+        caller: where the caller's streams are. A reader behind an endpoint refuses streams of another place than its
+            own; None compares nothing.
     """
 
     session_id: str
@@ -53,6 +56,7 @@ class OpenRequest:
     named_shards_only: bool = False
     session_seconds: float = 0.0
     fail_on_data_loss: bool | None = None
+    caller: AwsLocation | None = None
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,14 @@ class KinesisBackend:
                 raise told
             return told
 
+    async def stream_arn(self, stream_name: str) -> str | None:
+        """Give the ARN of the stream that a name means here.
+
+        Raises:
+            AwsError: Kinesis does not tell.
+        """
+        return (await self.stream_facts(stream_name)).arn
+
     async def oldest_record(self, stream_name: str, shard_id: str) -> OldestRecord | None:
         """See `ContinuitySource.oldest_record`."""
         events = read_once(
@@ -133,7 +141,9 @@ class KinesisBackend:
         summary = (await retry(call, BackoffPolicy()))["StreamDescriptionSummary"]
         created = summary.get("StreamCreationTimestamp")
         retention = round(float(summary["RetentionPeriodHours"]) * 3_600_000)
-        return StreamFacts(retention, None if created is None else round(float(created) * 1000))
+        return StreamFacts(
+            retention, None if created is None else round(float(created) * 1000), summary.get("StreamARN")
+        )
 
     async def aclose(self) -> None:
         """See `ReaderBackend.aclose`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, TypeVar
 
+from penstock.aws import AwsLocation
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import (
@@ -17,6 +18,7 @@ from penstock.efo_consumer._reader.api import (
     StreamConsumer,
 )
 from penstock.efo_consumer.errors import PositionsError
+from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
         named_shards_only=request.named_shards_only,
         session_seconds=request.session_seconds,
         fail_on_data_loss=request.fail_on_data_loss,
+        caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
     )
 
 
@@ -110,6 +113,7 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         named_shards_only=message.named_shards_only,
         session_seconds=message.session_seconds,
         fail_on_data_loss=message.fail_on_data_loss if message.HasField("fail_on_data_loss") else None,
+        caller=_from_message(AwsLocation, message.caller) if message.HasField("caller") else None,
     )
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from penstock.efo_consumer._reader.api import ShardReader
+    from penstock.efo_consumer._remote.location import ReaderLocation
     from penstock.efo_consumer._remote.shared_blocks import BlockPool
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
@@ -37,11 +38,15 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
     Args:
         reader: whose answers are given.
         blocks: in the folder of the server's Unix socket, if tasks may get batches there.
+        location: where the reader's streams are; what callers mean is compared with it. None compares nothing.
     """
 
-    def __init__(self, reader: ShardReader, blocks: BlockPool | None = None) -> None:
+    def __init__(
+        self, reader: ShardReader, blocks: BlockPool | None = None, *, location: ReaderLocation | None = None
+    ) -> None:
         self._reader = reader
         self._blocks = blocks
+        self._location = location
 
     def add_to(self, server: grpc.aio.Server) -> None:
         """Let the server answer for this servicer."""
@@ -55,7 +60,10 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
     async def Open(self, request: pb.OpenRequest, context: Any) -> pb.OpenResponse:
         """See the contract."""
         async with _told(context):
-            epoch = await self._reader.open(messages.open_from_message(request))
+            asked = messages.open_from_message(request)
+            if self._location is not None:
+                await self._location.check(asked)
+            epoch = await self._reader.open(asked)
         return pb.OpenResponse(epoch=epoch)
 
     async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:

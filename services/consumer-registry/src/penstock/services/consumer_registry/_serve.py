@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from penstock.aws import AwsSession
+from penstock.aws import AwsLocation, AwsSession
 from penstock.registration import (
     SERVICE_NAME,
     ConsumerRegistryServicer,
@@ -41,7 +41,7 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
     try:
         # A store that cannot be used is a reason not to start, rather than to fail at the first call.
         await registry.list_consumers()
-        servicer = ConsumerRegistryServicer(registry)
+        servicer = ConsumerRegistryServicer(registry, AwsLocation.of(session), settings.endpoint_aliases)
         async with (
             GrpcServer(settings.server, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
             asyncio.TaskGroup() as tasks,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
 
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, endpoint_aliases
 from penstock.registration import CONSUMER_SHARD_HOUR_USD, LeaseSettings, store_location
 from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import ServerSettings
@@ -32,6 +32,7 @@ _SECONDS: Final = {
     "grace_seconds": (60.0, "seconds between the end of the last lease and the de-registration"),
     "sweep_seconds": (15.0, "seconds between two looks for leases that ran out"),
 }
+_ALIASES: Final = "endpoint_aliases"
 _PRICE: Final = "consumer_shard_hour_usd"
 FLAGS: Final = {
     "default_time_to_live": "--time-to-live-seconds",
@@ -53,6 +54,8 @@ class RegistrySettings:
     sweep_interval: timedelta
     consumer_shard_hour_usd: float
     """For `ls` and `gc`. Default: the list price of us-east-1."""
+    endpoint_aliases: tuple[str, ...] = ()
+    """Further URLs by which callers know the endpoint of Kinesis."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +63,7 @@ class RegistrySettings:
         ServerSettings.add_arguments(parser, PREFIX)
         _add(parser, "store", "where leases are kept: sqlite:///PATH, or dynamodb://TABLE for several replicas")
         add_aws_arguments(parser)
+        _add(parser, _ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
         for name, (default, text) in _SECONDS.items():
             _add(parser, name, f"{text}; default {default:g}")
         _add(parser, _PRICE, f"US dollars for a consumer, shard and hour; default {CONSUMER_SHARD_HOUR_USD:g}")
@@ -81,6 +85,7 @@ class RegistrySettings:
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             aws=aws_options(arguments),
+            endpoint_aliases=endpoint_aliases(getattr(arguments, _ALIASES), _ALIASES),
             store=arguments.store,
             leases=LeaseSettings(
                 default_time_to_live=seconds["time_to_live_seconds"],

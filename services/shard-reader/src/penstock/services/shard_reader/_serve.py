@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from penstock.aws import AwsSession
-from penstock.efo_consumer import SERVICE_NAME, KinesisBackend, LocalShardReader, ShardReaderServicer
+from penstock.aws import AwsLocation, AwsSession
+from penstock.efo_consumer import (
+    SERVICE_NAME,
+    KinesisBackend,
+    LocalShardReader,
+    ReaderLocation,
+    ShardReaderServicer,
+)
 from penstock.rpc import GrpcServer
 from penstock.services.shard_reader._settings import ReaderSettings
 
@@ -19,9 +25,11 @@ async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
         AwsOptionError: no region is to be found.
         ServerStartError: the address cannot be bound.
     """
-    backend = KinesisBackend(AwsSession(settings.aws), settings.reader.publisher)
+    session = AwsSession(settings.aws)
+    backend = KinesisBackend(session, settings.reader.publisher)
+    location = ReaderLocation(AwsLocation.of(session), backend.stream_arn, settings.endpoint_aliases)
     async with LocalShardReader(backend, settings.reader) as reader:
-        register = [ShardReaderServicer(reader).add_to]
+        register = [ShardReaderServicer(reader, location=location).add_to]
         async with GrpcServer(settings.server, register=register, service_names=[SERVICE_NAME]) as server:
             try:
                 yield server

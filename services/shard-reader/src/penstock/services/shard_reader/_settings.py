@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, endpoint_aliases
 from penstock.efo_consumer import EfoConsumerConfigError, ReaderConfig, RecordPublisherConfig
 from penstock.rpc import ServerSettings
 
@@ -40,6 +40,7 @@ _SECONDS: Final = {
     "range_deadline": "seconds that reading a range again may stand still",
     "session_timeout": "seconds after which a session that nobody calls is ended, 0 for never",
 }
+_ALIASES: Final = "endpoint_aliases"
 _SUBSCRIBE_TRANSPORT: Final = "subscribe_transport"
 
 
@@ -50,12 +51,15 @@ class ReaderSettings:
     server: ServerSettings
     aws: AwsOptions
     reader: ReaderConfig
+    endpoint_aliases: tuple[str, ...] = ()
+    """Further URLs by which callers know the endpoint of Kinesis."""
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_READER_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
         add_aws_arguments(parser)
+        _add(parser, _ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
         for name, text in _BYTES.items():
             _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name)}")
         for name, text in _SECONDS.items():
@@ -80,6 +84,7 @@ class ReaderSettings:
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             aws=aws_options(arguments),
+            endpoint_aliases=endpoint_aliases(given.get(_ALIASES), _ALIASES),
             reader=ReaderConfig(
                 buffer_bytes_per_shard=numbers.get("buffer_bytes_per_shard", _DEFAULTS.buffer_bytes_per_shard),
                 buffer_bytes=numbers.get("buffer_bytes", _DEFAULTS.buffer_bytes),

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -22,7 +23,7 @@ from penstock.async_sink import (
 )
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
-from penstock.aws import AwsOptionError, AwsOptions
+from penstock.aws import AwsLocation, AwsOptionError, AwsOptions, AwsSession
 from penstock.rpc import GrpcServer
 from penstock.services.sink_gateway._settings import GatewaySettings
 
@@ -41,20 +42,33 @@ def sinks(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[
         AwsOptionError: an endpoint is no URL.
     """
 
-    def aws(kind: str) -> AwsOptions:
-        try:
-            return replace(settings.aws, endpoint_url=settings.other_endpoints.get(kind))
-        except AwsOptionError as error:
-            raise AwsOptionError(f"{kind}_endpoint_url", error.reason) from error
-
     limits = settings.other_limits
-    firehose, dynamodb, sqs = (aws(kind) for kind in ("firehose", "dynamodb", "sqs"))
+    firehose, dynamodb, sqs = (_aws_options(settings, kind) for kind in ("firehose", "dynamodb", "sqs"))
     return {
         "kinesis": lambda name: _sink(settings, name),
         "firehose": lambda name: FirehoseSink(firehose, name, config=firehose_config(**limits)),
         "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=dynamodb_config(**limits)),
         "sqs": lambda url: SqsSink(sqs, url, config=sqs_config(**limits)),
     }
+
+
+def _aws_options(settings: GatewaySettings, kind: str) -> AwsOptions:
+    if kind == "kinesis":
+        return settings.aws
+    try:
+        return replace(settings.aws, endpoint_url=settings.other_endpoints.get(kind))
+    except AwsOptionError as error:
+        raise AwsOptionError(f"{kind}_endpoint_url", error.reason) from error
+
+
+def _locations(settings: GatewaySettings) -> Callable[[str], AwsLocation]:
+    """Where the destinations of a kind are; found when a client first asks for the kind."""
+
+    @cache
+    def location(kind: str) -> AwsLocation:
+        return AwsLocation.of(AwsSession(_aws_options(settings, kind)), kind)
+
+    return location
 
 
 def _open_journal(folder: Path) -> Journal:
@@ -77,7 +91,13 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
     journal = None if settings.durable is None else await asyncio.to_thread(_open_journal, settings.durable)
     others = sinks(settings)
     destinations = SharedDestinations(others.pop("kinesis"), others, journal=journal)
-    servicer = SinkGatewayServicer(destinations, settings.window, max_weight=settings.max_client_weight)
+    servicer = SinkGatewayServicer(
+        destinations,
+        settings.window,
+        max_weight=settings.max_client_weight,
+        location=_locations(settings),
+        endpoint_aliases=settings.endpoint_aliases,
+    )
     drain_ends = None
     try:
         async with GrpcServer(settings.server, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:

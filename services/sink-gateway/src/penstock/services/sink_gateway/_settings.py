@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from penstock.async_sink import AsyncSinkConfig
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import CreditWindow
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, endpoint_aliases
 from penstock.rpc import ServerSettings
 
 PREFIX: Final = "PENSTOCK_SINK"
@@ -41,6 +41,9 @@ _ENDPOINTS: Final = {
     "dynamodb_endpoint_url": "endpoint of DynamoDB; the region's if not given",
     "sqs_endpoint_url": "endpoint of SQS; the region's if not given",
 }
+_ALIASES: Final = {
+    "endpoint_aliases": "further URLs, with commas, by which clients know these endpoints",
+}
 _DURABLE: Final = {
     "durable": "folder in which accepted batches are kept until they are written; in memory only if not given",
 }
@@ -67,6 +70,8 @@ class GatewaySettings:
     """Options of the writers of other kinds, whose requests have sizes of their own."""
     other_endpoints: Mapping[str, str | None] = field(default_factory=dict)
     """Endpoint of each other kind; None for the region's."""
+    endpoint_aliases: tuple[str, ...] = ()
+    """Further URLs by which clients know these endpoints."""
     durable: Path | None = None
     """Folder of the journal; None: accepted batches are kept in memory only."""
     max_client_weight: int = 16
@@ -76,7 +81,7 @@ class GatewaySettings:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_SINK_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
-        for name, text in {**_AWS, **_ENDPOINTS, **_SINK, **_CREDIT, **_FAIR, **_DURABLE}.items():
+        for name, text in {**_AWS, **_ENDPOINTS, **_ALIASES, **_SINK, **_CREDIT, **_FAIR, **_DURABLE}.items():
             variable = f"{PREFIX}_{name.upper()}"
             parser.add_argument(
                 "--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]"
@@ -114,6 +119,7 @@ class GatewaySettings:
             other_endpoints={
                 name.removesuffix("_endpoint_url"): getattr(arguments, name) or None for name in _ENDPOINTS
             },
+            endpoint_aliases=endpoint_aliases(arguments.endpoint_aliases, "endpoint_aliases"),
             durable=Path(arguments.durable) if arguments.durable else None,
             max_client_weight=max_client_weight,
         )

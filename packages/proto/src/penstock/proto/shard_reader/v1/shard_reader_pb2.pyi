@@ -363,22 +363,16 @@ class OpenResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
-    READER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     """Chosen by the reader, grows with each Open of the same session id. Later calls carry it; an older one is refused with ABORTED."""
-    @_builtins.property
-    def reader(self) -> _aws_pb2.AwsLocation:
-        """Where the reader reads."""
-
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
-        reader: _aws_pb2.AwsLocation | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["reader", b"reader"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "reader", b"reader"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
