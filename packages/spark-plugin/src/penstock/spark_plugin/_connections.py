@@ -5,7 +5,7 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 
-from penstock.aws import AwsOptions, AwsSession
+from penstock.aws import AwsLocation, AwsOptionError, AwsOptions, AwsSession
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
@@ -36,6 +36,25 @@ def shared_session(options: AwsOptions) -> AwsSession:
                 _sessions.popitem(last=False)
         _sessions.move_to_end(key)
         return _sessions[key]
+
+
+def caller_location(options: KinesisOptions, service_name: str = "kinesis") -> AwsLocation:
+    """Where the streams of the options are, as far as this process knows it without a call to AWS.
+
+    A service that a query uses compares it with its own: a stream of the same name elsewhere is another one.
+
+    Raises:
+        penstock.aws.AwsOptionError: The environment or the profile has a region or an endpoint that is none.
+    """
+    aws = aws_options(options)
+    try:
+        session = AwsSession(aws)
+    except AwsOptionError as error:
+        if error.option != "region" or aws.region is not None:
+            raise
+        # Nothing here names a region: the service's is the one that is meant.
+        return AwsLocation(endpoint_url=aws.endpoint_url or "")
+    return AwsLocation.of(session, service_name)
 
 
 def service_security(options: KinesisOptions) -> ClientSecurity:

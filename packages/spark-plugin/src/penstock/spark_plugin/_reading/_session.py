@@ -28,7 +28,7 @@ from penstock.registration import (
 )
 from penstock.registration.errors import LeaseLostError as LostLease
 from penstock.rpc import ClientSecurity, ServerStartError
-from penstock.spark_plugin._connections import aws_options, service_security
+from penstock.spark_plugin._connections import aws_options, caller_location, service_security
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading._addresses import reader_address
 from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
@@ -195,6 +195,7 @@ class KinesisSession:
                 RecordPublisherType(options.record_publisher),
                 _consumers(options, self._leases.leases if self._leases else ()),
                 fail_on_data_loss=options.fail_on_data_loss,
+                caller=caller_location(options) if options.reader_endpoint else None,
             )
             # Of several services all addresses: tasks ask the one that follows a shard.
             self.address = self._host.address if self._host else self.reader.endpoint or ""
@@ -257,6 +258,7 @@ def _request(options: KinesisOptions, stream: str, job_id: str) -> AcquireReques
         # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
         conflict_policy=ConflictPolicy.WAIT,
         timeout=_HELD_TIMEOUT,
+        caller=caller_location(options) if options.registry_endpoint else None,
     )
 
 

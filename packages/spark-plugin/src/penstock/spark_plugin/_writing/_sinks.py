@@ -10,7 +10,7 @@ from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
 if TYPE_CHECKING:
     from penstock.async_sink import FirehoseSink, RateLimitingStrategy, RemoteSink, TerminalRecordHandler
-    from penstock.aws import AwsSession
+    from penstock.aws import AwsLocation, AwsSession
 
 _DEFAULTS = KinesisOptions(stream_name=("",))
 _LIMITS = (
@@ -32,8 +32,11 @@ def make_sink(
     firehose: bool = False,
     terminal: Terminal | None = None,
     session: "AwsSession | None" = None,
+    caller: "AwsLocation | None" = None,
 ) -> "KinesisStreamsSink | FirehoseSink[Any] | RemoteSink":
     """The sink for a stream; for that of the options by default. With a `session` it is not made anew of the options.
+
+    `caller` is where the stream is, for the gateway to compare.
 
     Raises:
         penstock.async_sink.errors.SinkOptionError: A limit is above the service's.
@@ -53,6 +56,7 @@ def make_sink(
             wait_until_written=True,
             config=config,
             terminal=terminal,
+            caller=caller,
         )
     aws = aws_options(options) if session is None else session
     if firehose:

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from penstock.rpc import LoopThread
-from penstock.spark_plugin._connections import aws_options, shared_session
+from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
@@ -62,6 +62,10 @@ class _Writer:
                 make_sink(options, firehose=firehose)
         except ValueError as error:
             raise InvalidOptionError(*_option_of(error)) from error
+        # Once, on the driver: executors may have another environment.
+        self._caller = None
+        if options.sink_endpoint is not None:
+            self._caller = caller_location(options, "firehose" if firehose else "kinesis")
         self._job = options.job_id or f"write-{uuid.uuid4().hex}"
 
     @property
@@ -138,7 +142,14 @@ class _Writer:
             terminal = None if letters is None else lambda: DeadLetterFileHandler(letters, stream)
             # Made of the options by each writer, it would look for configuration and assume roles each time.
             session = None if self._options.sink_endpoint is not None else shared_session(aws_options(self._options))
-            return make_sink(self._options, stream, firehose=self._firehose, terminal=terminal, session=session)
+            return make_sink(
+                self._options,
+                stream,
+                firehose=self._firehose,
+                terminal=terminal,
+                session=session,
+                caller=self._caller,
+            )
 
         return make
 
