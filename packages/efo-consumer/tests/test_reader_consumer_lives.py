@@ -20,12 +20,17 @@ from penstock.efo_consumer import (
     SqliteCheckpointStore,
     StreamPositions,
 )
-from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.emulator.testing import OtherClock, RunningEmulator, running_emulator
 
 
 @pytest.fixture
-def emulator() -> Iterator[RunningEmulator]:
-    with running_emulator(enforce_limits=False) as running:
+def clock() -> OtherClock:
+    return OtherClock(0.0)
+
+
+@pytest.fixture
+def emulator(clock: OtherClock) -> Iterator[RunningEmulator]:
+    with running_emulator(clock=clock, enforce_limits=False) as running:
         for stream in ("orders", "returns"):
             running.client().create_stream(StreamName=stream, ShardCount=1)
         yield running
@@ -97,10 +102,12 @@ async def test_checkpoints_that_have_no_place_are_told_before_the_first_record(e
                 await take(consumer, 1, timedelta(hours=1))
 
 
-async def test_each_stream_may_have_a_start_of_its_own(emulator: RunningEmulator) -> None:
+async def test_each_stream_may_have_a_start_of_its_own(emulator: RunningEmulator, clock: OtherClock) -> None:
     """By name; one without is told."""
     put(emulator, "orders", b"old")
     put(emulator, "returns", b"old")
+    # LATEST may bring what arrived up to two seconds before.
+    clock.advance(3)
     start = {"orders": "LATEST", "returns": "TRIM_HORIZON"}
     async with Consumer(["orders", "returns"], start=start, aws=aws(emulator)) as consumer:
         put(emulator, "orders", b"new")

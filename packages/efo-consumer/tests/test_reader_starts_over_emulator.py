@@ -168,6 +168,7 @@ async def test_at_and_after_a_sequence_number_begin_with_it_and_behind_it(
         await asyncio.to_thread(resolve_sequence_numbers, session, {"s": {ROOT: "17"}}, inclusive=True)
 
 
+@pytest.mark.kind_kinesis  # where a record shows only after a wait, there are more of them
 def test_a_start_waits_out_throttles_and_failures() -> None:
     """A new query does not fail because the service was busy for a moment; what is refused for good is told at once."""
     waits: list[float] = []

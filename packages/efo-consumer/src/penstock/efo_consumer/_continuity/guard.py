@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -141,6 +142,10 @@ async def find_loss(
     if judge(after, now, retention) is Verdict.CONTINUOUS:
         return None
     oldest = await source.oldest_record(stream, shard_id)
+    if oldest is None:
+        # GetRecords may be a second behind what was read elsewhere, and call that the tip.
+        await asyncio.sleep(_RETRY_SECONDS)
+        oldest = await source.oldest_record(stream, shard_id)
     if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
         if created_millis is not None:
             # A stream that was made again meanwhile may have old records of the same numbers.

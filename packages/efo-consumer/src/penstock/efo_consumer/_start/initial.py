@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from penstock.aws import AwsSession, ServiceClock
 
 _log = logging.getLogger(__name__)
-_POLICY = BackoffPolicy(max_attempts=20)
+_POLICY = BackoffPolicy()
+_ATTEMPTS = 20
 # An endpoint that cannot be reached at all is rather a wrong one: that is told at once.
 _ANSWERED = (ClientError, ConnectionClosedError, ReadTimeoutError)
 
@@ -47,7 +48,7 @@ def _call_with_retries(
             return dict(method(**request))
         except _ANSWERED as error:
             attempt += 1
-            if attempt >= _POLICY.max_attempts or classify(error) is ErrorKind.FATAL:
+            if attempt >= _ATTEMPTS or classify(error) is ErrorKind.FATAL:
                 raise
         sleep(_POLICY.delay_seconds(attempt - 1))
 
@@ -55,6 +56,7 @@ def _call_with_retries(
 _ADVICE = {"ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account"}
 # Arrival times are approximate: a record may show one that is up to a second before the record came.
 _ARRIVAL_SECONDS = 1.0
+_LOOKS, _LOOK_SECONDS = 8, 0.25
 # A start that lies so little ahead is rather a host's clock that is wrong: it is waited for.
 _AHEAD_SECONDS = 1.0
 _NO_TLS_ADVICE = "the endpoint does not speak TLS: write http://, or give the port that does"
@@ -267,7 +269,13 @@ def resolve_sequence_numbers(
 def _before(client: Any, stream: str, shard: str, number: str, sleep: Callable[[float], None]) -> ShardPosition:
     with _initial_position_errors(stream):
         at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
-        records, _ = _get_records(client, _get_iterator(client, stream, shard, at, sleep), stream, 1, sleep)
+        records, following = _get_records(client, _get_iterator(client, stream, shard, at, sleep), stream, 1, sleep)
+        for _ in range(_LOOKS):
+            if records or following is None:
+                break
+            # GetRecords may be a second behind what was acknowledged.
+            sleep(_LOOK_SECONDS)
+            records, following = _get_records(client, following, stream, 1, sleep)
         if not records or records[0]["SequenceNumber"] != number:
             raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
         arrived = records[0]["ApproximateArrivalTimestamp"]
