@@ -71,7 +71,7 @@ def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> No
     [
         ("serviceCredential", "prod", "roleArn"),
         ("kinesis.credentialProviderClass", "com.example.P", "profile or a role"),
-        ("kinesis.sink.proxyAddress", "10.0.0.1", "VPC endpoint"),
+        ("kinesis.sink.proxyAddress", "10.0.0.1", "proxyUrl"),
         ("aws.trust.all.certificates", "true", "caBundle"),
         ("sink.producer.verify-certificate", "false", "caBundle"),
         ("sink.partitioner-field-delimiter", ";", "concat_ws"),

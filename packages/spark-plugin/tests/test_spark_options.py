@@ -287,6 +287,7 @@ def test_secret_options_do_not_show_their_value_in_errors() -> None:
     assert {spec.name for spec in secrets} == {
         "awsSecretAccessKey",
         "awsSessionToken",
+        "proxyUrl",
         "roleExternalId",
         "serviceToken",
     }

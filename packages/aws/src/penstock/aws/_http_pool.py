@@ -13,22 +13,26 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
+    from penstock.aws._proxy import HttpProxy
+
 _READ_BYTES = 256 * 1024
 # The service closes idle connections after about a minute: do it first.
 IDLE_SECONDS = 20.0
 _HAPPY_EYEBALLS_SECONDS = 0.25
+_MAX_TUNNEL_HEAD_BYTES = 64 * 1024
 
 
 class HttpPool:
     """Sends requests over at most so many connections; the one that was used last is used first.
 
-    Bound to the event loop that makes it. Goes to the endpoint directly, by no proxy.
+    Bound to the event loop that makes it.
 
     Args:
         url: of the endpoint.
         make_tls: makes the context for https; called once, in a thread.
         connections: more calls than these wait.
         connect_timeout_seconds: for a connection with its handshake.
+        proxy: on the way; https goes by a tunnel through it, requests by http must be written for it.
         clock: monotonic seconds.
     """
 
@@ -39,6 +43,7 @@ class HttpPool:
         *,
         connections: int,
         connect_timeout_seconds: float,
+        proxy: HttpProxy | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._url = urlsplit(url)
@@ -46,6 +51,7 @@ class HttpPool:
         self._tls: ssl.SSLContext | None = None
         self._making_tls = asyncio.Lock()
         self._connect_timeout_seconds = connect_timeout_seconds
+        self._proxy = proxy
         self._clock = clock
         self._room = asyncio.Semaphore(connections)
         self._buffer = memoryview(bytearray(_READ_BYTES))
@@ -60,6 +66,7 @@ class HttpPool:
 
         Raises:
             OSError: no connection, or no answer.
+            AwsOptionError: the proxy refuses to lead there.
         """
         async with self._room:
             connection = self._take_idle()
@@ -110,8 +117,7 @@ class HttpPool:
         self._connections.discard(connection)
 
     async def _connect(self) -> HttpConnection:
-        url, is_https = self._url, self._url.scheme == "https"
-        if is_https and self._tls is None:
+        if self._url.scheme == "https" and self._tls is None:
             async with self._making_tls:
                 # It reads the trust store.
                 self._tls = self._tls or await asyncio.to_thread(self._make_tls)
@@ -119,16 +125,71 @@ class HttpPool:
                 self._tls.set_alpn_protocols(["http/1.1"])
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
-                _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: HttpConnection(self._buffer),
-                    url.hostname or "",
-                    url.port or (443 if is_https else 80),
-                    ssl=self._tls if is_https else None,
-                    happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
-                )
+                connection = await (self._open_tunnel() if self._proxy and self._tls else self._open())
         except TimeoutError as error:
-            raise ConnectionError(f"no connection within {self._connect_timeout_seconds:g} s") from error
+            by = f" by the proxy {self._proxy.authority}" if self._proxy else ""
+            raise ConnectionError(f"no connection{by} within {self._connect_timeout_seconds:g} s") from error
         self._connections.add(connection)
         if self._is_closed:
             self._drop(connection)
         return connection
+
+    async def _open(self) -> HttpConnection:
+        host, port = (self._proxy.host, self._proxy.port) if self._proxy else self._host
+        _, connection = await asyncio.get_running_loop().create_connection(
+            lambda: HttpConnection(self._buffer),
+            host,
+            port,
+            ssl=self._tls,
+            happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
+        )
+        return connection
+
+    async def _open_tunnel(self) -> HttpConnection:
+        proxy, tls = self._proxy, self._tls
+        assert proxy is not None
+        assert tls is not None
+        host, port = self._host
+        loop = asyncio.get_running_loop()
+        transport, answer = await loop.create_connection(
+            _TunnelAnswer, proxy.host, proxy.port, happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS
+        )
+        try:
+            transport.write(proxy.tunnel_request(host, port))
+            status, reason = await answer.status
+            if not 200 <= status < 300:
+                raise proxy.refusal(status, reason, host)
+            connection = HttpConnection(self._buffer)
+            secured = await loop.start_tls(transport, connection, tls, server_hostname=host)
+        except BaseException:
+            transport.abort()
+            raise
+        assert secured is not None
+        connection.connection_made(secured)
+        return connection
+
+    @property
+    def _host(self) -> tuple[str, int]:
+        return self._url.hostname or "", self._url.port or (443 if self._url.scheme == "https" else 80)
+
+
+class _TunnelAnswer(asyncio.Protocol):
+    """Waits for a proxy's answer to CONNECT."""
+
+    def __init__(self) -> None:
+        self.status: asyncio.Future[tuple[int, str]] = asyncio.get_running_loop().create_future()
+        self._head = b""
+
+    def data_received(self, data: bytes) -> None:
+        """See asyncio."""
+        self._head += data
+        if b"\r\n\r\n" in self._head and not self.status.done():
+            _, status, reason = (*self._head.partition(b"\r\n")[0].decode("latin-1").split(" ", 2), "", "")[:3]
+            self.status.set_result((int(status) if status.isdecimal() else 0, reason))
+        elif len(self._head) > _MAX_TUNNEL_HEAD_BYTES:
+            self.connection_lost(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """See asyncio."""
+        if not self.status.done():
+            self.status.set_exception(ConnectionError(f"the proxy did not answer CONNECT: {exc or 'it hung up'}"))

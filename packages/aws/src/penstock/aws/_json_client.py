@@ -48,7 +48,7 @@ def service_error(operation: str, status: int, headers: Mapping[str, str], body:
 
 
 class JsonClient:
-    """Signed calls of one service over kept-alive connections; an async context manager. Goes by no proxy.
+    """Signed calls of one service over kept-alive connections; an async context manager.
 
     Does not retry, so that callers see every throttle; but for credentials that are refused, which are renewed once
     where they can be, and for a kept connection that proves to be closed. Cancelling a call closes its connection;
@@ -80,6 +80,8 @@ class JsonClient:
         self._session = session
         self._connections = connections
         self._url = session.endpoint_url(service) + "/"
+        self._proxy = session.proxy(service)
+        is_https = self._url.startswith("https:")
         self._signer = JsonSigner(
             url=self._url,
             region=session.region,
@@ -87,6 +89,7 @@ class JsonClient:
             content_type=f"application/x-amz-json-{json_version}",
             target_prefix=target_prefix,
             wall_clock=wall_clock,
+            forward_proxy=None if is_https else self._proxy,
         )
         self._connect_timeout_seconds = connect_timeout_seconds
         self._total_timeout_seconds = total_timeout_seconds
@@ -123,6 +126,7 @@ class JsonClient:
                 self._make_tls,
                 connections=self._connections,
                 connect_timeout_seconds=self._connect_timeout_seconds,
+                proxy=self._proxy,
             )
         return self._pool
 
@@ -198,6 +202,8 @@ class JsonClient:
         self._service_clock.answered(answer.headers.get("date"), asked_at)
         if answer.status == 200:
             return answer.body
+        if answer.status == 407 and self._proxy is not None:
+            raise self._proxy.refusal(407, "Proxy Authentication Required", self._url)
         raise service_error(operation, answer.status, answer.headers, answer.body)
 
     async def call(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:

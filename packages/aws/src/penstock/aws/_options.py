@@ -20,6 +20,7 @@ _OPTION_NAMES = {
     "sts_endpoint_url": "stsEndpointUrl",
     "web_identity_token_file": "webIdentityTokenFile",
     "ca_bundle": "caBundle",
+    "proxy_url": "proxyUrl",
 }
 
 
@@ -55,6 +56,9 @@ class AwsOptions:
     """File with a web identity token, with which `role_arn` is assumed."""
     ca_bundle: str | None = None
     """PEM file of the authorities to trust. Default: that of the environment (`AWS_CA_BUNDLE`) or the system."""
+    proxy_url: str | None = field(default=None, repr=False)
+    """HTTP proxy on the way to AWS, such as `http://user:password@proxy.internal:3128`; not for hosts of `NO_PROXY`.
+    Default: `HTTPS_PROXY`, or for an http endpoint `HTTP_PROXY`."""
 
     def __post_init__(self) -> None:
         self._need("access_key_id", "secret_access_key")
@@ -68,6 +72,10 @@ class AwsOptions:
             url = getattr(self, name)
             if url is not None:
                 check_url(_OPTION_NAMES[name], url)
+        if self.proxy_url is not None:
+            from penstock.aws._proxy import HttpProxy
+
+            HttpProxy.from_url(self.proxy_url)
 
     def _need(self, name: str, other: str) -> None:
         if getattr(self, name) is not None and getattr(self, other) is None:

@@ -30,6 +30,7 @@ from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials
 from penstock.aws._log_redaction import redact_botocore
 from penstock.aws._options import AwsOptions, check_url
+from penstock.aws._proxy import HttpProxy
 from penstock.aws._service_clock import ServiceClock
 from penstock.aws.errors import AwsOptionError
 
@@ -43,6 +44,9 @@ _CONFIG = Config(
     request_checksum_calculation="when_required",
     response_checksum_validation="when_required",
 )
+
+# What NO_PROXY has to name for all of AWS.
+_AWS_URL = "https://amazonaws.com"
 
 
 @cache
@@ -115,7 +119,10 @@ class AwsSession:
             source = None
         else:
             # A session of its own: one that was used remembers what it read from files.
-            source = BotocoreSession(profile=options.profile).get_credentials()
+            session = BotocoreSession(profile=options.profile)
+            # For STS and SSO, where the profile names them.
+            session.set_default_client_config(self._proxy_config(lambda: _AWS_URL))
+            source = session.get_credentials()
         if options.role_arn is not None and (source is not None or options.web_identity_token_file is not None):
             return self._role_credentials(source)
         if source is None:
@@ -144,6 +151,8 @@ class AwsSession:
     def _create_sts_client(self, service_name: str, **arguments: Any) -> Any:
         # What fails is tried again with back-off by whoever asked.
         config = Config(connect_timeout=10, retries={"total_max_attempts": 2})
+        url = self._options.sts_endpoint_url
+        config = config.merge(self._proxy_config(lambda: url or self._service_url(service_name)))
         arguments["config"] = (arguments.get("config") or Config()).merge(config)
         return self._botocore.create_client(
             service_name,
@@ -194,7 +203,7 @@ class AwsSession:
             region_name=self.region,
             endpoint_url=self.endpoint_url(service_name) if service_name == "kinesis" else None,
             verify=self._options.ca_bundle,
-            config=_CONFIG,
+            config=_CONFIG.merge(self._proxy_config(lambda: self.endpoint_url(service_name))),
         )
         # Before botocore's own handlers, one of which ends the matter.
         client.meta.events.register_first("needs-retry", self._retry_renewed)
@@ -233,6 +242,9 @@ class AwsSession:
         """
         if self._options.endpoint_url is not None:
             return self._options.endpoint_url.rstrip("/")
+        return self._service_url(service_name)
+
+    def _service_url(self, service_name: str) -> str:
         # Unsigned: botocore would look for credentials, by files, processes and metadata services.
         config = Config(signature_version=UNSIGNED)
         client = self._botocore.create_client(service_name, region_name=self.region, config=config)
@@ -240,6 +252,22 @@ class AwsSession:
         # The environment and the profile can have one too.
         check_url("endpointUrl", url)
         return url
+
+    def proxy(self, service_name: str = "kinesis") -> HttpProxy | None:
+        """The HTTP proxy on the way to the service; None for a direct one.
+
+        Raises:
+            AwsOptionError: what the environment names is no proxy.
+        """
+        return HttpProxy.of(self.endpoint_url(service_name), self._options.proxy_url)
+
+    def _proxy_config(self, url: Callable[[], str]) -> Config:
+        # Without the option botocore looks into the environment itself.
+        proxy_url = self._options.proxy_url
+        if proxy_url is None:
+            return Config()
+        is_used = HttpProxy.of(url(), proxy_url) is not None
+        return Config(proxies={"http": proxy_url, "https": proxy_url} if is_used else {})
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """For https endpoints; None for plain http."""

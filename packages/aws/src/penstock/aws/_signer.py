@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from penstock.aws._http_connection import Parts
+    from penstock.aws._proxy import HttpProxy
 
 _ALGORITHM = "AWS4-HMAC-SHA256"
 _NO_CREDENTIALS = ReadOnlyCredentials("", "", None)
@@ -49,6 +50,7 @@ class JsonSigner:
         content_type: with the version of AWS JSON.
         target_prefix: of the header X-Amz-Target.
         wall_clock: seconds since the epoch.
+        forward_proxy: takes the requests, and their whole URL; None when they go to the host itself.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class JsonSigner:
         content_type: str,
         target_prefix: str,
         wall_clock: Callable[[], float] = time.time,
+        forward_proxy: HttpProxy | None = None,
     ) -> None:
         self._region = region
         self._service = service
@@ -72,6 +75,11 @@ class JsonSigner:
         self._host = auth.headers_to_sign(request)["host"]
         self._canonical_url = "\n".join(auth.canonical_request(request).split("\n")[1:3])
         self._url = quote(parts.path, safe="/%~") + (f"?{quote(parts.query, safe='/%~=&')}" if parts.query else "")
+        self._proxy_fields = ""
+        if forward_proxy is not None:
+            self._url = f"{parts.scheme}://{self._host}{self._url}"
+            if forward_proxy.authorization is not None:
+                self._proxy_fields = f"proxy-authorization:{forward_proxy.authorization}\r\n"
         self._day_key = _DayKey(_NO_CREDENTIALS, "", "", b"")
         self._second = -1
         self._date = ""
@@ -118,6 +126,7 @@ class JsonSigner:
             f"{fields.replace(chr(10), chr(13) + chr(10))}"
             f"authorization:{_ALGORITHM} Credential={credentials.access_key}/{day_key.scope}, "
             f"SignedHeaders={names}, Signature={signature}\r\n"
+            f"{self._proxy_fields}"
             f"content-length:{sum(map(len, parts))}\r\n"
             "user-agent:penstock-aws\r\n\r\n"
         ).encode()

@@ -1,10 +1,13 @@
-"""For tests: dummy keys for an emulator, and an STS that can be away."""
+"""For tests: dummy keys for an emulator, an STS that can be away, and an HTTP proxy."""
 
+import base64
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from urllib.parse import quote, urlsplit
 
 from penstock.aws._options import AwsOptions
 
@@ -91,3 +94,95 @@ def running_sts() -> Iterator[Sts]:
         finally:
             server.shutdown()
             thread.join()
+
+
+class Proxy:
+    """An HTTP proxy: makes tunnels (CONNECT), and hands http requests on."""
+
+    def __init__(self, port: int, user: str, password: str) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self.url = (
+            f"http://{quote(user)}:{quote(password, safe='')}@{self.address}" if user else f"http://{self.address}"
+        )
+        self.seen: list[tuple[str, str]] = []
+        """Method and target (host and port, or a URL) of each request that it let pass."""
+        self.refused = 0
+        """Requests without the right user and password."""
+
+
+@contextmanager
+def running_proxy(user: str = "", password: str = "") -> Iterator[Proxy]:
+    """Run one on a port of its own; with a user it wants that, and the password."""
+    wanted = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode() if user else None
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _may_pass(self) -> bool:
+            if self.headers.get("Proxy-Authorization") == wanted:
+                proxy.seen.append((self.command, self.path))
+                return True
+            proxy.refused += 1
+            self.close_connection = True
+            self.send_response(407)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return False
+
+        def do_CONNECT(self) -> None:
+            if self._may_pass():
+                target = urlsplit(f"//{self.path}")
+                self.send_response(200)
+                self.end_headers()
+                self._join(target.hostname or "", target.port or 443, b"")
+
+        def do_POST(self) -> None:
+            target = urlsplit(self.path)
+            assert target.scheme == "http", self.path
+            if self._may_pass():
+                # One request per connection is enough: what is behind it is passed on as it comes.
+                self.headers.replace_header("Host", target.netloc)
+                del self.headers["Proxy-Authorization"]
+                del self.headers["Connection"]
+                self.headers["Connection"] = "close"
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                head = f"POST {target.path or '/'} HTTP/1.1\r\n{self.headers.as_string().strip()}".splitlines()
+                self._join(target.hostname or "", target.port or 80, "\r\n".join(head).encode() + b"\r\n\r\n" + body)
+
+        def _join(self, host: str, port: int, first: bytes) -> None:
+            self.close_connection = True
+            with socket.create_connection((host, port)) as there:
+                there.sendall(first)
+                up = Thread(target=_pass_on, args=(self.connection, there), daemon=True)
+                up.start()
+                _pass_on(there, self.connection)
+                with suppress(OSError):
+                    self.connection.shutdown(socket.SHUT_RDWR)
+                up.join()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        block_on_close = False
+
+        def handle_error(self, request: object, client_address: object) -> None:
+            pass
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        proxy = Proxy(server.server_port, user, password)
+        thread = Thread(target=server.serve_forever, args=(0.01,), name="proxy")
+        thread.start()
+        try:
+            yield proxy
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _pass_on(source: socket.socket, sink: socket.socket) -> None:
+    with suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+        sink.shutdown(socket.SHUT_WR)

@@ -28,7 +28,7 @@ _REDACTED = {
     # Spark Connect shows each request as text, in its UI, in job descriptions and in event logs: options of sources and
     # SQL statements with their values, but for what matches this.
     "spark.sql.redaction.string.regex": (
-        r"(?i)(?:secret|token|password|access[._-]?key|external[._-]?id)[\w.-]*"
+        r"(?i)(?:secret|token|password|access[._-]?key|external[._-]?id|proxy[._-]?url)[\w.-]*"
         r"""[\\"'`]*\s*(?:=|value:)?\s*\\*["'].*?["']"""
         # What is refused as an endpoint is shown all the same: user and password of a URL.
         r"""|://[^/\s"'@]+@"""

@@ -13,7 +13,7 @@ from weakref import WeakSet
 
 import aiohttp
 
-from penstock.aws import date_seconds, service_error
+from penstock.aws import AwsOptionError, date_seconds, service_error
 from penstock.efo_consumer._wire.subscription import (
     MAX_ERROR_BODY_BYTES,
     OPERATION,
@@ -130,6 +130,7 @@ class Http1Transport:
     def __init__(self, session: AwsSession, *, window_bytes: int, connect_timeout: timedelta) -> None:
         self._session = session
         self._url = session.endpoint_url("kinesis") + "/"
+        self._proxy = session.proxy("kinesis")
         self._window_bytes = window_bytes
         self._connect_timeout_seconds = connect_timeout.total_seconds()
         self._http: aiohttp.ClientSession | None = None
@@ -142,12 +143,28 @@ class Http1Transport:
         # In a thread: expired credentials are refreshed over the network.
         headers = await asyncio.to_thread(self._session.sign, "POST", self._url, REQUEST_HEADERS, body, "kinesis")
         http = await self._client()
+        proxy, to_proxy = self._proxy, {}
+        if proxy is not None and proxy.authorization is not None:
+            to_proxy["Proxy-Authorization"] = proxy.authorization
+            if not self._url.startswith("https:"):
+                headers |= to_proxy
         try:
             async with asyncio.timeout(self._connect_timeout_seconds):
-                response = await http.post(self._url, data=body, headers=headers, allow_redirects=False)
+                response = await http.post(
+                    self._url,
+                    data=body,
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=None if proxy is None else f"http://{proxy.authority}",
+                    proxy_headers=to_proxy,
+                )
                 if response.status != 200:
                     raise await _refusal(response)
         except (aiohttp.ClientError, OSError) as error:
+            if proxy is not None and isinstance(error, aiohttp.ClientHttpProxyError):
+                refusal = proxy.refusal(error.status, error.message, self._url)
+                if isinstance(refusal, AwsOptionError):
+                    raise refusal from error
             reason = "the transport was closed" if self._closed else str(error) or type(error).__name__
             raise SubscriptionConnectionError(f"no answer from {self._url}: {reason}") from error
         subscription = Http1Subscription(response)

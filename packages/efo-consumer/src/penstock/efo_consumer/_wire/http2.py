@@ -223,6 +223,7 @@ class Http2Transport:
             ca_bundle=session.ca_bundle,
             window_bytes=window_bytes,
             connect_timeout=connect_timeout,
+            proxy=session.proxy("kinesis"),
         )
 
     async def subscribe(self, request: SubscribeRequest) -> Http2Subscription:

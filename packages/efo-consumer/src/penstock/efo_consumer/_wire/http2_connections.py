@@ -19,6 +19,8 @@ from penstock.efo_consumer.errors import Http2NotNegotiatedError, SubscriptionCo
 if TYPE_CHECKING:
     from datetime import timedelta
 
+    from penstock.aws import HttpProxy
+
 # RFC 9113 recommends that servers allow no fewer; assumed until the server's SETTINGS arrive.
 _STREAMS_UNTIL_SETTINGS = 100
 
@@ -106,7 +108,13 @@ class Http2Pool:
     """The connections to one endpoint. Belongs to one event loop."""
 
     def __init__(
-        self, *, endpoint_url: str, ca_bundle: str | None, window_bytes: int, connect_timeout: timedelta
+        self,
+        *,
+        endpoint_url: str,
+        ca_bundle: str | None,
+        window_bytes: int,
+        connect_timeout: timedelta,
+        proxy: HttpProxy | None = None,
     ) -> None:
         parts = urlsplit(endpoint_url)
         self._host = parts.hostname or ""
@@ -114,6 +122,7 @@ class Http2Pool:
         self._window_bytes = window_bytes
         self._connect_timeout_seconds = connect_timeout.total_seconds()
         self._ca_bundle = ca_bundle
+        self._proxy = proxy
         self._tls: io.ClientTlsContext | None = None
         self._connections: list[_PooledConnection] = []
         # One at a time: a burst of subscriptions shares the connection that the first of them opens.
@@ -158,12 +167,13 @@ class Http2Pool:
             port=self._port,
             socket_options=socket,
             tls_connection_options=tls,
+            proxy_options=None if self._proxy is None else _proxy_options(self._proxy),
             initial_settings=[http.Http2Setting(http.Http2SettingID.ENABLE_PUSH, 0)],
             on_remote_settings_changed=held.on_settings,
             manual_window_management=True,
             initial_window_size=self._window_bytes,
         )
-        endpoint = f"{self._host}:{self._port}"
+        endpoint = f"{self._host}:{self._port}" + (f" by the proxy {self._proxy.authority}" if self._proxy else "")
         try:
             held.connection = await asyncio.wrap_future(connecting)
         except AwsCrtError as error:
@@ -186,6 +196,18 @@ def _new_tls_context(ca_bundle: str | None) -> io.ClientTlsContext:
     if ca_bundle is not None:
         options.override_default_trust_store_from_path(ca_dirpath=None, ca_filepath=ca_bundle)
     return io.ClientTlsContext(options)
+
+
+def _proxy_options(proxy: HttpProxy) -> http.HttpProxyOptions:
+    auth_types = http.HttpProxyAuthenticationType
+    return http.HttpProxyOptions(
+        host_name=proxy.host,
+        port=proxy.port,
+        auth_type=auth_types.Basic if proxy.user else auth_types.Nothing,
+        auth_username=proxy.user or None,
+        auth_password=proxy.password if proxy.user else None,
+        connection_type=http.HttpProxyConnectionType.Tunneling,
+    )
 
 
 _local = threading.local()

@@ -94,7 +94,7 @@ AWS: tuple[ForeignOption, ...] = (
         *_old("credentialProviderClass", "credentialProviderParam"),
     ),
     *_refused(
-        "proxies are not used: give the URL of a VPC endpoint as `endpointUrl`",
+        "give the proxy as `proxyUrl`, or by the environment's `HTTPS_PROXY`",
         *_old("sink.proxyAddress", "sink.proxyPort", "sink.proxyUsername", "sink.proxyPassword"),
     ),
 )

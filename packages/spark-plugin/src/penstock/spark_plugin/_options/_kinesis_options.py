@@ -51,6 +51,7 @@ class KinesisOptions:
     region: str | None = None
     endpoint_url: str | None = None
     ca_bundle: str | None = None
+    proxy_url: str | None = field(default=None, repr=False)
     allow_insecure_endpoint: bool = False
     aws_credentials_provider: str = "auto"
     aws_access_key_id: str | None = None
@@ -230,6 +231,6 @@ class KinesisOptions:
             spec.name: value
             for spec in OPTIONS
             if (spec.group == "credentials" and spec.name != "awsCredentialsProvider")
-            or spec.name in ("region", "endpointUrl", "caBundle")
+            or spec.name in ("region", "endpointUrl", "caBundle", "proxyUrl")
             if (value := getattr(self, field_name(spec.name))) is not None
         }

@@ -55,6 +55,14 @@ _STREAM = (
         doc="PEM file of the authorities that the endpoint's certificate is checked by.",
     ),
     OptionSpec(
+        name="proxyUrl",
+        group="stream",
+        secret=True,
+        doc="HTTP proxy on the way to AWS, `http://HOST:PORT` or `http://USER:PASSWORD@HOST:PORT`, on the driver and "
+        "on the executors, but for the hosts of `NO_PROXY`. Default: `HTTPS_PROXY`, or for an `http://` endpoint "
+        "`HTTP_PROXY`, of each process's environment.",
+    ),
+    OptionSpec(
         name="allowInsecureEndpoint",
         group="stream",
         type=OptionType.BOOLEAN,
