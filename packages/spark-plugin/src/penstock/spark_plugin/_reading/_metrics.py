@@ -61,8 +61,16 @@ class ReaderNumbers:
     buffered_bytes: int
 
     @classmethod
-    def of(cls, stats: Sequence[ShardStats], reached: StreamPositions | None = None) -> Self:
-        """Sum up shards; those that `reached` has at their end count for what they gave, and lag behind nothing."""
+    def of(
+        cls,
+        stats: Sequence[ShardStats],
+        reached: StreamPositions | None = None,
+        let_go: Mapping[str, int] | None = None,
+    ) -> Self:
+        """Sum up shards, with what those counted that were let go.
+
+        Shards that `reached` has at their end count for what they gave, and lag behind nothing.
+        """
         positions = reached.streams if reached is not None else {}
 
         def is_open(one: ShardStats) -> bool:
@@ -76,12 +84,7 @@ class ReaderNumbers:
             avg_millis_behind_latest=round(sum(lags) / len(lags), 1) if lags else UNKNOWN,
             max_millis_behind_latest=max(lags, default=UNKNOWN),
             shards=len(followed),
-            records=sum(one.records for one in stats),
-            bytes=sum(one.bytes for one in stats),
-            subscriptions=sum(one.subscriptions for one in stats),
-            replays=sum(one.replays for one in stats),
-            losses=sum(one.losses for one in stats),
-            starved=sum(one.starved for one in stats),
+            **{name: sum(getattr(one, name) for one in stats) + (let_go or {}).get(name, 0) for name in COUNTERS},
             buffered_records=sum(one.buffered_records for one in stats),
             buffered_bytes=sum(one.buffered_bytes for one in stats),
         )
@@ -109,6 +112,34 @@ class ReaderNumbers:
 
 
 assert {field_name(name) for name in (*GAUGES, *COUNTERS)} == {one.name for one in fields(ReaderNumbers)}
+
+
+class LetGo:
+    """What the shards counted that a reader has let go since: it forgets those that ended.
+
+    A reader that was started anew counts from zero; what it counted before is kept as well.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest: dict[tuple[str, str], dict[str, int]] = {}
+        self._sums = dict.fromkeys(COUNTERS, 0)
+
+    def look(self, read: Callable[[], Sequence[ShardStats]]) -> tuple[Sequence[ShardStats], Mapping[str, int]]:
+        """The shards of the reader, and the sums of all that are no longer among them.
+
+        To be called before the reader may let go of any, as what it counts after the last look is not known.
+        """
+        with self._lock:  # the answers must be compared in their order
+            stats = read()
+            latest = {(one.stream_name, one.shard_id): {name: getattr(one, name) for name in COUNTERS} for one in stats}
+            for shard, counts in self._latest.items():
+                now = latest.get(shard)
+                if now is None or any(now[name] < count for name, count in counts.items()):
+                    self._sums = {name: count + counts[name] for name, count in self._sums.items()}
+            self._latest = latest
+            return stats, self._sums
+
 
 Read = Callable[[], ReaderNumbers]
 

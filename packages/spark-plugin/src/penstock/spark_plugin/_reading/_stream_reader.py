@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from penstock.efo_consumer import PositionsSnapshot, ShardRange, StreamPositions, ranges_between
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading._columns import in_layout
-from penstock.spark_plugin._reading._metrics import ReaderNumbers, query_metrics
+from penstock.spark_plugin._reading._metrics import LetGo, ReaderNumbers, query_metrics
 from penstock.spark_plugin._reading._partition import SERVICE_PATIENCE_SECONDS, KinesisPartition, read_partition
 from penstock.spark_plugin._reading._planning import (
     divide_by_cuts,
@@ -90,6 +90,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._streams = QueryStreams(self._options, self._resolve)
         self._ending: TargetFinder | None = None
         self._offsets = OffsetMemory()
+        self._let_go = LetGo()
+        self._committed: set[tuple[str, str]] = set()
         self._planned_records = 0
         self._planned_bytes = 0
         self._reached: StreamPositions | None = None
@@ -178,8 +180,15 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the reader drop what lies before `end`. Comes one micro-batch late, and never for the last one."""
-        if self._session is not None:
-            self._session.reader.commit(self._streams.keys.keyed(self._offsets.parse(end).positions))
+        if self._session is None:
+            return
+        positions = self._offsets.parse(end).positions
+        shards = {(stream, shard) for stream, shards in positions.streams.items() for shard in shards}
+        if shards != self._committed:
+            # The reader lets go of shards that have left the positions.
+            self._let_go.look(self._session.reader.stats)
+            self._committed = shards
+        self._session.reader.commit(self._streams.keys.keyed(positions))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Numbers about the reader, for `lastProgress.sources[].latestOffset`."""
@@ -211,7 +220,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 attributes={"penstock.streams": list(options.stream_name)},
             ) as span:
                 session = (self._session_factory or _default_session_factory())(options, positions)
-                self._session, self._reached = session, positions
+                self._session, self._reached, self._let_go = session, positions, LetGo()
                 span.set_attribute("penstock.reader", session.address)
                 self._end_metrics = query_metrics().watch(
                     {
@@ -225,7 +234,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._session
 
     def _numbers(self, session: "ReadingSession") -> ReaderNumbers:
-        return ReaderNumbers.of(session.reader.stats(), self._reached)
+        stats, let_go = self._let_go.look(session.reader.stats)
+        return ReaderNumbers.of(stats, self._reached, let_go)
 
     def _snapshot(
         self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, *, wait: bool
