@@ -15,21 +15,23 @@ MakeWriter = Callable[..., FakeWriter]
 
 
 async def fill(writer: FakeWriter, entries: list[int | str]) -> None:
+    """Open it and write; those that fill requests are on their way then."""
     await writer.__aenter__()
     await writer.write_many(entries)
+    await settle()
 
 
-@pytest.mark.parametrize(("entry", "reason", "held"), [("x", "records", 100), (100, "bytes", 10)])
+@pytest.mark.parametrize(("entry", "reason", "waiting"), [("x", "records", 100), (100, "bytes", 10)])
 async def test_a_full_buffer_is_an_error_at_once_if_set_so(
-    make_writer: MakeWriter, fake: FakeDestination, entry: int | str, reason: str, held: int
+    make_writer: MakeWriter, fake: FakeDestination, entry: int | str, reason: str, waiting: int
 ) -> None:
     """The error says which limit was reached; the record is not written, and the writer goes on."""
-    fake.script = [fake.hold()] * 10
-    writer = make_writer(max_block_time=timedelta(0), max_buffered_bytes=1_000, max_in_flight_requests=10)
-    await fill(writer, [entry] * held)
+    fake.script = [fake.hold()] * 3
+    writer = make_writer(max_block_time=timedelta(0), max_buffered_bytes=1_000, max_in_flight_requests=3)
+    await fill(writer, [entry] * (30 + waiting))
     with pytest.raises(BufferFullError) as caught:
         await writer.write(entry)
-    assert (caught.value.reason, caught.value.held_entries) == (reason, held)
+    assert (caught.value.reason, caught.value.buffered_entries) == (reason, waiting)
     await settle()
     fake.script.clear()
     for request in fake.requests:
@@ -37,7 +39,7 @@ async def test_a_full_buffer_is_an_error_at_once_if_set_so(
     await settle()
     await writer.write(entry)
     await writer.flush(end_of_input=True)
-    assert len(fake.accepted) == held + 1
+    assert len(fake.accepted) == 30 + waiting + 1
     await writer.close()
 
 
@@ -46,8 +48,8 @@ async def test_a_write_waits_for_room_so_long_and_no_longer(
 ) -> None:
     """Until just before the time it waits, then it gives up; the waiting is counted by its reason."""
     fake.script = [fake.hold()] * 20
-    writer = make_writer(max_block_time=timedelta(seconds=2), max_in_flight_requests=10)
-    await fill(writer, ["x"] * 100)
+    writer = make_writer(max_block_time=timedelta(seconds=2), max_in_flight_requests=3)
+    await fill(writer, ["x"] * 130)
     writing = asyncio.create_task(writer.write("y"))
     await clock.advance(1.99)
     assert not writing.done()
@@ -63,8 +65,8 @@ async def test_a_write_goes_on_when_room_comes_in_time(
 ) -> None:
     """An answer in time lets it through."""
     fake.script = [fake.hold()] * 20
-    writer = make_writer(max_block_time=timedelta(seconds=2), max_in_flight_requests=10)
-    await fill(writer, ["x"] * 100)
+    writer = make_writer(max_block_time=timedelta(seconds=2), max_in_flight_requests=3)
+    await fill(writer, ["x"] * 130)
     writing = asyncio.create_task(writer.write("y"))
     await clock.advance(1.0)
     fake.requests[0].answer.set()
@@ -77,18 +79,14 @@ async def test_a_write_goes_on_when_room_comes_in_time(
 async def test_a_caller_that_waits_for_room_lets_less_than_a_batch_leave(
     make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
 ) -> None:
-    """What waits could not fill up any more: the buffer is full because of what is in flight."""
-    fake.script = [fake.hold()]
-    async with make_writer(max_buffered_requests=13) as writer:
-        await writer.write_many("0123456789abc")
+    """What waits cannot fill up any more: the next entry is too large for the room that is left."""
+    async with make_writer(max_buffered_bytes=1_000) as writer:
+        await writer.write(600)
         await settle()
-        assert len(fake.requests) == 1
-        writing = asyncio.create_task(writer.write("d"))
-        await settle()
-        assert fake.batches[1] == list("abc")
-        await writing
+        assert fake.requests == []
+        await writer.write(500)
+        assert fake.batches == [[600]]
         assert writer.metrics.flush_reasons["full"] == 1
-        fake.requests[0].answer.set()
 
 
 async def test_the_gauges_show_the_writer_at_this_moment(

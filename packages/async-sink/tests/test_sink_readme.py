@@ -34,6 +34,11 @@ def test_the_codec_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
     assert run_example(1, tmp_path) == ""
 
 
+def test_the_strategy_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
+    """Nothing leaves before it says so, and then everything, though nobody wakes the writer."""
+    assert run_example(2, tmp_path) == "0\n1000\n"
+
+
 def test_the_sinks_and_strategies_in_the_readme_can_be_made() -> None:
     """The short pieces too: what they import is there, and takes those arguments."""
     from penstock.aws import AwsOptions

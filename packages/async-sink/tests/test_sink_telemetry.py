@@ -241,7 +241,7 @@ async def test_every_metric_of_the_readme_is_there(make_writer: MakeWriter, cloc
     await writer.write_many(["xy"] * 10)
     await settle()
     assert fake.batches[1] == ["xy"]
-    await writer.write_many(["xy"] * 11)
+    await writer.write_many(["xy"] * 12)
     waiting = asyncio.create_task(writer.write("z"))
     await clock.advance(0.5)
     fake.requests[2].answer.set()

@@ -67,7 +67,14 @@ if TYPE_CHECKING:
     from penstock.async_sink._sqs._writer import SqsWriter
     from penstock.async_sink._state import BufferedRequestState
     from penstock.async_sink._state_format import state_from_bytes, state_to_bytes
-    from penstock.async_sink._strategy import RateLimitingStrategy, RequestInfo, ResultInfo
+    from penstock.async_sink._strategy import (
+        AsksAgain,
+        HasLanes,
+        HasLimit,
+        RateLimitingStrategy,
+        RequestInfo,
+        ResultInfo,
+    )
     from penstock.async_sink._terminal import (
         CallbackHandler,
         DeadLetterHandler,
@@ -83,6 +90,7 @@ __all__ = [
     "AIMDScalingStrategy",
     "AggregationConfig",
     "All",
+    "AsksAgain",
     "AsyncSinkBase",
     "AsyncSinkConfig",
     "AsyncSinkWriter",
@@ -112,6 +120,8 @@ __all__ = [
     "FirehoseSink",
     "FirehoseWriter",
     "GradientRateLimitingStrategy",
+    "HasLanes",
+    "HasLimit",
     "KinesisElementConverter",
     "KinesisRequestEntry",
     "KinesisStreamsSink",
@@ -215,7 +225,7 @@ _MODULES = {
     "_sqs._writer": ("SqsWriter",),
     "_state": ("BufferedRequestState",),
     "_state_format": ("state_from_bytes", "state_to_bytes"),
-    "_strategy": ("RateLimitingStrategy", "RequestInfo", "ResultInfo"),
+    "_strategy": ("AsksAgain", "HasLanes", "HasLimit", "RateLimitingStrategy", "RequestInfo", "ResultInfo"),
     "_terminal": ("CallbackHandler", "DeadLetterHandler", "DropHandler", "TerminalRecord", "TerminalRecordHandler"),
     "_token_bucket": ("TokenBucketRateLimitingStrategy",),
     "_writer": ("AsyncSinkWriter",),

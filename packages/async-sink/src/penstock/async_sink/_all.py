@@ -1,7 +1,7 @@
 """Several strategies at once."""
 
 from penstock.async_sink._lanes import LaneLimiter
-from penstock.async_sink._strategy import RateLimitingStrategy, RequestInfo, ResultInfo
+from penstock.async_sink._strategy import CompleteStrategy, RateLimitingStrategy, RequestInfo, ResultInfo
 from penstock.async_sink.errors import SinkOptionError
 
 
@@ -19,7 +19,8 @@ class All:
         if not strategies:
             raise SinkOptionError("strategies", "give at least one")
         self._strategies = strategies
-        limiters = [limiter for each in strategies if (limiter := getattr(each, "lane_limiter", None)) is not None]
+        self._parts = [CompleteStrategy(each) for each in strategies]
+        limiters = [each.lane_limiter for each in self._parts if each.lane_limiter is not None]
         if len(limiters) > 1:
             raise SinkOptionError("strategies", "only one may limit lanes")
         self._lane_limiter: LaneLimiter | None = limiters[0] if limiters else None
@@ -37,31 +38,31 @@ class All:
     @property
     def limit(self) -> int | None:
         """The smallest limit among those that have one; None if none has."""
-        limits = [limit for each in self._strategies if (limit := getattr(each, "limit", None)) is not None]
+        limits = [limit for each in self._parts if (limit := each.limit) is not None]
         return min(limits, default=None)
 
     def register_in_flight_request(self, request: RequestInfo) -> None:
         """Tell each."""
-        for each in self._strategies:
+        for each in self._parts:
             each.register_in_flight_request(request)
 
     def register_completed_request(self, result: ResultInfo) -> None:
         """Tell each."""
-        for each in self._strategies:
+        for each in self._parts:
             each.register_completed_request(result)
 
     def should_block(self, request: RequestInfo) -> bool:
         """Whether any blocks."""
-        return any(each.should_block(request) for each in self._strategies)
+        return any(each.should_block(request) for each in self._parts)
 
     def get_max_batch_size(self) -> int:
         """The smallest."""
-        return min(each.get_max_batch_size() for each in self._strategies)
+        return min(each.get_max_batch_size() for each in self._parts)
 
     def ask_again_after(self, request: RequestInfo) -> float | None:
         """The longest wait among those that block; None if one of them waits for an answer."""
         longest = 0.0
-        for each in self._strategies:
+        for each in self._parts:
             if each.should_block(request):
                 wait = each.ask_again_after(request)
                 if wait is None:

@@ -134,22 +134,19 @@ class Backlog(Generic[R]):
                 for wrapper in half:
                     self._set_aside(wrapper)
 
-    def take_half(self) -> list[RequestEntryWrapper[R]]:
-        """Take the next part of a request that was cut."""
+    def take_half(self, limit: int) -> list[RequestEntryWrapper[R]]:
+        """Take the next part of a request that was cut, or as many of its entries as the limit says."""
         half = self.halves.popleft()
+        if len(half) > limit:
+            self.halves.appendleft(half[limit:])
+            half = half[:limit]
         self._take_up(half)
         return half
 
     def join_halves(self) -> None:
         """Put requests that were cut back to the head, entry by entry."""
         while self.halves:
-            self.fresh.put_back(self.take_half())
-
-    def put_back_half(self, half: list[RequestEntryWrapper[R]]) -> None:
-        """Undo `take_half`."""
-        self.halves.appendleft(half)
-        for wrapper in half:
-            self._set_aside(wrapper)
+            self.fresh.put_back(self.take_half(len(self.halves[0])))
 
     def wakes_at(self) -> float | None:
         """When something that waits by time may leave."""

@@ -27,6 +27,10 @@ class CongestionControlRateLimitingStrategy:
     about the destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`:
     beyond it a decrease would decrease nothing.
 
+    The limit starts at `initial_max_in_flight_messages` (for a target of requests at `initial_max_in_flight_requests`,
+    by default `max_in_flight_requests`), or at the scaling strategy's threshold if that is lower. A success never
+    lowers it, a throttle never raises it, whatever the scaling strategy says.
+
     `congestion_control` decides when to scale, as in FLIP-242's first draft; by default any throttled entry scales down
     and any whole success up.
 
@@ -54,12 +58,17 @@ class CongestionControlRateLimitingStrategy:
         decrease_once_per_round_trip: bool = False,
         grow_only_when_used: bool = False,
         congestion_control: CongestionControlStrategy | None = None,
+        initial_max_in_flight_requests: int | None = None,
     ) -> None:
         if max_in_flight_requests <= 0:
             raise SinkOptionError("max_in_flight_requests", f"{max_in_flight_requests} must be more than 0")
         if initial_max_in_flight_messages <= 0:
             raise SinkOptionError(
                 "initial_max_in_flight_messages", f"{initial_max_in_flight_messages} must be more than 0"
+            )
+        if initial_max_in_flight_requests is not None and initial_max_in_flight_requests <= 0:
+            raise SinkOptionError(
+                "initial_max_in_flight_requests", f"{initial_max_in_flight_requests} must be more than 0"
             )
         if slow_start_threshold is not None and slow_start_threshold <= 0:
             raise SinkOptionError("slow_start_threshold", f"{slow_start_threshold} must be more than 0")
@@ -71,7 +80,8 @@ class CongestionControlRateLimitingStrategy:
         self._slow_start_threshold = slow_start_threshold
         self._decrease_once = decrease_once_per_round_trip
         self._grow_only_when_used = grow_only_when_used
-        self._limit = initial_max_in_flight_messages if self._by_messages else max_in_flight_requests
+        initial_requests = min(initial_max_in_flight_requests or max_in_flight_requests, max_in_flight_requests)
+        self._limit = self._capped(initial_max_in_flight_messages if self._by_messages else initial_requests)
         self._last_decrease_at = float("-inf")
         self._in_flight_requests = 0
         self._in_flight_messages = 0
@@ -121,20 +131,27 @@ class CongestionControlRateLimitingStrategy:
         self._last_decrease_at = result.now
         scaling = self._scaling
         if isinstance(scaling, ShareScalingStrategy):
-            self._limit = scaling.scale_down_by(self._limit, min(1.0, result.throttled / max(1, result.batch_size)))
+            shrunk = scaling.scale_down_by(self._limit, min(1.0, result.throttled / max(1, result.batch_size)))
         else:
-            self._limit = scaling.scale_down(self._limit)
+            shrunk = scaling.scale_down(self._limit)
+        # A floor may be above a limit that started below it.
+        self._limit = min(self._limit, shrunk)
+
+    def _capped(self, limit: int) -> int:
+        # What grows to less than it is stands above the threshold, which only the scaling strategy knows.
+        return min(limit, self._scaling.scale_up(limit))
 
     def _grow(self, result: ResultInfo, in_use: int) -> None:
         if self._grow_only_when_used and in_use * 2 < self._limit:
             return
         threshold = self._slow_start_threshold
         if threshold is not None and self._limit < threshold:
-            self._limit = min(threshold, self._limit + (result.batch_size if self._by_messages else 1))
+            grown = self._capped(min(threshold, self._limit + (result.batch_size if self._by_messages else 1)))
         else:
-            self._limit = self._scaling.scale_up(self._limit)
+            grown = self._scaling.scale_up(self._limit)
         if not self._by_messages:
-            self._limit = min(self._limit, self._max_in_flight_requests)
+            grown = min(grown, self._max_in_flight_requests)
+        self._limit = max(self._limit, grown)
 
     def should_block(self, request: RequestInfo) -> bool:
         """Whether a limit would be passed."""

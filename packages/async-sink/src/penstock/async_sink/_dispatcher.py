@@ -13,12 +13,9 @@ from penstock.async_sink._lanes import LaneLimiter
 from penstock.async_sink._order import Ordering
 from penstock.async_sink._runs import EntryRun, fall_apart, rows_until
 from penstock.async_sink._settlement import EXPIRED, Settlement, Settler, TerminalReason, Termination, lane_observations
-from penstock.async_sink._strategy import RateLimitingStrategy, RequestInfo, ResultInfo
+from penstock.async_sink._strategy import DEFAULT_ASK_AGAIN_SECONDS, CompleteStrategy, RequestInfo, ResultInfo
 
 R = TypeVar("R")
-
-# For a strategy that blocks with nothing in flight and does not say when to ask it again.
-_DEFAULT_ASK_AGAIN_SECONDS = 0.1
 
 
 def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: float) -> Batch[R]:
@@ -33,7 +30,7 @@ class Dispatcher(Generic[R]):
     def __init__(
         self,
         config: AsyncSinkConfig,
-        strategy: RateLimitingStrategy,
+        strategy: CompleteStrategy,
         random: Callable[[], float],
         *,
         key_of: KeyOf[R] | None = None,
@@ -49,13 +46,12 @@ class Dispatcher(Generic[R]):
         self._max_in_flight = 1 if self._strict else config.max_in_flight_requests
         self._creator = BatchCreator(self._max_batch_size, config.max_batch_size_in_bytes)
         # Lanes let entries overtake each other.
-        self._limiter: LaneLimiter | None = None if self._strict else getattr(strategy, "lane_limiter", None)
+        self._limiter: LaneLimiter | None = None if self._strict else strategy.lane_limiter
         by_key = config.ordering is Ordering.PER_KEY
         self.buffer: Backlog[R] = Backlog(self._limiter, key_of if by_key else None)
         self._fresh = self.buffer.fresh
         self._most_batch_bytes = config.max_batch_size_in_bytes
         self.in_flight: dict[int, Batch[R]] = {}
-        self._in_flight_messages = 0
         self.held: Holdings[R] = Holdings(config.max_buffered_requests, config.max_buffered_bytes)
         self._threshold = 1
         self.expired: list[Termination[R]] = []
@@ -68,11 +64,6 @@ class Dispatcher(Generic[R]):
         """Monotonic seconds at which `next_batch` may say something else though nothing happened; None: never."""
 
     @property
-    def in_flight_messages(self) -> int:
-        """Entries that wait for an answer."""
-        return self._in_flight_messages
-
-    @property
     def lane_limiter(self) -> LaneLimiter | None:
         """The strategy's lanes, if it has some and the order allows them."""
         return self._limiter
@@ -80,8 +71,8 @@ class Dispatcher(Generic[R]):
     def add(self, wrapper: RequestEntryWrapper[R]) -> bool:
         """Add an entry. Returns whether `next_batch` is worth a call."""
         held, fresh, demand = self.held, self._fresh, self.demand
-        held.entries += 1
-        held.size_in_bytes += wrapper.size_in_bytes
+        held.waiting += 1
+        held.waiting_bytes += wrapper.size_in_bytes
         # What else makes a batch due happened before the latest `next_batch`.
         return (
             fresh.add(wrapper) >= self._threshold
@@ -92,8 +83,8 @@ class Dispatcher(Generic[R]):
 
     def add_run(self, run: EntryRun[R]) -> bool:
         """Add entries. Returns whether `next_batch` is worth a call."""
-        self.held.entries += run.count
-        self.held.size_in_bytes += run.size_in_bytes
+        self.held.waiting += run.count
+        self.held.waiting_bytes += run.size_in_bytes
         self._fresh.add_run(run)
         return not self._blocked and not self.demand.suspended and self._due() is not None
 
@@ -160,13 +151,14 @@ class Dispatcher(Generic[R]):
                 return batch
 
     def _half(self, now: float) -> Batch[R] | None:
-        half = self.buffer.take_half()
-        size = total_size_in_bytes(half)
-        # As it is, whatever the strategy's largest batch: what was accepted once as a request is one.
-        if not self._admits(RequestInfo(len(half), size, now), any_size=True):
-            self.buffer.put_back_half(half)
+        # A part larger than the strategy ever lets through would wait for ever. Its lanes are not asked: a request that
+        # was refused whole took nothing of what it had paid for there.
+        limit = max(1, self._strategy.get_max_batch_size())
+        part = self.buffer.halves[0][:limit]
+        if not self._admits(RequestInfo(len(part), total_size_in_bytes(part), now)):
             return None
-        return self._launch(_batch(half, size, "bisected", now))
+        part = [wrapper for wrapper in self.buffer.take_half(limit) if not self._expire(wrapper, now)]
+        return self._launch(_batch(part, total_size_in_bytes(part), "bisected", now)) if part else None
 
     def _cut(self, reason: str, now: float) -> Batch[R] | None:
         fresh = self.buffer.fresh
@@ -213,20 +205,18 @@ class Dispatcher(Generic[R]):
         self.expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
         return True
 
-    def _admits(self, request: RequestInfo, *, any_size: bool = False) -> bool:
-        if any_size and not self.in_flight:
-            return True
+    def _admits(self, request: RequestInfo) -> bool:
         if not self._strategy.should_block(request):
             return True
         wait = self._strategy.ask_again_after(request)
         if wait is None and not self.in_flight:
-            wait = _DEFAULT_ASK_AGAIN_SECONDS
+            wait = DEFAULT_ASK_AGAIN_SECONDS
         self._block(None if wait is None else request.now + wait, "rate")
         return False
 
     def _launch(self, batch: Batch[R]) -> Batch[R]:
         self.in_flight[id(batch)] = batch
-        self._in_flight_messages += batch.size
+        self.held.depart(batch.size, batch.size_in_bytes)
         self._strategy.register_in_flight_request(RequestInfo(batch.size, batch.size_in_bytes, batch.submitted_at))
         return batch
 
@@ -251,7 +241,7 @@ class Dispatcher(Generic[R]):
         given up are held until `release_terminal`.
         """
         del self.in_flight[id(batch)]
-        self._in_flight_messages -= batch.size
+        self.held.come_back(batch.size, batch.size_in_bytes)
         self._blocked = False
         self.ask_again_at = None
         settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)

@@ -77,14 +77,19 @@ class Intake(WriterView[R]):
         try:
             while not held.has_room(size):
                 dispatcher.demand.one_batch()
-                pump.pump()
+                started = pump.pump()
                 # It may have ended the writer itself: an entry's time was over, and nobody takes it.
                 self._open_pump()
                 if held.has_room(size):
-                    # Its handler took such an entry at once: nothing else would wake this call.
+                    # A request left, or a handler took such an entry, just now: nothing else would wake this call.
+                    if started:
+                        # Those who never wait would keep it from starting.
+                        await asyncio.sleep(0)
+                        self._open_pump()
+                        continue
                     break
                 if limit is not None and pump.now() - began >= limit:
-                    raise BufferFullError(held.entries, held.size_in_bytes, limit, reason)
+                    raise BufferFullError(held.waiting, held.waiting_bytes, limit, reason)
                 await pump.changed.wait()
                 self._open_pump()
         finally:

@@ -22,8 +22,9 @@ class LaneObservation:
 class LaneLimiter(Protocol):
     """Decides, entry by entry, whether its lane has room.
 
-    A rate limiting strategy that has one offers it as its attribute `lane_limiter`. The writer then keeps a queue for
-    each lane that has no room, so that entries of other lanes pass by. Pure: it takes `now`, in monotonic seconds.
+    A rate limiting strategy that has one offers it as its attribute `lane_limiter` (`HasLanes`). The writer then keeps
+    a queue for each lane that has no room, so that entries of other lanes pass by. Pure: it takes `now`, in monotonic
+    seconds.
     """
 
     @property

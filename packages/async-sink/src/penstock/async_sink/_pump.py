@@ -136,6 +136,9 @@ class RequestPump(Generic[R]):
         while (batch := self._dispatcher.next_batch(now)) is not None:
             self._start(batch, now)
             started += 1
+        if started:
+            # They have left room.
+            self.changed.notify()
         self._telemetry.blocked(self._dispatcher.blocked_by, now)
         if self._dispatcher.expired:
             expired, self._dispatcher.expired = self._dispatcher.expired, []

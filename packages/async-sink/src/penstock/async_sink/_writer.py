@@ -22,7 +22,7 @@ from penstock.async_sink._intake import Intake
 from penstock.async_sink._pump import RequestPump
 from penstock.async_sink._result import ResultHandler
 from penstock.async_sink._state import BufferedRequestState
-from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._strategy import CompleteStrategy, RateLimitingStrategy
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.async_sink._terminal import TerminalRecordHandler
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
@@ -74,6 +74,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         self._apply = as_converter(converter).apply
         self._converts = converter is not None
         self._strategy = strategy or aimd_strategy(self._config)
+        self._complete = CompleteStrategy(self._strategy)
         self._classifier = classifier
         self._clock = clock
         self._terminal = terminal
@@ -86,7 +87,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         )
         self._dispatcher: Dispatcher[R] = Dispatcher(
             self._config,
-            self._strategy,
+            self._complete,
             random,
             key_of=self.get_order_key,
             requests_are_atomic=self.requests_are_atomic,

@@ -6,7 +6,7 @@ from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._dispatcher import Dispatcher
 from penstock.async_sink._metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._pump import RequestPump
-from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._strategy import CompleteStrategy, RateLimitingStrategy
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.async_sink._terminal import TerminalRecordHandler
 
@@ -19,6 +19,7 @@ class WriterView(Generic[R]):
     _config: AsyncSinkConfig
     _destination: str
     _strategy: RateLimitingStrategy
+    _complete: CompleteStrategy
     _terminal: TerminalRecordHandler | None
     _telemetry: SinkTelemetry
     _dispatcher: Dispatcher[R]
@@ -68,7 +69,7 @@ class WriterView(Generic[R]):
     @property
     def in_flight_messages(self) -> int:
         """Entries that wait for their answer."""
-        return self._dispatcher.in_flight_messages
+        return self._dispatcher.held.in_flight
 
     @property
     def failure(self) -> BaseException | None:
@@ -85,5 +86,5 @@ class WriterView(Generic[R]):
             buffer_age_seconds=0.0 if oldest is None or pump is None else pump.now() - oldest,
             in_flight_requests=self.in_flight_requests,
             in_flight_messages=self.in_flight_messages,
-            limit=getattr(self._strategy, "limit", None),
+            limit=self._complete.limit,
         )

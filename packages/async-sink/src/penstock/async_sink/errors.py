@@ -130,20 +130,20 @@ class DestinationError(SinkError):
 class BufferFullError(SinkError):
     """A write found no room in the time that it may wait; its record is not written.
 
-    `held_entries` and `held_bytes` are what the writer holds, `reason` is the limit that was reached: `records` or
-    `bytes`.
+    `buffered_entries` and `buffered_bytes` are what waits, besides what is in flight; `reason` is the limit that was
+    reached: `records` or `bytes`.
 
     Cure: Write more slowly, wait longer (`max_block_time`), or give the writer more room; if the destination throttles,
     give it more shards.
     """
 
-    def __init__(self, held_entries: int, held_bytes: int, waited_seconds: float, reason: str) -> None:
+    def __init__(self, buffered_entries: int, buffered_bytes: int, waited_seconds: float, reason: str) -> None:
         super().__init__(
-            f"no room for another record after {waited_seconds:g} s: {held_entries} records and {held_bytes} bytes are "
-            f"held, the limit of {reason} is reached"
+            f"no room for another record after {waited_seconds:g} s: {buffered_entries} records and {buffered_bytes} "
+            f"bytes wait, the limit of {reason} is reached"
         )
-        self.held_entries = held_entries
-        self.held_bytes = held_bytes
+        self.buffered_entries = buffered_entries
+        self.buffered_bytes = buffered_bytes
         self.waited_seconds = waited_seconds
         self.reason = reason
 

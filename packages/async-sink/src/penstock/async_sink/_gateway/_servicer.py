@@ -233,7 +233,7 @@ def _stats(shared: SharedDestination) -> pb.DestinationStats:
         clients=shared.clients,
         in_flight_requests=writer.in_flight_requests,
         in_flight_messages=writer.in_flight_messages,
-        limit_messages=getattr(writer.strategy, "limit", 0),
+        limit_messages=writer.gauges().limit or 0,
         buffered_entries=writer.buffered_entries,
         queued_entries=shared.feeder.queued_entries,
         last_failure=counted.last_failure,

@@ -31,8 +31,8 @@ _AWS: Final = {
 _SINK: Final = {
     "max_batch_size": "entries in a request",
     "max_in_flight_requests": "requests in flight per destination",
-    "max_buffered_requests": "entries that the gateway holds per destination",
-    "max_buffered_bytes": "bytes that the gateway holds per destination",
+    "max_buffered_requests": "entries that wait per destination, besides those in flight",
+    "max_buffered_bytes": "bytes of the entries that wait per destination",
     "linger_milliseconds": "longest that entries wait for a request to fill up; 50 if not given",
     "max_attempts": "submissions of an entry before its client is told that it failed; no bound if not given",
 }

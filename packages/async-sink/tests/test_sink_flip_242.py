@@ -1,0 +1,323 @@
+"""What FLIP-242 asks for where the writer or a strategy once did something else; the README has the whole table."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.async_sink import (
+    AIMDScalingStrategy,
+    All,
+    AsyncSinkConfig,
+    CallbackHandler,
+    CongestionControlConfig,
+    CongestionControlRateLimitingStrategy,
+    DropHandler,
+    NoOpScalingStrategy,
+    ProportionalScalingStrategy,
+    RequestInfo,
+    ResultInfo,
+    ScalingTarget,
+    TerminalReason,
+    TerminalRecord,
+    ThresholdCongestionControlStrategy,
+    TokenBucketRateLimitingStrategy,
+)
+from penstock.async_sink.errors import SinkOptionError
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
+
+MakeWriter = Callable[..., FakeWriter]
+
+
+def answer(strategy: CongestionControlRateLimitingStrategy, size: int, throttled: int = 0) -> int:
+    """Let a request pass and be answered. Returns the limit that follows."""
+    strategy.register_in_flight_request(RequestInfo(size))
+    strategy.register_completed_request(ResultInfo(throttled, size))
+    return strategy.limit
+
+
+def test_the_drafts_own_example_starts_at_its_threshold() -> None:
+    """Where 25,000 messages might be in flight and the threshold is 100, the limit is 100 from the start."""
+    strategy = CongestionControlConfig(
+        congestion_control_strategy=ThresholdCongestionControlStrategy(scale_down_failure_threshold=0.5),
+        scaling_strategy=AIMDScalingStrategy(increase_rate=10, decrease_factor=0.5, rate_threshold=100),
+        target=ScalingTarget.IN_FLIGHT_MESSAGES,
+    )(AsyncSinkConfig())
+    assert strategy.limit == 100
+    assert answer(strategy, 100) == 100
+    assert answer(strategy, 100, throttled=50) == 100
+    assert answer(strategy, 100, throttled=51) == 50
+    assert answer(strategy, 50) == 60
+
+
+@pytest.mark.parametrize(
+    ("target", "threshold", "initial", "expected"),
+    [
+        (ScalingTarget.IN_FLIGHT_MESSAGES, 50_000, None, 25_000),
+        (ScalingTarget.IN_FLIGHT_MESSAGES, 50_000, 700, 700),
+        (ScalingTarget.IN_FLIGHT_MESSAGES, 600, 700, 600),
+        (ScalingTarget.IN_FLIGHT_REQUESTS, 100, None, 50),
+        (ScalingTarget.IN_FLIGHT_REQUESTS, 20, None, 20),
+        (ScalingTarget.IN_FLIGHT_REQUESTS, 20, 7, 7),
+        (ScalingTarget.IN_FLIGHT_REQUESTS, 100, 80, 50),
+    ],
+)
+def test_a_limit_starts_at_the_smaller_of_the_initial_one_and_the_threshold(
+    target: ScalingTarget, threshold: int, initial: int | None, expected: int
+) -> None:
+    """For messages and for requests; the initial one is all that the writer's limits allow, unless it is given."""
+    scaling = AIMDScalingStrategy(increase_rate=10, rate_threshold=threshold)
+    config = CongestionControlConfig(scaling_strategy=scaling, target=target, initial_limit=initial)
+    assert config(AsyncSinkConfig()).limit == expected
+
+
+def test_an_initial_limit_of_nothing_is_an_error_that_names_it() -> None:
+    """It is checked when the configuration is made."""
+    with pytest.raises(SinkOptionError) as caught:
+        CongestionControlConfig(scaling_strategy=NoOpScalingStrategy(), initial_limit=0)
+    assert caught.value.option == "initial_limit"
+
+
+@given(
+    scaling=st.one_of(
+        st.builds(AIMDScalingStrategy, increase_rate=st.integers(1, 20), rate_threshold=st.integers(20, 300)),
+        st.builds(ProportionalScalingStrategy, rate_threshold=st.integers(200, 300), floor=st.integers(1, 200)),
+    ),
+    initial=st.integers(1, 500),
+    slow_start=st.none() | st.integers(1, 500),
+    throttled=st.lists(st.booleans(), max_size=30),
+)
+def test_a_success_never_lowers_a_limit_and_a_throttle_never_raises_it(
+    scaling: AIMDScalingStrategy | ProportionalScalingStrategy,
+    initial: int,
+    slow_start: int | None,
+    throttled: list[bool],
+) -> None:
+    """Whatever it starts at, and however it grows: no limit passes the threshold either."""
+    strategy = CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=10,
+        initial_max_in_flight_messages=initial,
+        scaling_strategy=scaling,
+        slow_start_threshold=slow_start,
+    )
+    limit = strategy.limit
+    assert limit == min(initial, scaling.rate_threshold)
+    for refused in throttled:
+        before, limit = limit, answer(strategy, 10, throttled=5 if refused else 0)
+        assert limit <= before if refused else limit >= before
+        assert limit <= scaling.rate_threshold
+
+
+class FourMethods:
+    """What FLIP-242 demands of a strategy, and nothing else: a gate that somebody opens and closes."""
+
+    def __init__(self, most: int = 10, on_answer: "Callable[[FourMethods], None]" = lambda _: None) -> None:
+        self.open, self.most, self._on_answer = True, most, on_answer
+        self.asked: list[RequestInfo] = []
+        self.sent: list[RequestInfo] = []
+        self.answered: list[ResultInfo] = []
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        self.sent.append(request)
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        self.answered.append(result)
+        self._on_answer(self)
+
+    def should_block(self, request: RequestInfo) -> bool:
+        self.asked.append(request)
+        return not self.open or request.batch_size > self.most
+
+    def get_max_batch_size(self) -> int:
+        return self.most
+
+
+async def test_the_four_methods_of_the_draft_are_enough(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Each request is asked about before it leaves, registered as it leaves, and again with its answer."""
+    strategy = FourMethods(most=4)
+    fake.script = [fake.fail(1, 2)]
+    async with make_writer(strategy=strategy) as writer:
+        await writer.write_many("0123")
+        await clock.advance(0.05)
+        assert [len(batch) for batch in fake.batches] == [4, 2]
+        assert [(each.batch_size, each.size_in_bytes) for each in strategy.sent] == [(4, 4), (2, 2)]
+        assert [(each.failed_messages, each.batch_size) for each in strategy.answered] == [(2, 4), (0, 2)]
+        assert strategy.answered[1].submitted_at == strategy.sent[1].now
+        assert [each.batch_size for each in strategy.asked] == [4, 2]
+        assert writer.strategy is strategy
+        assert writer.gauges().limit is None
+    assert sorted(fake.accepted) == list("0123")
+
+
+@pytest.mark.parametrize("in_flight", [0, 1])
+async def test_a_strategy_that_says_nothing_of_when_is_asked_again_and_again(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, in_flight: int
+) -> None:
+    """As the draft's loop does, with a pause in between: also while an answer that would do is long in coming."""
+    strategy = FourMethods()
+    fake.script = [fake.hold()] * in_flight
+    async with make_writer(strategy=strategy) as writer:
+        await writer.write_many("x" * 10 * in_flight)
+        await settle()
+        strategy.open = False
+        await writer.write_many("0123456789")
+        await clock.advance(1.0)
+        assert len(fake.requests) == in_flight
+        strategy.open = True
+        await clock.advance(0.1)
+        assert len(fake.requests) == in_flight + 1
+        for request in fake.requests:
+            request.answer.set()
+
+
+async def test_four_methods_are_enough_for_a_part_of_all(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Beside a strategy that says when to ask it again, and one that has a limit."""
+    own = FourMethods()
+    limited = CongestionControlConfig(scaling_strategy=NoOpScalingStrategy(), initial_limit=20)(AsyncSinkConfig())
+    every = All(TokenBucketRateLimitingStrategy(records_per_second=20.0), own, limited)
+    async with make_writer(strategy=every) as writer:
+        assert every.strategies[1] is own
+        assert writer.gauges().limit == 20
+        await writer.write_many("x" * 20)
+        own.open = False
+        await writer.write_many("x" * 20)
+        await clock.advance(2.0)
+        assert len(fake.accepted) == 20
+        own.open = True
+        await clock.advance(0.1)
+        assert len(fake.accepted) == 40
+
+
+class Spoilt(FakeDestination):
+    """Refuses every request with a poisonous entry; keeps the time of each request."""
+
+    def __init__(self, clock: FakeClock, *poison: str) -> None:
+        super().__init__()
+        self.poison, self._clock = set(poison), clock
+        self.times: list[float] = []
+
+    async def submit(self, entries: Any, handler: Any) -> None:
+        self.requests.append(request := FakeRequest(list(entries), handler))
+        self.times.append(self._clock.now())
+        if self.poison.intersection(entries):
+            handler.reject_request(code="ValidationException")
+        else:
+            self.accept(request)
+
+
+async def test_the_parts_of_a_refused_request_ask_the_strategy(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """While it blocks none of them leaves, though nothing is in flight; then all that is not poison arrives."""
+
+    def close_after_the_first(strategy: FourMethods) -> None:
+        strategy.open = len(strategy.answered) > 1
+
+    strategy, fake = FourMethods(on_answer=close_after_the_first), Spoilt(clock, "3")
+    told: list[TerminalRecord[Any]] = []
+    async with make_writer(fake=fake, strategy=strategy, terminal=CallbackHandler(told.append)) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(3.0)
+        assert (len(fake.requests), writer.in_flight_requests, writer.buffered_entries) == (1, 0, 10)
+        strategy.open = True
+        await clock.advance(0.1)
+        assert sorted(fake.accepted) == list("012456789")
+    assert [(each.entry, each.reason) for each in told] == [("3", TerminalReason.POISON)]
+
+
+async def test_the_parts_of_a_refused_request_keep_to_a_rate(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """Two requests a second, whatever they are: no burst while the poisonous record is looked for."""
+    fake = Spoilt(clock, "3")
+    strategy = TokenBucketRateLimitingStrategy(requests_per_second=2.0, burst_seconds=0.5)
+    async with make_writer(fake=fake, strategy=strategy, terminal=DropHandler()) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(10.0)
+        assert writer.buffered_entries == 0
+    assert len(fake.times) > 5
+    assert min(later - earlier for earlier, later in zip(fake.times, fake.times[1:], strict=False)) >= 0.5 - 1e-6
+
+
+async def test_a_part_larger_than_the_limit_has_become_is_cut(make_writer: MakeWriter, clock: FakeClock) -> None:
+    """A part of five where two may be in flight would wait for ever: it leaves in smaller ones."""
+
+    def shrink(strategy: FourMethods) -> None:
+        strategy.most = 2
+
+    fake, strategy = Spoilt(clock, "3", "8"), FourMethods(on_answer=shrink)
+    drop = DropHandler()
+    async with make_writer(fake=fake, strategy=strategy, terminal=drop) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(5.0)
+        assert writer.buffered_entries == 0
+    assert sorted(fake.accepted) == list("01245679")
+    assert drop.dropped == 2
+    assert max(len(batch) for batch in fake.batches[1:]) == 2
+
+
+async def test_a_part_that_waits_too_long_for_the_strategy_is_not_sent(
+    make_writer: MakeWriter, clock: FakeClock
+) -> None:
+    """Its time to live is looked at before it leaves, as that of every other entry is."""
+
+    def close(strategy: FourMethods) -> None:
+        strategy.open = False
+
+    strategy, fake = FourMethods(on_answer=close), Spoilt(clock, "3")
+    told: list[TerminalRecord[Any]] = []
+    options: dict[str, Any] = {"terminal": CallbackHandler(told.append), "time_to_live": timedelta(seconds=1)}
+    async with make_writer(fake=fake, strategy=strategy, **options) as writer:
+        await writer.write_many("0123456789")
+        await clock.advance(2.0)
+        strategy.open = True
+        await clock.advance(0.1)
+        await writer.flush(end_of_input=True)
+    assert {each.reason for each in told} == {TerminalReason.EXPIRED}
+    assert (len(told), len(fake.requests)) == (10, 1)
+
+
+@pytest.mark.parametrize(("entry", "batch"), [("x", 500), (1024 * 1024, 5)])
+async def test_as_many_requests_fly_as_are_configured(clock: FakeClock, entry: str | int, batch: int) -> None:
+    """With the defaults 50, full by number or by bytes; beside them waits what the buffer holds, and no more."""
+    fake = FakeDestination()
+    fake.script = [fake.hold() for _ in range(50)]
+    config = AsyncSinkConfig()
+    async with FakeWriter(fake, config, clock=clock) as writer:
+        writing = asyncio.create_task(writer.write_many([entry] * 40_000))
+        await settle(200)
+        assert writer.in_flight_requests == fake.in_flight == 50
+        assert {len(sent) for sent in fake.batches} == {batch}
+        gauges = writer.gauges()
+        assert gauges.buffer_records == (10_000 if batch == 500 else 128)
+        held_bytes = gauges.buffer_bytes + sum(sum(map(writer.get_size_in_bytes, sent)) for sent in fake.batches)
+        most_bytes = config.max_buffered_bytes + config.max_in_flight_requests * config.max_batch_size_in_bytes
+        assert held_bytes <= most_bytes
+        assert not writing.done()
+        for request in fake.requests:
+            request.answer.set()
+        await writing
+    assert len(fake.accepted) == 40_000
+
+
+async def test_a_request_that_leaves_makes_room_for_a_write(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock
+) -> None:
+    """Nothing is in flight and nothing answers: the rate's own time lets a request leave, and the write goes on."""
+    fake.script = [fake.hold() for _ in range(20)]
+    strategy = TokenBucketRateLimitingStrategy(requests_per_second=1.0)
+    writer = make_writer(strategy=strategy, max_buffered_requests=20)
+    await writer.__aenter__()
+    writing = asyncio.create_task(writer.write_many("x" * 40))
+    await settle()
+    assert (writer.buffered_entries, writing.done()) == (20, False)
+    await clock.advance(0.9)
+    assert not writing.done()
+    await clock.advance(0.2)
+    assert writing.done()
+    assert writer.in_flight_requests == 2
+    await writer.close()
