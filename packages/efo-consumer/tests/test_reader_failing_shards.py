@@ -97,7 +97,7 @@ async def test_a_refusal_that_no_position_cures_is_no_endless_loss() -> None:
     async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
         epoch = await reader.open(OpenRequest(session_id="q", positions=start))
         with pytest.raises(ShardFailedError, match="no"):
-            await reader.positions("q", epoch, start, wait_seconds=0.5)
+            await reader.positions("q", epoch, start, wait_seconds=30)
         assert kinesis.asked == [ShardPosition.after("500"), ShardPosition.trim_horizon()]
         assert [stats.losses for stats in await reader.stats("q")] == [1]
 
