@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tools.prove import continuity, hostile
+from tools.prove import continuity, hostile, outages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +27,11 @@ class Proof(Protocol):
         """Try it, and tell whether it holds."""
 
 
-PROOFS: Mapping[str, Proof] = {"continuity": cast("Proof", continuity), "hostile": cast("Proof", hostile)}
+PROOFS: Mapping[str, Proof] = {
+    "continuity": cast("Proof", continuity),
+    "hostile": cast("Proof", hostile),
+    "outages": cast("Proof", outages),
+}
 
 
 def main() -> int:

@@ -1,0 +1,525 @@
+"""A query lives through every trouble that passes, and says meanwhile what it has.
+
+Two queries, one by enhanced fan-out through services and one that polls from its own driver, read a stream into which
+records are put all the time. One trouble after the other comes and goes. At the end each record was read once, and of
+each trouble the log had said within 35 seconds that it was there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from penstock.aws.testing import Sts, running_sts
+from penstock.efo_consumer import RemoteShardReader
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc.testing import ServiceProcess, service_process
+from penstock.spark_plugin.testing import endpoint_options
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Iterator
+
+SUMMARY = "queries live through outages of a minute each, read every record once, and say what troubles them"
+
+STREAM = "outages"
+SHARDS = 3
+RECORDS_PER_SECOND = 30
+NAMED_SECONDS = 35.0
+"""Within which the log says what the trouble is."""
+CALM_SECONDS = 25.0
+"""After a trouble, for the queries to come on again."""
+SETTLE_SECONDS = 180.0
+_READING = ("SubscribeToShard", "GetRecords", "GetShardIterator", "ListShards", "DescribeStreamSummary")
+_DRIVER = Path(__file__).with_name("outages_driver.py")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--minutes", type=float, default=30.0, help="how long troubles come; default: 30")
+    parser.add_argument("--seconds", type=float, default=60.0, help="how long each of them lasts; default: 60")
+    parser.add_argument("--seed", type=int, help="of the schedule, as a run names it; default: random")
+    parser.add_argument("--profile", choices=["kind", "hostile"], default="hostile", help="of the emulator")
+    parser.add_argument("--log", type=Path, help="file for what all processes say, and each change of a condition")
+    parser.add_argument("--only", choices=sorted(TROUBLES), action="append", help="these troubles; default: all")
+
+
+def run(arguments: argparse.Namespace) -> bool:
+    """Let troubles come and go, and count the records."""
+    seed = random.randrange(10**6) if arguments.seed is None else arguments.seed
+    print(f"seed {seed}, profile {arguments.profile}", flush=True)
+    chance = random.Random(seed)
+    names = arguments.only or list(TROUBLES)
+    unnamed: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="outages-") as folder, _world(Path(folder), arguments) as world:
+        world.wait_for_rows(lambda: world.has_rows("efo") and world.has_rows("polling"), "no query gives rows")
+        deadline = time.monotonic() + arguments.minutes * 60
+        schedule: list[str] = []
+        while time.monotonic() < deadline and world.is_alive():
+            if not schedule:
+                schedule = chance.sample(names, len(names))
+            name = schedule.pop()
+            world.log.add(f"trouble: {name}")
+            said = _suffer(world, name, arguments.seconds)
+            world.log.add(f"trouble: {name} is over")
+            print(f"{name:12} {said or 'NOT NAMED'}", flush=True)
+            if said is None:
+                unnamed.append(name)
+            world.sleep(CALM_SECONDS)
+        faults = world.finish()
+    for fault in faults:
+        print(fault)
+    if unnamed:
+        print(f"nothing named within {NAMED_SECONDS:.0f} s: {', '.join(unnamed)}")
+    holds = not faults and not unnamed
+    print("outages are lived through" if holds else f"outages are not lived through: --seed {seed}", flush=True)
+    return holds
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What goes wrong.
+
+    Attributes:
+        begin: brings it about, and takes it back as its context ends.
+        signs: what the log says of it.
+    """
+
+    begin: Callable[[World], AbstractContextManager[None]]
+    signs: str
+
+
+def _suffer(world: World, name: str, seconds: float) -> str | None:
+    """Let a trouble come and go. Gives what named it, and when."""
+    trouble = TROUBLES[name]
+    began, mark = time.monotonic(), world.log.mark()
+    said: str | None = None
+    with trouble.begin(world):
+        while (passed := time.monotonic() - began) < seconds and world.is_alive():
+            if said is None and (line := world.log.find(trouble.signs, mark)) is not None:
+                said = f"named after {passed:4.1f} s: {line}"
+                if passed > NAMED_SECONDS:
+                    return None
+            world.sleep(0.5)
+    return said
+
+
+class Log:
+    """The lines of all processes, and each change of a shard's condition, in the order in which they came."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._lines: list[str] = []
+        self._lock = threading.Lock()
+        self._file = None if file is None else file.open("w")
+
+    def add(self, line: str) -> None:
+        """Take a line."""
+        if not (line := line.rstrip()):
+            return
+        with self._lock:
+            self._lines.append(line)
+            if self._file is not None:
+                print(time.strftime("%H:%M:%S"), line, file=self._file, flush=True)
+
+    def mark(self) -> int:
+        """Where the log ends now."""
+        return len(self._lines)
+
+    def find(self, pattern: str, mark: int) -> str | None:
+        """The first line behind a mark that matches."""
+        found = re.compile(pattern, re.IGNORECASE)
+        return next((line.strip()[:160] for line in self._lines[mark:] if found.search(line)), None)
+
+    def last(self, count: int) -> list[str]:
+        """The last lines."""
+        return self._lines[-count:]
+
+    def follow(self, name: str) -> IO[bytes]:
+        """A pipe whose lines are taken."""
+        reading, writing = os.pipe()
+
+        def take() -> None:
+            with os.fdopen(reading, errors="replace") as lines:
+                for line in lines:
+                    self.add(f"{name}: {line}")
+
+        threading.Thread(target=take, name=f"log of {name}", daemon=True).start()
+        return os.fdopen(writing, "wb")
+
+
+class Gate:
+    """The way to Kinesis, which can be shut and made silent."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._loop = asyncio.new_event_loop()
+        self._open = asyncio.Event()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        threading.Thread(target=self._loop.run_forever, name="gate", daemon=True).start()
+        self._call(self._listen())
+        self._loop.call_soon_threadsafe(self._open.set)
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        ways = [
+            asyncio.create_task(self._copy(reader, there_writer)),
+            asyncio.create_task(self._copy(there_reader, writer)),
+        ]
+        self._tasks.update(ways)
+        await asyncio.gather(*ways, return_exceptions=True)
+        self._tasks.difference_update(ways)
+        for one in (writer, there_writer):
+            one.transport.abort()
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await source.read(65536):
+                await self._open.wait()
+                sink.write(data)
+                await sink.drain()
+        with suppress(OSError):
+            sink.write_eof()
+
+    async def _cut(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    def cut(self) -> None:
+        """End every connection."""
+        self._call(self._cut())
+
+    @contextmanager
+    def shut(self) -> Iterator[None]:
+        """Refuse new connections, and end those that there are."""
+        if self._server is not None:
+            self._loop.call_soon_threadsafe(self._server.close)
+        self.cut()
+        try:
+            yield
+        finally:
+            self._call(self._listen())
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Let nothing pass; the connections stay."""
+        self._loop.call_soon_threadsafe(self._open.clear)
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self._open.set)
+
+
+@dataclass
+class Service:
+    """A service that comes back at the address that it had.
+
+    Attributes:
+        module: what is run.
+        arguments: of its command line.
+        port: on loopback.
+    """
+
+    module: str
+    arguments: list[str]
+    log: Log
+    port: int
+    running: ServiceProcess | None = None
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def address(self) -> str:
+        """Where it is asked."""
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Run it."""
+        name = self.module.rpartition(".")[2]
+        environment = {**os.environ, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        arguments = [*self.arguments, "--port", str(self.port)]
+        with self.log.follow(name) as errors:
+            self.running = self._stack.enter_context(service_process(self.module, arguments, environment, errors))
+
+    def kill(self) -> None:
+        """End it at once."""
+        if self.running is not None:
+            self.running.process.send_signal(signal.SIGKILL)
+        self._stack.close()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Kill it, and start it again at the end."""
+        self.kill()
+        try:
+            yield
+        finally:
+            self.start()
+
+    @contextmanager
+    def without_disk(self) -> Iterator[None]:
+        """Let each write into a file fail, as on a full disk."""
+        assert self.running is not None
+        pid = self.running.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        try:
+            yield
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
+
+
+@dataclass
+class World:
+    """Kinesis, the services, the driver, and what was put.
+
+    Attributes:
+        table: the folder that the driver writes a file for each batch to.
+    """
+
+    emulator: RunningEmulator
+    gate: Gate
+    sts: Sts
+    registry: Service
+    reader: Service
+    log: Log
+    table: Path
+    driver: subprocess.Popen[bytes]
+    keys: list[tuple[str, str]] = field(default_factory=list)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _is_done: threading.Event = field(default_factory=threading.Event)
+
+    def is_alive(self) -> bool:
+        """Whether the queries run."""
+        return self.driver.poll() is None
+
+    def sleep(self, seconds: float) -> None:
+        """Wait, unless the queries end."""
+        deadline = time.monotonic() + seconds
+        while self.is_alive() and (left := deadline - time.monotonic()) > 0:
+            time.sleep(min(left, 0.5))
+
+    def put(self) -> None:
+        """Put records until the end, to Kinesis itself."""
+        client: Any = self.emulator.client()
+        number = 0
+        while not self._stop.wait(1.0):
+            # Now and then more than buffers hold, for the spill.
+            size = 60_000 if number % 120 < 60 else 200
+            entries = [{"Data": os.urandom(size), "PartitionKey": f"{number}-{n}"} for n in range(RECORDS_PER_SECOND)]
+            for one in client.put_records(StreamName=STREAM, Records=entries)["Records"]:
+                if "SequenceNumber" in one:
+                    self.keys.append((one["ShardId"], one["SequenceNumber"]))
+            number += 1
+
+    def watch(self) -> None:
+        """Log each change of the condition of a shard that the reader service has."""
+        asyncio.run(self._watch())
+
+    async def _watch(self) -> None:
+        known: dict[tuple[str, str], str] = {}
+        while not self._is_done.is_set():
+            with suppress(Exception):
+                async with asyncio.timeout(5), RemoteShardReader(self.reader.address) as reader:
+                    for session in await reader.sessions(with_shards=True):
+                        for shard in session.shards:
+                            key, condition = (session.session_id, shard.shard_id), str(shard.condition)
+                            if known.get(key) != condition:
+                                known[key] = condition
+                                self.log.add(f"condition: {shard.shard_id} {condition}")
+            await asyncio.sleep(1)
+
+    def rows(self, query: str) -> Counter[tuple[str, str]]:
+        """What a query gave."""
+        files = (self.table / query).glob("*.json")
+        return Counter(tuple(row) for file in files for row in json.loads(file.read_text()))
+
+    def has_rows(self, query: str) -> bool:
+        """Whether a query gave any."""
+        return bool(self.rows(query))
+
+    def wait_for_rows(self, is_there: Callable[[], bool], else_: str) -> None:
+        """Wait for rows.
+
+        Raises:
+            RuntimeError: they do not come.
+        """
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while not is_there():
+            if time.monotonic() > deadline or not self.is_alive():
+                raise RuntimeError("\n".join([else_, *self.log.last(60)]))
+            time.sleep(1)
+
+    def finish(self) -> list[str]:
+        """End the puts, wait for all rows, and tell what is wrong with them."""
+        self._stop.set()
+        time.sleep(2)
+        deadline = time.monotonic() + SETTLE_SECONDS
+        while time.monotonic() < deadline and self.is_alive():
+            if all(self.rows(query).keys() >= set(self.keys) for query in ("efo", "polling")):
+                break
+            time.sleep(2)
+        faults = []
+        if not self.is_alive():
+            faults.append("\n".join(["the driver ended:", *(line.rstrip()[:400] for line in self.log.last(80))]))
+        put = Counter(self.keys)
+        for query in ("efo", "polling"):
+            rows = self.rows(query)
+            missing, more = put - rows, rows - put
+            print(f"{query}: {len(self.keys)} put, {rows.total()} read, {missing.total()} missing, {more.total()} more")
+            if missing or more:
+                faults.append(f"{query}: missing {list(missing)[:3]}, more {list(more)[:3]}")
+        self._is_done.set()
+        return faults
+
+
+@contextmanager
+def _world(folder: Path, arguments: argparse.Namespace) -> Iterator[World]:
+    log = Log(arguments.log)
+    with ExitStack() as stack:
+        behaviour = {"profile": arguments.profile, "seed": arguments.seed}
+        emulator = stack.enter_context(running_emulator(**_profiled(behaviour)))
+        client: Any = emulator.client()
+        client.create_stream(StreamName=STREAM, ShardCount=SHARDS)
+        sts = stack.enter_context(running_sts())
+        # Renewed many times in a run; botocore begins to renew 15 minutes before the end, and has to 10 before it.
+        sts.lifetime = timedelta(seconds=90)
+        gate = Gate(int(emulator.endpoint_url.rpartition(":")[2]))
+        endpoint = f"http://127.0.0.1:{gate.port}"
+        common = ["serve", "--region", "us-east-1", "--endpoint-url", endpoint]
+        registry = Service(
+            "penstock.services.consumer_registry",
+            [*common, "--store", f"sqlite:///{folder / 'leases.db'}"],
+            log,
+            _free_port(),
+        )
+        role = ["--role-arn", "arn:aws:iam::123456789012:role/reader", "--sts-endpoint-url", sts.url]
+        spill = ["--buffer-bytes-per-shard", "1000000", "--buffer-bytes", "4000000", "--spill-bytes", "200000000"]
+        (folder / "spill").mkdir()
+        reader = Service(
+            "penstock.services.shard_reader",
+            [*common, *role, *spill, "--spill-folder", str(folder / "spill")],
+            log,
+            _free_port(),
+        )
+        for service in (registry, reader):
+            service.start()
+            stack.callback(service.kill)
+        settings = {
+            "efo": endpoint_options(
+                endpoint,
+                STREAM,
+                initialPosition="TRIM_HORIZON",
+                recordPublisher="efo",
+                efoConsumerName="outages",
+                readerEndpoint=reader.address,
+                registryEndpoint=registry.address,
+            ),
+            "polling": endpoint_options(endpoint, STREAM, initialPosition="TRIM_HORIZON", recordPublisher="polling"),
+        }
+        for query in settings:
+            (folder / "table" / query).mkdir(parents=True)
+        (folder / "settings.json").write_text(json.dumps(settings))
+        with log.follow("driver") as output:
+            driver = subprocess.Popen(
+                [sys.executable, str(_DRIVER), str(folder)],
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            )
+        stack.callback(_end, driver)
+        world = World(emulator, gate, sts, registry, reader, log, folder / "table", driver)
+        for work in (world.put, world.watch):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+        yield world
+
+
+def _profiled(behaviour: dict[str, Any]) -> dict[str, Any]:
+    from penstock.emulator import Behaviour
+
+    return {"behaviour": Behaviour.profile(behaviour["profile"], seed=behaviour["seed"]), "enforce_limits": False}
+
+
+def _end(driver: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+@contextmanager
+def _faulty(world: World, kind: str, cut: bool = True, **fault: Any) -> Iterator[None]:
+    ids = [world.emulator.faults.add(kind, operation=operation, **fault) for operation in _READING]
+    if cut:
+        # Subscriptions that are open would not meet it.
+        world.gate.cut()
+    try:
+        yield
+    finally:
+        for one in ids:
+            world.emulator.faults.clear(one)
+
+
+@contextmanager
+def _without_sts(world: World) -> Iterator[None]:
+    world.sts.refusal = (503, "ServiceUnavailable")
+    try:
+        yield
+    finally:
+        world.sts.refusal = None
+
+
+@contextmanager
+def _full_disk(world: World) -> Iterator[None]:
+    (world.table / "hold").touch()
+    try:
+        with world.reader.without_disk():
+            yield
+    finally:
+        (world.table / "hold").unlink()
+
+
+TROUBLES: dict[str, Trouble] = {
+    "errors": Trouble(
+        lambda world: _faulty(world, "error", code="InternalFailure"), r"(refused|retry).*InternalFailure"
+    ),
+    "throttle": Trouble(lambda world: _faulty(world, "throttle"), r"condition: .*throttled since"),
+    "resets": Trouble(
+        lambda world: _faulty(world, "reset", probability=0.5), r"condition: .*(refused|resubscribing) since"
+    ),
+    "unreachable": Trouble(lambda world: world.gate.shut(), r"condition: .*refused since.*(connect|reach)"),
+    "silence": Trouble(lambda world: world.gate.silent(), r"(no progress|silen|nothing came|timed? ?out)"),
+    "sts": Trouble(_without_sts, r"credentials"),
+    "registry": Trouble(lambda world: world.registry.away(), r"(registry|lease).*(retry|unavailable|cannot|not reach)"),
+    "reader": Trouble(lambda world: world.reader.away(), r"(reader).*(retry|unavailable|cannot|not reach)"),
+    "disk": Trouble(_full_disk, r"shard_reader: .*(spill|disk)"),
+}
+"""By name."""
