@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from penstock.aws import AwsConnectionError, AwsServiceError, JsonClient
-from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis, with_advice
 
 ORDERS = StreamIdentity("orders")

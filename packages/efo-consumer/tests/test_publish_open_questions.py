@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 import pytest
 from wire_world import HALF, ORDERS, TRANSPORTS, World, data, read, world
 
-from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer import ShardPosition
 from penstock.efo_consumer.errors import SubscriptionStuckError
 from penstock.emulator import Behaviour
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from penstock.efo_consumer._model.events import ShardEvent
-    from penstock.efo_consumer._publish.config import SubscribeTransportType
+    from penstock.efo_consumer import ShardEvent, SubscribeTransportType
 
 SHARD = "shardId-000000000000"
 

@@ -24,9 +24,9 @@ from penstock.efo_consumer import (
     ShardPosition,
     SqliteCheckpointStore,
     StreamPositions,
+    to_read_batch,
 )
 from penstock.efo_consumer._consumer.consumer import begin
-from penstock.efo_consumer._model.schema import to_read_batch
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
 NOWHERE = emulator_options("http://127.0.0.1:1")

@@ -16,6 +16,7 @@ from penstock.efo_consumer import (
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
+    PublisherMetrics,
     ReaderConfig,
     RecordPublisherConfig,
     RecordPublisherType,
@@ -25,7 +26,6 @@ from penstock.efo_consumer import (
     ranges_between,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.efo_consumer._remote.messages import stats_from_message, stats_to_message
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.proto.shard_reader.v1.shard_reader_pb2 import ShardStats as ShardStatsMessage

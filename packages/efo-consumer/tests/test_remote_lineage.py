@@ -7,8 +7,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import pytest
 from fleet_in_memory import Connection, Member, SkippingLoop
 
-from penstock.efo_consumer import FleetShardReader, OpenRequest, ReaderConfig, ShardPosition, StreamPositions
-from penstock.efo_consumer._model.positions import ranges_between
+from penstock.efo_consumer import (
+    FleetShardReader,
+    OpenRequest,
+    ReaderConfig,
+    ShardPosition,
+    StreamPositions,
+    ranges_between,
+)
 from penstock.efo_consumer._remote.members import choose_endpoint, shard_key
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.efo_consumer.testing import FakeKinesis

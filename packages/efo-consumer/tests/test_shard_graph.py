@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.efo_consumer import ShardPosition
 from penstock.efo_consumer._continuity.lineage import ShardGraph
-from penstock.efo_consumer._model.positions import ShardPosition
 
 AT = ShardPosition.after("5")
 END = ShardPosition.shard_end()

@@ -8,8 +8,7 @@ import pytest
 from wire_world import ORDERS, TRANSPORTS, Proxy, data, read, until, world
 
 from penstock.aws import BackoffPolicy
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.config import SubscribeTransportType
+from penstock.efo_consumer import ShardPosition, SubscribeTransportType
 from penstock.efo_consumer.errors import (
     RecordPublisherFatalError,
     RecordPublisherRetriesError,

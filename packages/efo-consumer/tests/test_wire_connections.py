@@ -13,10 +13,14 @@ from wire_world import HALF, ORDERS, TRANSPORTS, data, read, until, world
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
-from penstock.efo_consumer._publish.factory import RecordPublisherFactory, open_transport
-from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer import (
+    RecordPublisherConfig,
+    RecordPublisherFactory,
+    RecordPublisherType,
+    ShardPosition,
+    SubscribeTransportType,
+)
+from penstock.efo_consumer._publish.factory import open_transport
 from penstock.efo_consumer._wire.http2 import Http2Subscription
 from penstock.efo_consumer._wire.subscription import SubscribeRequest
 from penstock.emulator._clock import AdjustableClock

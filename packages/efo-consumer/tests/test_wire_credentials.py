@@ -19,6 +19,7 @@ from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     RecordPublisherConfig,
+    RecordPublisherFactory,
     RecordPublisherType,
     ShardFailedError,
     ShardPosition,
@@ -27,7 +28,6 @@ from penstock.efo_consumer import (
     SubscribeTransportType,
     resolve_initial_positions,
 )
-from penstock.efo_consumer._publish.factory import RecordPublisherFactory
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.emulator.testing import running_emulator
 

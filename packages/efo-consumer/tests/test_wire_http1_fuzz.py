@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from penstock.aws import AwsServiceError, AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer import ShardPosition
 from penstock.efo_consumer._wire.http1 import Http1Transport
 from penstock.efo_consumer._wire.subscription import SubscribeRequest
 from penstock.efo_consumer.errors import EfoConsumerError, EventStreamTruncatedError, SubscriptionConnectionError

@@ -13,17 +13,8 @@ from hypothesis import strategies as st
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from penstock.efo_consumer._model.events import WIRE_SCHEMA
-from penstock.efo_consumer._publish.metrics import PublisherMetrics
-from penstock.efo_consumer._wire.kpl import (
-    MAGIC,
-    USER_RECORD_SCHEMA,
-    DeaggregationCounts,
-    HashKeyRange,
-    MalformedAggregateError,
-    deaggregate,
-    parse_aggregate,
-)
+from penstock.efo_consumer import WIRE_SCHEMA, DeaggregationCounts, HashKeyRange, PublisherMetrics, deaggregate
+from penstock.efo_consumer._wire.kpl import MAGIC, USER_RECORD_SCHEMA, MalformedAggregateError, parse_aggregate
 
 _ARRIVAL = datetime(2026, 1, 1, tzinfo=UTC)
 _keys = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

@@ -7,8 +7,7 @@ import pytest
 
 from penstock.aws import AwsServiceError, AwsSession, BackoffPolicy, JsonClient
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
+from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards
 from penstock.emulator import EmulatorConfig, EmulatorServer
 
 

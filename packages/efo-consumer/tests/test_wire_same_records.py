@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 from wire_world import HALF, ORDERS, TRANSPORTS, data, read, table, until, world
 
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.config import SubscribeTransportType
+from penstock.efo_consumer import ShardPosition, SubscribeTransportType
 
 
 async def test_all_ways_to_read_give_the_same_records() -> None:

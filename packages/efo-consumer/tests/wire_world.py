@@ -12,13 +12,18 @@ import pyarrow as pa
 
 from penstock.aws import AwsSession, JsonClient
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._model.events import ShardEvent
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import Shard, StreamIdentity
-from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
-from penstock.efo_consumer._publish.factory import RecordPublisherFactory
-from penstock.efo_consumer._publish.list_shards import list_shards
-from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
+from penstock.efo_consumer import (
+    RecordPublisher,
+    RecordPublisherConfig,
+    RecordPublisherFactory,
+    RecordPublisherType,
+    Shard,
+    ShardEvent,
+    ShardPosition,
+    StreamIdentity,
+    SubscribeTransportType,
+    list_shards,
+)
 from penstock.emulator import EmulatorConfig, EmulatorServer
 
 ORDERS = StreamIdentity("orders")
