@@ -15,12 +15,14 @@ from penstock.async_sink import (
     AsyncSinkConfig,
     CallbackHandler,
     CongestionControlConfig,
+    CongestionControlInfo,
     CongestionControlRateLimitingStrategy,
     DropHandler,
     NoOpScalingStrategy,
     ProportionalScalingStrategy,
     RequestInfo,
     ResultInfo,
+    ScalingDecision,
     ScalingTarget,
     TerminalReason,
     TerminalRecord,
@@ -110,6 +112,66 @@ def test_a_success_never_lowers_a_limit_and_a_throttle_never_raises_it(
         before, limit = limit, answer(strategy, 10, throttled=5 if refused else 0)
         assert limit <= before if refused else limit >= before
         assert limit <= scaling.rate_threshold
+
+
+class Halving:
+    """Doubles and halves, and keeps what it was asked about."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    def scale_up(self, current: int) -> int:
+        self.asked.append(("up", current))
+        return min(64, current * 2)
+
+    def scale_down(self, current: int) -> int:
+        self.asked.append(("down", current))
+        return max(1, current // 2)
+
+
+class EverySecond:
+    """Scales with every second answer: down if it failed, else up."""
+
+    def __init__(self) -> None:
+        self.infos: list[CongestionControlInfo] = []
+
+    def decide(self, info: CongestionControlInfo) -> ScalingDecision:
+        self.infos.append(info)
+        if len(self.infos) % 2:
+            return ScalingDecision.KEEP
+        return ScalingDecision.SCALE_UP if info.succeeded else ScalingDecision.SCALE_DOWN
+
+
+@pytest.mark.parametrize("target", ScalingTarget)
+async def test_a_decision_and_a_scaling_of_your_own_are_followed(
+    make_writer: MakeWriter, fake: FakeDestination, clock: FakeClock, target: ScalingTarget
+) -> None:
+    """The one says when and the other how much, for messages and for requests, with each answer that a writer gets."""
+    when, how_much = EverySecond(), Halving()
+    strategy = CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=64,
+        initial_max_in_flight_messages=16,
+        initial_max_in_flight_requests=16,
+        scaling_strategy=how_much,
+        congestion_control=when,
+        target=target,
+    )
+    fake.script = [fake.accept, fake.fail(), fake.accept, fake.accept]
+    async with make_writer(strategy=strategy, max_in_flight_requests=1) as writer:
+        how_much.asked.clear()
+        await writer.write_many("0123456789")
+        await settle()
+        assert strategy.limit == 16
+        await writer.write_many("0123456789")
+        await settle()
+        assert strategy.limit == 8
+        await clock.advance(1.0)
+        assert strategy.limit == (16 if target is ScalingTarget.IN_FLIGHT_MESSAGES else 8)
+    expected = [("down", 16), ("up", 8)] if target is ScalingTarget.IN_FLIGHT_MESSAGES else [("down", 16)]
+    assert how_much.asked == expected
+    sizes = [8, 2] if target is ScalingTarget.IN_FLIGHT_MESSAGES else [10]
+    answers = [(each.failed_messages, each.batch_size, each.succeeded) for each in when.infos]
+    assert answers == [(0, 10, True), (10, 10, False), *((0, size, True) for size in sizes)]
 
 
 class FourMethods:
