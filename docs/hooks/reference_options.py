@@ -5,6 +5,7 @@ from itertools import groupby
 from reference_text import table
 
 from penstock.spark_plugin._options._docs import _TITLES as TITLES
+from penstock.spark_plugin._options._docs import places
 from penstock.spark_plugin._options._foreign_spec import Connector
 from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS
 from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
@@ -18,10 +19,15 @@ def page() -> str:
         'Of `format("kinesis")` and `format("firehose")`, in any letter case, on `read`, `readStream`, `write`, '
         "`writeStream` and in SQL. The names that Flink's connector, Databricks and the AWS connector have for them "
         "are accepted too. An option that is not known is an error that names the nearest one.\n",
+        "An option acts where the last column says. With a service at an endpoint its value travels to the service in "
+        "the request, or the two together are an error that says what to do.\n",
     ]
     for group, specs in groupby(OPTIONS, key=lambda spec: spec.group):
-        rows = [(_name(spec), _kind(spec), f"`{spec.default}`" if spec.default else "", _words(spec)) for spec in specs]
-        parts += [f"## {TITLES[group]}\n", table(("option", "type", "default", "meaning"), rows)]
+        rows = [
+            (_name(spec), _kind(spec), f"`{spec.default}`" if spec.default else "", _words(spec), places(spec))
+            for spec in specs
+        ]
+        parts += [f"## {TITLES[group]}\n", table(("option", "type", "default", "meaning", "acts in"), rows)]
     return "\n".join(parts)
 
 

@@ -267,7 +267,7 @@ def test_a_credentials_provider_needs_its_credentials(provider: str, missing: st
     assert caught.value.option == missing
     assert parse({"aws.credentials.provider": "AUTO"}).aws_mapping() == {}
     for other, variable in (("ENV_VAR", "AWS_ACCESS_KEY_ID"), ("WEB_IDENTITY_TOKEN", "AWS_WEB_IDENTITY_TOKEN_FILE")):
-        with pytest.raises(InvalidOptionError, match=f"awsCredentialsProvider.*{variable} be set"):
+        with pytest.raises(InvalidOptionError, match=rf"'aws\.credentials\.provider'.*{variable} be set"):
             parse({"aws.credentials.provider": other})
         KinesisOptions.parse({"streamName": "s", "aws.credentials.provider": other}, environ={variable: "there"})
     with pytest.raises(ContradictoryOptionsError):

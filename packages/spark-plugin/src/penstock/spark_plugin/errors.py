@@ -32,9 +32,10 @@ SparkPluginError
 ```
 """
 
+import re
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -46,11 +47,23 @@ class SparkPluginError(Exception):
 
 
 class OptionError(SparkPluginError, ValueError):
-    """An option of the data source; `option` is its canonical name."""
+    """An option of the data source; `option` is its name as the user wrote it, or its canonical one."""
 
     def __init__(self, message: str, *, option: str) -> None:
         super().__init__(message)
         self.option = option
+
+    def rename(self, written: Mapping[str, str]) -> None:
+        """Tell the user's own names of options, by their canonical ones, in the message and the fields."""
+        message = str(self)
+        for name, own in written.items():
+            # Names such as `region` are words too: unquoted, only those are replaced that cannot be.
+            pattern = rf"(?<=['`]){name}(?=['`=.])" + (
+                rf"|(?<![\w.'`]){name}(?![\w'`])" if name.lower() != name else ""
+            )
+            message = re.sub(pattern, lambda _, own=own: own, message)  # type: ignore[misc]  # of a lambda
+        self.args = (message,)
+        self.option = written.get(self.option, self.option)
 
 
 class UnknownOptionError(OptionError):
@@ -119,6 +132,11 @@ class ContradictoryOptionsError(OptionError):
         super().__init__(f"options {names} contradict each other: {reason}", option=options[0])
         self.options = tuple(options)
         self.reason = reason
+
+    def rename(self, written: Mapping[str, str]) -> None:
+        """See `OptionError.rename`."""
+        super().rename(written)
+        self.options = tuple(written.get(name, name) for name in self.options)
 
 
 class MisplacedOptionError(OptionError):

@@ -19,15 +19,9 @@ __all__ = ["FakeReadingSession", "FakeShardReader", "endpoint_options"]
 
 
 def endpoint_options(endpoint_url: str, stream_name: str, **options: str) -> dict[str, str]:
-    """Options of the data source for an embedded Kinesis, which takes any key."""
-    return {
-        "streamName": stream_name,
-        "endpointUrl": endpoint_url,
-        "region": "us-east-1",
-        "awsAccessKeyId": "test",
-        "awsSecretAccessKey": "test",
-        **options,
-    }
+    """Options of the data source for an embedded Kinesis, which takes any key; a gateway has keys of its own."""
+    keys = {} if "sinkEndpoint" in options else {"awsAccessKeyId": "test", "awsSecretAccessKey": "test"}
+    return {"streamName": stream_name, "endpointUrl": endpoint_url, "region": "us-east-1", **keys, **options}
 
 
 @dataclass

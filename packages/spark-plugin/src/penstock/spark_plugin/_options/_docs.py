@@ -31,8 +31,8 @@ def options_table() -> str:
         rows = "\n".join(_row(spec) for spec in specs)
         parts.append(
             f"### {_TITLES[group]}\n\n"
-            "| option | type | default | meaning | Flink | Databricks | AWS connector |\n"
-            "| --- | --- | --- | --- | --- | --- | --- |\n"
+            "| option | type | default | meaning | acts in | Flink | Databricks | AWS connector |\n"
+            "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
             f"{rows}\n"
         )
     return "\n".join(parts)
@@ -49,7 +49,13 @@ def _row(spec: OptionSpec) -> str:
     name = f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
     aliases = (_alias(spec, connector) for connector in Connector)
     doc = spec.doc.replace("|", "\\|") + (" A secret: never shown." if spec.secret else "")
-    return f"| {name} | {kind} | {spec.default or ''} | {doc} | {' | '.join(aliases)} |"
+    return f"| {name} | {kind} | {spec.default or ''} | {doc} | {places(spec)} | {' | '.join(aliases)} |"
+
+
+def places(spec: OptionSpec) -> str:
+    """Where an option acts, and the endpoints with which it is an error."""
+    refused = "".join(f"; not with `{one.endpoint}`" for one in spec.refused_with)
+    return ", ".join(place.value for place in spec.acts) + refused
 
 
 def _alias(spec: OptionSpec, connector: Connector) -> str:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from typing import Any, Self
 
 from penstock.spark_plugin._options._field_names import field_name as field_name
 from penstock.spark_plugin._options._option_checks import (
@@ -13,7 +13,9 @@ from penstock.spark_plugin._options._option_checks import (
     check_efo,
     check_endpoints,
     check_environment,
+    check_homes,
     check_positions,
+    check_retries,
     check_services,
     check_sizes,
 )
@@ -29,7 +31,7 @@ from penstock.spark_plugin._options._option_values import InitialPosition
 from penstock.spark_plugin._options._reading_checks import check_reading
 from penstock.spark_plugin._options._writing_checks import check_writing
 from penstock.spark_plugin._reading._stream_names import names_of_arns, region_of_arns
-from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError
+from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, OptionError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +179,9 @@ class KinesisOptions:
         check_credentials(self)
         check_services(self)
         check_efo(self)
+        check_homes(self)
         check_sizes(self)
+        check_retries(self)
         check_positions(self)
         check_columns(self)
         check_writing(self)
@@ -192,7 +196,26 @@ class KinesisOptions:
         `environ` gives the trace context (`TRACEPARENT`) when the option does not. Without `stream_required` the
         stream may be left out, as rows that are written may name theirs; then `stream_name` is empty.
         """
-        values, names, arns = collect(options)
+        values, names, given, arns = collect(options)
+        written = {spec.name: names[name] for spec in OPTIONS if (name := field_name(spec.name)) in names}
+        try:
+            parsed = cls._of(values, names, arns, environ, stream_required=stream_required)
+            check_homes(parsed, given)
+        except OptionError as error:
+            error.rename({name: own for name, own in written.items() if name != own})
+            raise
+        return parsed
+
+    @classmethod
+    def _of(
+        cls,
+        values: dict[str, Any],
+        names: Mapping[str, str],
+        arns: Mapping[str, str],
+        environ: Mapping[str, str],
+        *,
+        stream_required: bool,
+    ) -> Self:
         if "stream_name" not in values:
             if "stream_arn" in values:
                 values["stream_name"] = names_of_arns(values["stream_arn"])

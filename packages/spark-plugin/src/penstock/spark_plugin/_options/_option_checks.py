@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.spark_plugin._options._field_names import field_name
+from penstock.spark_plugin._options._option_table import OPTIONS
 from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
@@ -78,6 +80,33 @@ def check_services(options: "KinesisOptions") -> None:
         raise MissingOptionError(missing, "a certificate and its key are given together")
 
 
+def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = None) -> None:
+    """Refuse options that would have no effect, because what they are about is behind an endpoint.
+
+    Args:
+        options: all of them.
+        given: the texts that were written, by canonical name; by default what differs from the defaults counts as
+            given.
+
+    Raises:
+        ContradictoryOptionsError: Naming the option and the endpoint's.
+    """
+    for spec in OPTIONS:
+        for refusal in spec.refused_with:
+            if not getattr(options, field_name(refusal.endpoint)):
+                continue
+            if given is None:
+                is_given = getattr(options, field_name(spec.name)) != _default_of(type(options), spec.name)
+            else:
+                is_given = spec.name in given and given[spec.name].strip().lower() != refusal.unless
+            if is_given:
+                raise ContradictoryOptionsError((spec.name, refusal.endpoint), f"{refusal.cure}. Leave {spec.name} out")
+
+
+def _default_of(options: "type[KinesisOptions]", name: str) -> object:
+    return next(one.default for one in fields(options) if one.name == field_name(name))
+
+
 def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> None:
     """Real credentials are not used where records and tokens could be read on the way.
 
@@ -86,7 +115,8 @@ def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> No
     Raises:
         DangerousOptionError: An endpoint without TLS on another host, with credentials that look real.
     """
-    if options.allow_insecure_endpoint:
+    # With a gateway this process calls no AWS at all: the endpoint is only compared.
+    if options.allow_insecure_endpoint or options.sink_endpoint is not None:
         return
     key = options.aws_access_key_id or environ.get("AWS_ACCESS_KEY_ID", "")
     if key and not _REAL_KEY.fullmatch(key) and not options.aws_profile:
@@ -151,6 +181,28 @@ def check_sizes(options: "KinesisOptions") -> None:
     ):
         if getattr(options, field_name(smaller)) > getattr(options, field_name(larger)):
             raise ContradictoryOptionsError((smaller, larger), f"{larger} must hold at least one {smaller}")
+    if options.max_buffered_requests == options.max_batch_size:
+        reason = f"a task must buffer more records than the {options.max_batch_size} of a request"
+        raise ContradictoryOptionsError(("maxBufferedRequests", "maxBatchSize"), reason)
+
+
+def check_retries(options: "KinesisOptions") -> None:
+    """The longest delay between two attempts is not below the first.
+
+    Raises:
+        ContradictoryOptionsError: It is.
+    """
+    for spec in OPTIONS:
+        if not spec.name.endswith("BackoffBase"):
+            continue
+        longest = spec.name.removesuffix("Base") + "Max"
+        first_millis, longest_millis = (getattr(options, field_name(name)) for name in (spec.name, longest))
+        if longest_millis < first_millis:
+            raise ContradictoryOptionsError(
+                (longest, spec.name),
+                f"the longest delay between two attempts, {longest_millis:g} ms, is below the first, "
+                f"{first_millis:g} ms, which is {spec.default} ms by default: give both",
+            )
 
 
 def check_positions(options: "KinesisOptions") -> None:

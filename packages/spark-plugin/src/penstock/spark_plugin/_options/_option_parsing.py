@@ -21,8 +21,8 @@ from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptio
 _AWS_HOST = re.compile(r"(?:^|\.)kinesis(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?amazonaws\.com(?:\.cn)?$")
 
 
-def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str]]:
-    """The values by field, the names that were written by field, and the consumers' ARNs by stream.
+def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str], dict[str, str]]:
+    """The values by field, the names that were written by field, the texts by option, and consumers' ARNs by stream.
 
     Raises:
         OptionError: An option is not known, or its value is none, or is given twice and differently.
@@ -45,6 +45,7 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
                 pattern = one.text
     values: dict[str, Any] = {}
     written: dict[str, str] = {}
+    texts: dict[str, str] = {}
     arns: dict[str, str] = {}
     for one, spec, suffix in specs:
         if spec.prefix:
@@ -52,13 +53,17 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
             continue
         name = field_name(spec.name)
         is_time = spec.name == "initialTimestamp"
-        value = parse_time_as(spec, one.text, pattern) if is_time else parse_value(spec, one.text)
+        try:
+            value = parse_time_as(spec, one.text, pattern) if is_time else parse_value(spec, one.text)
+        except InvalidOptionError as error:
+            error.rename({spec.name: spelled(one.written)})
+            raise
         if name in values and values[name] != value:
             raise ContradictoryOptionsError(
                 (written[name], spelled(one.written)), f"both are {spec.name!r}, with different values"
             )
-        values[name], written[name] = value, spelled(one.written)
-    return values, written, arns
+        values[name], written[name], texts[spec.name] = value, spelled(one.written), one.text
+    return values, written, texts, arns
 
 
 def restore_case(arns: Mapping[str, str], streams: tuple[str, ...]) -> dict[str, str]:

@@ -21,6 +21,42 @@ class OptionType(StrEnum):
     TIME = "time: ISO 8601 or seconds since 1970"
 
 
+class Place(StrEnum):
+    """Where something happens that an option has a say in."""
+
+    DRIVER = "driver"
+    """The Python process of the driver that plans a read, or a write."""
+    TASK = "task"
+    """The Python workers of the executors."""
+    REGISTRY = "registry"
+    """What leases stream consumers: in the driver's process, or behind `registryEndpoint`."""
+    READER = "reader"
+    """What follows shards: in the driver's process, or behind `readerEndpoint`."""
+    GATEWAY = "gateway"
+    """What is behind `sinkEndpoint`; without it write tasks do the same themselves."""
+
+
+DRIVER, TASK, REGISTRY, READER, GATEWAY = Place
+EVERYWHERE = tuple(Place)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an option is an error together with an endpoint: it would do nothing there."""
+
+    endpoint: str
+    """Canonical name of the option with the endpoint."""
+    cure: str
+    """Why, and what to do instead."""
+    unless: str = ""
+    """Text of the value, in lower case, that says what is so there anyway."""
+
+
+OWN_CREDENTIALS = Refusal("sinkEndpoint", "the sink gateway reaches AWS with settings and credentials of its own")
+NO_OWN_READER = Refusal("readerEndpoint", "there is no reader of the query's own that would listen anywhere")
+GATEWAY_DECIDES = Refusal("sinkEndpoint", "the gateway decides that for all of its clients")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptionSpec:
     """One option."""
@@ -28,6 +64,10 @@ class OptionSpec:
     name: str
     """Canonical name, camelCase. The field of `KinesisOptions` is the same name in snake_case."""
     group: str
+    acts: tuple[Place, ...] = ()
+    """Where it has an effect. To a service behind an endpoint its value travels with the request."""
+    refused_with: tuple[Refusal, ...] = ()
+    """Endpoints with which it would have none."""
     type: OptionType = OptionType.STRING
     default: str | None = None
     """As a user would write it; None when there is none."""

@@ -1,6 +1,16 @@
 """The table of all options: the one place that knows their names, types, defaults and aliases."""
 
-from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
+from dataclasses import replace
+
+from penstock.spark_plugin._options._option_spec import (
+    DRIVER,
+    EVERYWHERE,
+    GATEWAY,
+    OWN_CREDENTIALS,
+    TASK,
+    OptionSpec,
+    OptionType,
+)
 from penstock.spark_plugin._options._options_reading import READING, SERVICES
 from penstock.spark_plugin._options._options_writing import RETRIES, WRITING
 
@@ -8,6 +18,7 @@ _STREAM = (
     OptionSpec(
         name="streamName",
         group="stream",
+        acts=EVERYWHERE,
         type=OptionType.STRINGS,
         doc="The stream; several for reading. Required, unless `streamArn` is given.",
         flink="stream",
@@ -17,11 +28,13 @@ _STREAM = (
     OptionSpec(
         name="deliveryStreamName",
         group="stream",
+        acts=(DRIVER, TASK, GATEWAY),
         doc="The delivery stream of format `firehose`; `streamName` is understood there too.",
     ),
     OptionSpec(
         name="streamArn",
         group="stream",
+        acts=EVERYWHERE,
         type=OptionType.STRINGS,
         doc="ARN of the stream, instead of its name; several, of one region, for reading. Needed for streams of other "
         "accounts. Its region is used when `region` is not given.",
@@ -31,12 +44,14 @@ _STREAM = (
     OptionSpec(
         name="streamNamePattern",
         group="stream",
+        acts=(DRIVER,),
         doc="Regular expression (of Python) for the whole names of the streams to read, instead of `streamName`. "
         "ListStreams is asked as a run begins; streams that it did not know before begin at `addedStreamPosition`.",
     ),
     OptionSpec(
         name="region",
         group="stream",
+        acts=EVERYWHERE,
         doc="AWS region. Default: that in `endpointUrl`, if it is AWS's own, or else the environment's.",
         flink="aws.region",
         databricks="region",
@@ -44,6 +59,7 @@ _STREAM = (
     OptionSpec(
         name="endpointUrl",
         group="stream",
+        acts=EVERYWHERE,
         doc="URL of the Kinesis API. Default: `AWS_ENDPOINT_URL_KINESIS`, or else the region's.",
         flink="aws.endpoint",
         databricks="endpoint",
@@ -52,11 +68,15 @@ _STREAM = (
     OptionSpec(
         name="caBundle",
         group="stream",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         doc="PEM file of the authorities that the endpoint's certificate is checked by.",
     ),
     OptionSpec(
         name="proxyUrl",
         group="stream",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         secret=True,
         doc="HTTP proxy on the way to AWS, `http://HOST:PORT` or `http://USER:PASSWORD@HOST:PORT`, on the driver and "
         "on the executors, but for the hosts of `NO_PROXY`. Default: `HTTPS_PROXY`, or for an `http://` endpoint "
@@ -65,6 +85,7 @@ _STREAM = (
     OptionSpec(
         name="allowInsecureEndpoint",
         group="stream",
+        acts=(DRIVER,),
         type=OptionType.BOOLEAN,
         default="false",
         doc="Lets real credentials be used on an `http://` endpoint of another host, where records and tokens can be "
@@ -76,6 +97,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="awsCredentialsProvider",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(replace(OWN_CREDENTIALS, unless="auto"),),
         type=OptionType.CHOICE,
         default="auto",
         choices=("auto", "basic", "env_var", "profile", "assume_role", "web_identity_token"),
@@ -86,6 +109,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="awsAccessKeyId",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         doc="Access key. Default: the environment's credential chain.",
         flink="aws.credentials.provider.basic.accesskeyid",
         databricks="awsAccessKey",
@@ -94,6 +119,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="awsSecretAccessKey",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         secret=True,
         doc="Secret key that belongs to `awsAccessKeyId`.",
         flink="aws.credentials.provider.basic.secretkey",
@@ -103,6 +130,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="awsSessionToken",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         secret=True,
         doc="Token of temporary keys.",
         aws="kinesis.sessionToken",
@@ -110,12 +139,16 @@ _CREDENTIALS = (
     OptionSpec(
         name="awsProfile",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         doc="Profile of the AWS configuration files.",
         flink="aws.credentials.provider.profile.name",
     ),
     OptionSpec(
         name="roleArn",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         doc="Role to assume.",
         flink="aws.credentials.provider.role.arn",
         databricks="roleArn",
@@ -124,6 +157,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="roleSessionName",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         doc="Name of the assumed role's session.",
         flink="aws.credentials.provider.role.sessionName",
         databricks="roleSessionName",
@@ -132,6 +167,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="roleExternalId",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         secret=True,
         doc="External id that the role asks for.",
         flink="aws.credentials.provider.role.externalId",
@@ -140,6 +177,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="stsEndpointUrl",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         doc="URL of the STS API.",
         flink="aws.credentials.provider.role.stsEndpoint",
         databricks="stsEndpoint",
@@ -148,6 +187,8 @@ _CREDENTIALS = (
     OptionSpec(
         name="webIdentityTokenFile",
         group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
         doc="File with a web identity token, to assume `roleArn` with.",
         flink="aws.credentials.provider.webIdentityToken.file",
     ),

@@ -9,6 +9,9 @@ from penstock.spark_plugin._options._option_spec import OptionSpec
 from penstock.spark_plugin.errors import MisplacedOptionError
 
 _BOUNDED = frozenset({"endingPosition", "endingTimestamp", "boundedUntil"})
+_READING_SERVICES = frozenset(
+    {"readerEndpoint", "readerHost", "readerBindAddress", "readerPort", "registryEndpoint", "registryStore"}
+)
 _BOUNDED_ALONE = frozenset({"shardIds", "filterPushDown"})
 
 
@@ -39,7 +42,9 @@ def check_use(options: Mapping[str, str], use: Use) -> None:
 def _check(spec: OptionSpec, key: str, use: Use) -> None:
     if use is Use.WRITE and (spec.group == "reading" or spec.group == "retries"):
         raise MisplacedOptionError(key, "reads", use.value)
-    if use is not Use.WRITE and spec.group == "writing":
+    if use is Use.WRITE and spec.name in _READING_SERVICES:
+        raise MisplacedOptionError(key, "reads", use.value)
+    if use is not Use.WRITE and (spec.group == "writing" or spec.name == "sinkEndpoint"):
         raise MisplacedOptionError(key, "writes", use.value, "give it to df.write or df.writeStream")
     if use is Use.READ_STREAM and spec.name in _BOUNDED:
         raise MisplacedOptionError(

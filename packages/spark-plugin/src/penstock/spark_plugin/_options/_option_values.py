@@ -24,6 +24,9 @@ _SECONDS_PER_UNIT = {
     "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
     "d": 86400.0, "day": 86400.0, "days": 86400.0,
 }  # fmt: skip
+_LONGEST_SECONDS = 3650 * 86400.0
+_LARGEST = 2**62
+"""What requests to services can carry, with room for one more."""
 _BYTES_PER_UNIT = {
     "": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
     "g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30,
@@ -91,9 +94,10 @@ def _strings(spec: OptionSpec, text: str) -> tuple[str, ...]:
 
 def _integer(spec: OptionSpec, text: str) -> int:
     try:
-        return int(text)
+        value = int(text)
     except ValueError:
         raise _invalid(spec, text, "an integer") from None
+    return _bounded(spec, text, value)
 
 
 def _number(spec: OptionSpec, text: str) -> float:
@@ -117,7 +121,10 @@ def _duration(spec: OptionSpec, text: str, *, bare: float) -> float:
     unit = bare if match is None or not match[2] else _SECONDS_PER_UNIT.get(match[2])
     if match is None or unit is None:
         raise _invalid(spec, text, "a duration such as 5s, 2m or 250ms")
-    return float(match[1]) * unit
+    seconds = float(match[1]) * unit
+    if seconds > _LONGEST_SECONDS:
+        raise _invalid(spec, text, "at most 3650d")
+    return seconds
 
 
 def _seconds(spec: OptionSpec, text: str) -> float:
@@ -132,7 +139,15 @@ def _byte_count(spec: OptionSpec, text: str) -> int:
     match = _DURATION.match(text.lower())
     if match is None or match[2] not in _BYTES_PER_UNIT:
         raise _invalid(spec, text, "a number of bytes such as 65536, 64k or 8m")
-    return int(float(match[1]) * _BYTES_PER_UNIT[match[2]])
+    # Digits are exact; a fraction of a unit is not.
+    count = int(match[1]) if match[1].isdecimal() else float(match[1])
+    return _bounded(spec, text, int(count * _BYTES_PER_UNIT[match[2]]))
+
+
+def _bounded(spec: OptionSpec, text: str, value: int) -> int:
+    if abs(value) > _LARGEST:
+        raise _invalid(spec, text, f"at most {_LARGEST}")
+    return value
 
 
 def _choice(spec: OptionSpec, text: str) -> str:

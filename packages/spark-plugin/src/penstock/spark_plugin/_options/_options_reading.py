@@ -1,11 +1,21 @@
 """Options of reading, and of the services that reading and writing may use."""
 
-from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
+from penstock.spark_plugin._options._option_spec import (
+    DRIVER,
+    NO_OWN_READER,
+    READER,
+    REGISTRY,
+    TASK,
+    OptionSpec,
+    OptionType,
+    Refusal,
+)
 
 READING = (
     OptionSpec(
         name="initialPosition",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.POSITION,
         default="LATEST (streams), TRIM_HORIZON (bounded reads)",
         doc="Where a new query, or a bounded read, begins: LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, or after "
@@ -20,6 +30,7 @@ READING = (
     OptionSpec(
         name="initialTimestamp",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.TIME,
         doc="The time, where `initialPosition` is a bare AT_TIMESTAMP.",
         flink="flink.stream.initpos.timestamp",
@@ -27,6 +38,7 @@ READING = (
     OptionSpec(
         name="initialTimestampFormat",
         group="reading",
+        acts=(DRIVER,),
         doc="How `initialTimestamp` is written, as a date pattern of Java: `yyyy-MM-dd'T'HH:mm:ss`. A number "
         "that does not fit it is seconds since 1970.",
         flink="flink.stream.initpos.timestamp.format",
@@ -34,6 +46,7 @@ READING = (
     OptionSpec(
         name="endingPosition",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.POSITION,
         doc="Where a bounded read ends: now (or LATEST; the default), before a time, or with sequence numbers; then "
         "nothing is read of shards that are neither named nor parents of these. Now is by the service's clock, and "
@@ -42,6 +55,7 @@ READING = (
     OptionSpec(
         name="boundedUntil",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.POSITION,
         doc="The same as `endingPosition`; or the path of a seam file on the driver's file system, which holds the "
         "time at which it was first asked for: a bounded read ends there, and a stream that has it as `continueFrom` "
@@ -50,12 +64,14 @@ READING = (
     OptionSpec(
         name="continueFrom",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.POSITION,
         doc="The same as `initialPosition`; or the path of the seam file of a bounded read.",
     ),
     OptionSpec(
         name="endingTimestamp",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.TIME,
         default="now",
         doc="Bounded reads end before the first record that arrived at this time or later: where a read that begins at "
@@ -64,12 +80,14 @@ READING = (
     OptionSpec(
         name="shardIds",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.STRINGS,
         doc="The shards that a bounded read takes, with commas; of several streams those of any. Default: all.",
     ),
     OptionSpec(
         name="filterPushDown",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.BOOLEAN,
         default="false",
         doc="Whether a bounded read leaves unread what the query's filters rule out. Only where each `load()` is used "
@@ -78,6 +96,7 @@ READING = (
     OptionSpec(
         name="addedStreamPosition",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.POSITION,
         default="initialPosition; TRIM_HORIZON with streamNamePattern",
         doc="Where streams begin that the query's checkpoint does not know: LATEST, TRIM_HORIZON or a time.",
@@ -85,6 +104,7 @@ READING = (
     OptionSpec(
         name="recordPublisher",
         group="reading",
+        acts=(DRIVER, READER),
         type=OptionType.CHOICE,
         default="polling",
         choices=("efo", "polling"),
@@ -97,6 +117,7 @@ READING = (
     OptionSpec(
         name="efoRegistration",
         group="reading",
+        acts=(DRIVER, REGISTRY),
         type=OptionType.CHOICE,
         default="lazy",
         choices=("lazy", "eager", "none"),
@@ -106,6 +127,7 @@ READING = (
     OptionSpec(
         name="efoConsumerName",
         group="reading",
+        acts=(REGISTRY,),
         doc="Name of the stream consumer. Required with efo, unless ARNs are given; each query has its own.",
         flink="flink.stream.efo.consumername",
         databricks="consumerName",
@@ -114,12 +136,14 @@ READING = (
     OptionSpec(
         name="efoConsumerNamePrefix",
         group="reading",
+        acts=(REGISTRY,),
         doc="Put before `efoConsumerName`. Databricks' own default is `databricks_`.",
         databricks="consumerNamePrefix",
     ),
     OptionSpec(
         name="efoConsumerArn",
         group="reading",
+        acts=(REGISTRY, READER),
         prefix=True,
         doc="`efoConsumerArn.<stream>`: ARN of the consumer to use, with `efoRegistration=none`.",
         flink="flink.stream.efo.consumerarn",
@@ -127,6 +151,7 @@ READING = (
     OptionSpec(
         name="subscribeTransport",
         group="reading",
+        acts=(READER,),
         type=OptionType.CHOICE,
         default="auto",
         choices=("auto", "http2", "http1"),
@@ -135,6 +160,7 @@ READING = (
     OptionSpec(
         name="getRecordsMaxRecords",
         group="reading",
+        acts=(TASK, READER),
         type=OptionType.INTEGER,
         default="10000",
         minimum=1,
@@ -145,6 +171,7 @@ READING = (
     OptionSpec(
         name="getRecordsInterval",
         group="reading",
+        acts=(TASK, READER),
         type=OptionType.MILLISECONDS,
         default="200",
         minimum=200,
@@ -154,6 +181,7 @@ READING = (
     OptionSpec(
         name="shardDiscoveryInterval",
         group="reading",
+        acts=(READER,),
         type=OptionType.SECONDS,
         default="10s",
         minimum=0.1,
@@ -162,6 +190,7 @@ READING = (
     OptionSpec(
         name="failOnDataLoss",
         group="reading",
+        acts=(DRIVER, TASK, READER),
         type=OptionType.BOOLEAN,
         default="true",
         doc="Whether a range that the stream no longer holds, or a stream that was deleted, fails the query.",
@@ -170,6 +199,7 @@ READING = (
     OptionSpec(
         name="columns",
         group="reading",
+        acts=(DRIVER, TASK),
         type=OptionType.CHOICE,
         default="penstock",
         choices=("penstock", "databricks", "aws"),
@@ -178,6 +208,7 @@ READING = (
     OptionSpec(
         name="includeEncryptionType",
         group="reading",
+        acts=(DRIVER, TASK),
         type=OptionType.BOOLEAN,
         default="false",
         doc="Adds the columns `encryptionType` and `explicitHashKey`.",
@@ -185,6 +216,8 @@ READING = (
     OptionSpec(
         name="deaggregate",
         group="reading",
+        acts=(TASK, READER),
+        refused_with=(Refusal("readerEndpoint", "start the shard reader with --deaggregate, for all of its callers"),),
         type=OptionType.BOOLEAN,
         default="true",
         doc="Whether aggregates of the Kinesis Producer Library are given as the user records that they hold. The "
@@ -193,6 +226,7 @@ READING = (
     OptionSpec(
         name="adaptiveReads",
         group="reading",
+        acts=(TASK, READER),
         type=OptionType.BOOLEAN,
         default="true",
         doc="Whether polling, once a shard was throttled, asks for no more records than its 2 MiB/s allow.",
@@ -200,6 +234,7 @@ READING = (
     OptionSpec(
         name="minPartitions",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.INTEGER,
         minimum=1,
         doc="Fewest partitions, where there are records for them. Shards are divided for it: then a shard's records "
@@ -208,6 +243,7 @@ READING = (
     OptionSpec(
         name="maxPartitions",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.INTEGER,
         default="half of the cores, at most 8",
         minimum=1,
@@ -217,6 +253,7 @@ READING = (
     OptionSpec(
         name="maxRecordsPerBatch",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.INTEGER,
         minimum=1,
         doc="Most records of a micro-batch.",
@@ -224,6 +261,7 @@ READING = (
     OptionSpec(
         name="maxBytesPerBatch",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.BYTES,
         minimum=1,
         doc="Most bytes (data and partition keys) of a micro-batch.",
@@ -231,6 +269,10 @@ READING = (
     OptionSpec(
         name="bufferBytes",
         group="reading",
+        acts=(READER,),
+        refused_with=(
+            Refusal("readerEndpoint", "all sessions of a shard reader share its buffers: start it with --buffer-bytes"),
+        ),
         type=OptionType.BYTES,
         default="128m",
         minimum=1,
@@ -240,6 +282,8 @@ READING = (
     OptionSpec(
         name="bufferBytesPerShard",
         group="reading",
+        acts=(READER,),
+        refused_with=(Refusal("readerEndpoint", "start the shard reader with --buffer-bytes-per-shard"),),
         type=OptionType.BYTES,
         default="8m",
         minimum=1,
@@ -248,6 +292,8 @@ READING = (
     OptionSpec(
         name="spillBytes",
         group="reading",
+        acts=(READER,),
+        refused_with=(Refusal("readerEndpoint", "start the shard reader with --spill-bytes"),),
         type=OptionType.BYTES,
         default="0",
         minimum=0,
@@ -256,12 +302,15 @@ READING = (
     OptionSpec(
         name="spillFolder",
         group="reading",
+        acts=(READER,),
+        refused_with=(Refusal("readerEndpoint", "start the shard reader with --spill-folder"),),
         default="the system's temporary folder",
         doc="Where the spill is.",
     ),
     OptionSpec(
         name="latestOffsetWait",
         group="reading",
+        acts=(DRIVER,),
         type=OptionType.SECONDS,
         default="500ms",
         minimum=0.01,
@@ -270,6 +319,7 @@ READING = (
     OptionSpec(
         name="idleOffsetInterval",
         group="reading",
+        acts=(READER,),
         type=OptionType.SECONDS,
         default="5m",
         minimum=1,
@@ -282,12 +332,16 @@ SERVICES = (
     OptionSpec(
         name="readerEndpoint",
         group="services",
+        acts=(DRIVER, TASK),
         type=OptionType.STRINGS,
-        doc="`host:port` of shard-reader services, or `unix:PATH`. Default: the reader lives in the query's process.",
+        doc="`host:port` of shard-reader services, or `unix:PATH`. Default: the reader lives in the query's process. "
+        "Bounded reads poll in their tasks, by themselves.",
     ),
     OptionSpec(
         name="readerHost",
         group="services",
+        acts=(DRIVER,),
+        refused_with=(NO_OWN_READER,),
         default="127.0.0.1 in local mode, else spark.driver.host",
         doc="Address of the driver by which executors reach the query's own reader. Its environment may give another "
         "default, by `PENSTOCK_READER_HOST`.",
@@ -295,12 +349,16 @@ SERVICES = (
     OptionSpec(
         name="readerBindAddress",
         group="services",
+        acts=(DRIVER,),
+        refused_with=(NO_OWN_READER,),
         default="spark.driver.bindAddress, or readerHost",
         doc="Address that the query's own reader listens on.",
     ),
     OptionSpec(
         name="readerPort",
         group="services",
+        acts=(DRIVER,),
+        refused_with=(NO_OWN_READER,),
         type=OptionType.INTEGER,
         default="0",
         minimum=0,
@@ -309,34 +367,53 @@ SERVICES = (
     OptionSpec(
         name="registryEndpoint",
         group="services",
+        acts=(DRIVER,),
         doc="`host:port` of the consumer registry. Default: in-process, on SQLite.",
     ),
     OptionSpec(
         name="registryStore",
         group="services",
+        acts=(REGISTRY,),
+        refused_with=(Refusal("registryEndpoint", "the registry has a store of its own: start it with --store"),),
         doc="SQLite file of the in-process registry. Default: in the user's state directory.",
     ),
     OptionSpec(
         name="sinkEndpoint",
         group="services",
+        acts=(TASK,),
         doc="`host:port` of the sink gateway. Default: each write task writes to Kinesis itself.",
     ),
-    OptionSpec(name="serviceToken", group="services", secret=True, doc="Token that the services ask for."),
+    OptionSpec(
+        name="serviceToken", group="services", acts=(DRIVER, TASK), secret=True, doc="Token that the services ask for."
+    ),
     OptionSpec(
         name="serviceTokenFile",
         group="services",
+        acts=(DRIVER, TASK),
         doc="File of that token instead, on the driver and all executors; read again when it has changed.",
     ),
-    OptionSpec(name="serviceCaFile", group="services", doc="PEM file of the services' authority; turns TLS on."),
+    OptionSpec(
+        name="serviceCaFile",
+        group="services",
+        acts=(DRIVER, TASK),
+        doc="PEM file of the services' authority; turns TLS on.",
+    ),
     OptionSpec(
         name="serviceCertificateFile",
         group="services",
+        acts=(DRIVER, TASK),
         doc="PEM file of the query's own certificate, for services with mutual TLS; with `servicePrivateKeyFile`.",
     ),
-    OptionSpec(name="servicePrivateKeyFile", group="services", doc="PEM file of the key of that certificate."),
+    OptionSpec(
+        name="servicePrivateKeyFile",
+        group="services",
+        acts=(DRIVER, TASK),
+        doc="PEM file of the key of that certificate.",
+    ),
     OptionSpec(
         name="jobId",
         group="services",
+        acts=(DRIVER, TASK, REGISTRY, READER),
         default="random",
         doc="Name of the query that stays the same over restarts: with it, a restart after a crash takes over the "
         "stream consumer at once instead of waiting for its lease to end.",
@@ -344,6 +421,7 @@ SERVICES = (
     OptionSpec(
         name="traceparent",
         group="services",
+        acts=(DRIVER, TASK),
         default="the environment's TRACEPARENT",
         doc="W3C trace context that the query's spans belong to.",
     ),

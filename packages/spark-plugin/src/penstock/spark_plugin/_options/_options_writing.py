@@ -1,17 +1,31 @@
 """Options of writing, and of retries."""
 
-from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
+from dataclasses import replace
+
+from penstock.spark_plugin._options._option_spec import (
+    DRIVER,
+    GATEWAY_DECIDES,
+    READER,
+    REGISTRY,
+    TASK,
+    OptionSpec,
+    OptionType,
+    Place,
+    Refusal,
+)
 
 WRITING = (
     OptionSpec(
         name="partitionKeyColumn",
         group="writing",
+        acts=(DRIVER, TASK),
         default="partitionKey",
         doc="Column with the partition key.",
     ),
     OptionSpec(
         name="randomPartitionKey",
         group="writing",
+        acts=(DRIVER, TASK),
         type=OptionType.BOOLEAN,
         default="false",
         doc="Gives each record a random partition key; there is no key column then.",
@@ -19,11 +33,13 @@ WRITING = (
     OptionSpec(
         name="fixedPartitionKey",
         group="writing",
+        acts=(DRIVER, TASK),
         doc="One partition key for all records, instead of a column: everything goes to one shard.",
     ),
     OptionSpec(
         name="valueFormat",
         group="writing",
+        acts=(DRIVER, TASK),
         type=OptionType.CHOICE,
         choices=("json", "avro", "csv"),
         doc="Makes the data of all columns, instead of taking a column `data`. avro needs the extra `avro`.",
@@ -31,12 +47,14 @@ WRITING = (
     OptionSpec(
         name="valueColumns",
         group="writing",
+        acts=(DRIVER, TASK),
         type=OptionType.STRINGS,
         doc="Columns of the value, in this order. Default: all but `partitionKey`, `explicitHashKey` and the stream's.",
     ),
     OptionSpec(
         name="csvDelimiter",
         group="writing",
+        acts=(DRIVER, TASK),
         type=OptionType.TEXT,
         default=",",
         doc="Between the columns of valueFormat csv.",
@@ -44,6 +62,7 @@ WRITING = (
     OptionSpec(
         name="avroEncoding",
         group="writing",
+        acts=(DRIVER, TASK),
         type=OptionType.CHOICE,
         choices=("binary", "single-object"),
         default="binary",
@@ -52,12 +71,14 @@ WRITING = (
     OptionSpec(
         name="recordDelimiter",
         group="writing",
+        acts=(DRIVER, TASK),
         type=OptionType.TEXT,
         doc="Follows the data of each record: Firehose puts nothing between records by itself.",
     ),
     OptionSpec(
         name="recordIds",
         group="writing",
+        acts=(DRIVER, TASK),
         type=OptionType.BOOLEAN,
         default="false",
         doc="Gives each record the id `query-batch-partition-row`: the column `recordId` of the value, or a first line "
@@ -66,6 +87,8 @@ WRITING = (
     OptionSpec(
         name="wireFormat",
         group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
         type=OptionType.CHOICE,
         choices=("cbor", "json"),
         doc="Format of requests. Default: cbor for the service's own endpoints, json for others, such as LocalStack's.",
@@ -73,11 +96,14 @@ WRITING = (
     OptionSpec(
         name="deadLetterPath",
         group="writing",
+        acts=(DRIVER, TASK),
         doc="Folder (shared by the executors) for records that cannot be written. Default: they fail the task.",
     ),
     OptionSpec(
         name="maxAttempts",
         group="writing",
+        acts=(TASK,),
+        refused_with=(Refusal("sinkEndpoint", "start the sink gateway with --max-attempts, for all of its clients"),),
         type=OptionType.INTEGER,
         minimum=1,
         doc="Most submissions of a record before it is given up. Default: no bound.",
@@ -85,6 +111,8 @@ WRITING = (
     OptionSpec(
         name="timeToLive",
         group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
         type=OptionType.SECONDS,
         minimum=0.001,
         doc="How long a record may be sent again before it is given up. Default: no bound.",
@@ -92,6 +120,7 @@ WRITING = (
     OptionSpec(
         name="stallTimeout",
         group="writing",
+        acts=(TASK,),
         type=OptionType.SECONDS,
         default="2m",
         minimum=0.1,
@@ -100,6 +129,8 @@ WRITING = (
     OptionSpec(
         name="aggregation",
         group="writing",
+        acts=(TASK,),
+        refused_with=(replace(GATEWAY_DECIDES, unless="false"),),
         type=OptionType.BOOLEAN,
         default="false",
         doc="Packs records into aggregates of the Kinesis Producer Library.",
@@ -107,6 +138,8 @@ WRITING = (
     OptionSpec(
         name="maxRecordsPerSecond",
         group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
         type=OptionType.NUMBER,
         minimum=0.001,
         doc="Most records per second of each write task, to each stream. Default: what the answers allow.",
@@ -114,6 +147,8 @@ WRITING = (
     OptionSpec(
         name="maxBytesPerSecond",
         group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
         type=OptionType.BYTES,
         minimum=1,
         doc="Most bytes per second of each write task, to each stream. Default: what the answers allow.",
@@ -121,6 +156,7 @@ WRITING = (
     OptionSpec(
         name="maxBatchSize",
         group="writing",
+        acts=(TASK,),
         type=OptionType.INTEGER,
         default="500",
         minimum=1,
@@ -130,6 +166,7 @@ WRITING = (
     OptionSpec(
         name="maxInFlightRequests",
         group="writing",
+        acts=(TASK,),
         type=OptionType.INTEGER,
         default="50",
         minimum=1,
@@ -139,6 +176,7 @@ WRITING = (
     OptionSpec(
         name="maxBufferedRequests",
         group="writing",
+        acts=(TASK,),
         type=OptionType.INTEGER,
         default="10000",
         minimum=1,
@@ -148,6 +186,7 @@ WRITING = (
     OptionSpec(
         name="maxBatchSizeInBytes",
         group="writing",
+        acts=(TASK,),
         type=OptionType.BYTES,
         default="5m",
         minimum=1,
@@ -157,6 +196,7 @@ WRITING = (
     OptionSpec(
         name="maxRecordSizeInBytes",
         group="writing",
+        acts=(TASK,),
         type=OptionType.BYTES,
         default="1m",
         minimum=1,
@@ -165,6 +205,7 @@ WRITING = (
     OptionSpec(
         name="maxTimeInBuffer",
         group="writing",
+        acts=(TASK,),
         type=OptionType.MILLISECONDS,
         default="5s",
         minimum=1,
@@ -174,6 +215,8 @@ WRITING = (
     OptionSpec(
         name="failOnError",
         group="writing",
+        acts=(TASK,),
+        refused_with=(replace(GATEWAY_DECIDES, unless="false"),),
         type=OptionType.BOOLEAN,
         default="false",
         doc="Whether the first record that Kinesis refuses fails the task, without another attempt.",
@@ -182,7 +225,19 @@ WRITING = (
 )
 
 
-def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maximum: str) -> tuple[OptionSpec, ...]:
+def _retries(
+    verb: str,
+    call: str,
+    flink: str,
+    *,
+    retries: str,
+    base: str,
+    maximum: str,
+    acts: tuple[Place, ...],
+    refused_with: tuple[Refusal, ...] = (),
+) -> tuple[OptionSpec, ...]:
+    # The registry pauses for at least something between looks at a consumer that is on its way.
+    least = 1 if REGISTRY in acts else 0
     return (
         OptionSpec(
             name=f"{verb}MaxRetries",
@@ -192,15 +247,19 @@ def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maxim
             doc=f"Attempts of {call} after a recoverable error.",
             flink=f"{flink}.maxretries",
             group="retries",
+            acts=acts,
+            refused_with=refused_with,
         ),
         OptionSpec(
             name=f"{verb}BackoffBase",
             type=OptionType.MILLISECONDS,
             default=base,
-            minimum=0,
+            minimum=least,
             doc=f"First delay between attempts of {call}.",
             flink=f"{flink}.backoff.base",
             group="retries",
+            acts=acts,
+            refused_with=refused_with,
         ),
         OptionSpec(
             name=f"{verb}BackoffMax",
@@ -210,6 +269,8 @@ def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maxim
             doc=f"Longest delay between attempts of {call}.",
             flink=f"{flink}.backoff.max",
             group="retries",
+            acts=acts,
+            refused_with=refused_with,
         ),
         OptionSpec(
             name=f"{verb}BackoffExponent",
@@ -219,6 +280,8 @@ def _retries(verb: str, call: str, flink: str, *, retries: str, base: str, maxim
             doc=f"Growth of the delay between attempts of {call}.",
             flink=f"{flink}.backoff.expconst",
             group="retries",
+            acts=acts,
+            refused_with=refused_with,
         ),
     )
 
@@ -231,6 +294,7 @@ RETRIES = (
         retries="10",
         base="200",
         maximum="1000",
+        acts=(REGISTRY,),
     ),
     *_retries(
         "deregisterStreamConsumer",
@@ -239,6 +303,10 @@ RETRIES = (
         retries="10",
         base="200",
         maximum="1000",
+        acts=(REGISTRY,),
+        refused_with=(
+            Refusal("registryEndpoint", "the registry deregisters consumers, and tries again with each of its sweeps"),
+        ),
     ),
     *_retries(
         "listStreamConsumers",
@@ -247,6 +315,7 @@ RETRIES = (
         retries="10",
         base="200",
         maximum="1000",
+        acts=(REGISTRY,),
     ),
     *_retries(
         "subscribeToShard",
@@ -255,6 +324,7 @@ RETRIES = (
         retries="5",
         base="1000",
         maximum="2000",
+        acts=(READER,),
     ),
     *_retries(
         "getRecords",
@@ -263,6 +333,7 @@ RETRIES = (
         retries="3",
         base="300",
         maximum="1000",
+        acts=(TASK, READER),
     ),
     *_retries(
         "getShardIterator",
@@ -271,5 +342,6 @@ RETRIES = (
         retries="3",
         base="300",
         maximum="1000",
+        acts=(TASK, READER),
     ),
 )

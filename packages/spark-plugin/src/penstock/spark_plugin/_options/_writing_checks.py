@@ -18,17 +18,6 @@ def check_writing(options: "KinesisOptions") -> None:
     """
     _check_keys(options)
     _check_values(options)
-    if options.sink_endpoint is None:
-        return
-    for name, given in (
-        ("aggregation", options.aggregation),
-        ("wireFormat", options.wire_format is not None),
-        ("maxRecordsPerSecond", options.max_records_per_second is not None),
-        ("maxBytesPerSecond", options.max_bytes_per_second is not None),
-        ("maxAttempts", options.max_attempts is not None),
-    ):
-        if given:
-            raise ContradictoryOptionsError((name, "sinkEndpoint"), "the gateway decides that for all of its clients")
 
 
 def _check_keys(options: "KinesisOptions") -> None:

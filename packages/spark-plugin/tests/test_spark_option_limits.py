@@ -1,0 +1,126 @@
+"""What options must keep to together is checked as they are parsed: before anything is asked of AWS."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
+from penstock.spark_plugin._options._option_table import OPTIONS
+from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin._writing._sinks import sink_config
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OptionError
+
+NUMBERS = (OptionType.INTEGER, OptionType.NUMBER, OptionType.SECONDS, OptionType.MILLISECONDS, OptionType.BYTES)
+NUMERIC = [spec for spec in OPTIONS if spec.type in NUMBERS]
+SERVICE_LIMITS = ("maxBatchSizeInBytes", "maxRecordSizeInBytes")
+"""Limits of a destination: the writer says them by their option as the write is planned."""
+
+
+def parse(options: dict[str, str]) -> KinesisOptions:
+    return KinesisOptions.parse({"streamName": "s", **options}, environ={})
+
+
+def number(spec: OptionSpec) -> st.SearchStrategy[str]:
+    """Small and large ones, those at the option's limits, and some that are none."""
+    least = 0 if spec.minimum is None else spec.minimum
+    near = [least, least + 1, least * 2 + 1, 10_000, 2**31 - 1, 2**63, 10**30]
+    numbers = st.one_of(st.sampled_from(near), st.integers(0, 5000))
+    if spec.type is OptionType.INTEGER:
+        return numbers.map(lambda value: f"{value:.0f}")
+    fractions = st.floats(0, 1e12, allow_nan=False).map(lambda value: f"{value:.6f}")
+    return st.one_of(numbers.map(lambda value: f"{value:f}"), fractions, st.sampled_from(["1e309", "-1"]))
+
+
+GIVEN = st.dictionaries(st.sampled_from(NUMERIC), st.none(), max_size=6).flatmap(
+    lambda specs: st.fixed_dictionaries({spec.name: number(spec) for spec in specs})
+)
+
+
+@settings(max_examples=400)
+@given(GIVEN)
+def test_what_is_accepted_can_be_used(given_options: dict[str, str]) -> None:
+    """Numbers that pass make the settings of each package that reading and writing stand on; no call fails by them."""
+    try:
+        options = parse(given_options)
+    except OptionError:
+        return
+    reader_config(options)
+    registrar_config(options)
+    if not any(name in given_options for name in SERVICE_LIMITS):
+        sink_config(options)
+
+
+VERBS = [spec.name.removesuffix("BackoffBase") for spec in OPTIONS if spec.name.endswith("BackoffBase")]
+
+
+def flink_name(option: str) -> str:
+    return next(spec.flink for spec in OPTIONS if spec.name == option and spec.flink)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("in_lower_case", [False, True])
+def test_a_longest_delay_below_the_first_is_named_as_it_was_written(verb: str, in_lower_case: bool) -> None:
+    """By the user's key, though Spark hands it over in lower case; and the default that it contradicts is told."""
+    key = flink_name(f"{verb}BackoffMax")
+    with pytest.raises(ContradictoryOptionsError) as caught:
+        parse({key.lower() if in_lower_case else key: "100"})
+    told = str(caught.value)
+    assert caught.value.options == (key, f"{verb}BackoffBase")
+    assert f"'{key}'" in told
+    assert "100 ms" in told
+    parse({key: "100", flink_name(f"{verb}BackoffBase"): "100"})
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"fetchBufferSize": "1m"}, ("bufferBytesPerShard", "fetchBufferSize")),
+        ({"sink.requests.max-buffered": "500"}, ("sink.requests.max-buffered", "sink.batch.max-size")),
+        ({"sink.flush-buffer.size": "1k"}, ("maxRecordSizeInBytes", "sink.flush-buffer.size")),
+        (
+            {"aws.credentials.provider.profile.name": "p", "awsAccessKey": "a", "awsSecretKey": "b"},
+            ("aws.credentials.provider.profile.name", "awsAccessKey"),
+        ),
+    ],
+)
+def test_contradictions_have_the_names_that_were_written(options: dict[str, str], named: tuple[str, str]) -> None:
+    """Of whichever connector; an option that was left out has its own."""
+    given_options = {**options, **({"sink.batch.max-size": "500"} if "sink.requests.max-buffered" in options else {})}
+    with pytest.raises(ContradictoryOptionsError) as caught:
+        parse(given_options)
+    assert caught.value.options == named
+    for name in named:
+        assert f"'{name}'" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("flink.stream.registerstreamconsumer.backoff.base", "0"),
+        ("flink.shard.getrecords.intervalmillis", "100"),
+        ("kinesis.getRecords.numberOfRecordsPerFetch", "10001"),
+        ("flink.shard.subscribetoshard.backoff.max", "99999999999999999999"),
+        ("flink.shard.subscribetoshard.maxretries", "many"),
+    ],
+)
+def test_a_value_out_of_range_is_named_as_it_was_written(key: str, text: str) -> None:
+    """Each limit that a package has is the option's own."""
+    with pytest.raises(InvalidOptionError, match=f"'{key}'") as caught:
+        parse({key: text})
+    assert caught.value.option == key
+
+
+def test_no_number_of_retries_is_too_large() -> None:
+    """Java's largest number is a usual way to say for ever."""
+    options = parse({"flink.shard.subscribetoshard.maxretries": str(2**31 - 1)})
+    assert options.subscribe_to_shard_max_retries == 2**31 - 1
+
+
+def test_options_that_are_made_in_code_keep_to_the_same() -> None:
+    """Without a name that a user wrote, the error has the canonical one."""
+    wrong: dict[str, Any] = {"subscribe_to_shard_backoff_max": 1.0}
+    with pytest.raises(ContradictoryOptionsError, match="subscribeToShardBackoffMax"):
+        KinesisOptions(stream_name=("s",), **wrong)
