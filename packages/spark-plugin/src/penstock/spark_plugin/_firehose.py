@@ -15,6 +15,7 @@ from penstock.spark_plugin._options._option_table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     FirehoseReadError,
+    InvalidOptionError,
     IrrelevantOptionError,
     SparkPluginError,
     UnknownOptionError,
@@ -75,7 +76,10 @@ def firehose_options(options: Mapping[str, str]) -> KinesisOptions:
                 raise ContradictoryOptionsError(("deliveryStreamName", "streamName"), "they say the same; give one")
             key = "streamName"
         given[key] = text
-    return KinesisOptions.parse(given, stream_required=False)
+    parsed = KinesisOptions.parse(given, stream_required=False)
+    if parsed.sink_rate_strategy == "shards":
+        raise InvalidOptionError("sinkRateStrategy", "shards", "aimd or none: a delivery stream has no shards to pace")
+    return parsed
 
 
 def _nearest(key: str) -> str | None:

@@ -143,6 +143,13 @@ class KinesisOptions:
     """None: the endpoint decides."""
     max_records_per_second: float | None = None
     max_bytes_per_second: int | None = None
+    sink_rate_strategy: str | None = None
+    """None: that which suits the destination."""
+    sink_rate_target: str | None = None
+    sink_initial_rate: int | None = None
+    sink_increase_rate: int | None = None
+    sink_decrease_factor: float | None = None
+    sink_rate_threshold: int | None = None
     max_batch_size: int = 500
     max_in_flight_requests: int = 50
     max_buffered_requests: int = 10_000

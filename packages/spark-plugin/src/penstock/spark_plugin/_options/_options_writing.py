@@ -154,6 +154,66 @@ WRITING = (
         doc="Most bytes per second of each write task, to each stream. Default: what the answers allow.",
     ),
     OptionSpec(
+        name="sinkRateStrategy",
+        group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
+        type=OptionType.CHOICE,
+        choices=("shards", "aimd", "none"),
+        doc="How a write task finds its rate: each shard's own pace; a limit on what is in flight that follows the "
+        "answers (FLIP-242); or nothing but `maxInFlightRequests`. Default: shards; for Firehose and with "
+        "`aggregation`, which have none to pace, an aimd after a slow start.",
+    ),
+    OptionSpec(
+        name="sinkRateTarget",
+        group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
+        type=OptionType.CHOICE,
+        choices=("messages", "requests"),
+        doc="What the limit of sinkRateStrategy=aimd counts in flight, and so the unit of its options. "
+        "Default: messages.",
+    ),
+    OptionSpec(
+        name="sinkInitialRate",
+        group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
+        type=OptionType.INTEGER,
+        minimum=1,
+        doc="Where the limit of sinkRateStrategy=aimd starts. Default: at `sinkRateThreshold`.",
+    ),
+    OptionSpec(
+        name="sinkIncreaseRate",
+        group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
+        type=OptionType.INTEGER,
+        minimum=1,
+        doc="What a whole success adds to the limit of sinkRateStrategy=aimd. Default: 10.",
+    ),
+    OptionSpec(
+        name="sinkDecreaseFactor",
+        group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
+        type=OptionType.NUMBER,
+        minimum=0,
+        maximum=1,
+        doc="What a request with a throttled record multiplies the limit of sinkRateStrategy=aimd by, more than 0 and "
+        "less than 1. Default: 0.99 as in Flink's sink, which rests at 50; 0.5 for requests, and for Firehose.",
+    ),
+    OptionSpec(
+        name="sinkRateThreshold",
+        group="writing",
+        acts=(TASK,),
+        refused_with=(GATEWAY_DECIDES,),
+        type=OptionType.INTEGER,
+        minimum=1,
+        doc="The limit of sinkRateStrategy=aimd never grows past it. Default, and the most: all that may be in flight, "
+        "`maxInFlightRequests` times `maxBatchSize`, or `maxInFlightRequests` for requests.",
+    ),
+    OptionSpec(
         name="maxBatchSize",
         group="writing",
         acts=(TASK,),
@@ -180,7 +240,7 @@ WRITING = (
         type=OptionType.INTEGER,
         default="10000",
         minimum=1,
-        doc="Most records that a write task buffers.",
+        doc="Most records that wait in a write task, besides those in flight.",
         flink="sink.requests.max-buffered",
     ),
     OptionSpec(

@@ -1,0 +1,192 @@
+"""How write tasks find their rate: the options of `sinkRateStrategy`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.async_sink import (
+    All,
+    CongestionControlRateLimitingStrategy,
+    PerShardRateLimitingStrategy,
+    RequestInfo,
+    ResultInfo,
+)
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
+from penstock.spark_plugin._writing._sinks import make_sink
+from penstock.spark_plugin.errors import ContradictoryOptionsError, OptionError
+from penstock.spark_plugin.testing import endpoint_options
+
+ROWS = StructType([StructField("data", StringType()), StructField("partitionKey", StringType())])
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    """A Kinesis of this file's own, whose faults hit nobody else."""
+    with running_emulator(enforce_limits=False) as emulator:
+        yield emulator
+
+
+def strategy_of(*, firehose: bool = False, **options: str) -> Any:
+    given = {"streamName": "s", "region": "us-east-1", **options}
+    return make_sink(KinesisOptions.parse(given, environ={}), firehose=firehose).create_writer().strategy  # type: ignore[union-attr]
+
+
+def limits(strategy: Any, *answers: int) -> list[int]:
+    """The limit at first, and after each answer to a request of ten with that many throttled records."""
+    found = [strategy.limit]
+    for throttled in answers:
+        strategy.register_in_flight_request(RequestInfo(10))
+        strategy.register_completed_request(ResultInfo(throttled, 10))
+        found.append(strategy.limit)
+    return found
+
+
+def test_shards_are_paced_by_default() -> None:
+    """Whether it is said or not."""
+    for options in ({}, {"sinkRateStrategy": "shards"}):
+        strategy = strategy_of(**options)
+        assert isinstance(strategy, All)
+        assert [type(each) for each in strategy.strategies] == [
+            CongestionControlRateLimitingStrategy,
+            PerShardRateLimitingStrategy,
+        ]
+        assert strategy.limit == 500
+
+
+AIMD: list[tuple[dict[str, str], list[int]]] = [
+    ({}, [25_000, 24_750, 24_760]),
+    ({"maxBatchSize": "100", "maxInFlightRequests": "20"}, [2_000, 1_980, 1_990]),
+    ({"sinkDecreaseFactor": "0.5"}, [25_000, 12_500, 12_510]),
+    ({"sinkIncreaseRate": "100"}, [25_000, 24_750, 24_850]),
+    ({"sinkInitialRate": "700"}, [700, 693, 703]),
+    ({"sinkRateThreshold": "600"}, [600, 594, 600]),
+    ({"sinkRateThreshold": "5", "sinkDecreaseFactor": "0.5"}, [5, 3, 5]),
+    ({"sinkRateThreshold": "600", "sinkInitialRate": "500", "sinkDecreaseFactor": "0.9"}, [500, 450, 460]),
+    ({"sinkRateTarget": "messages"}, [25_000, 24_750, 24_760]),
+    ({"sinkRateTarget": "requests"}, [50, 25, 35]),
+    ({"sinkRateTarget": "requests", "sinkDecreaseFactor": "0.9"}, [50, 45, 50]),
+    ({"sinkRateTarget": "requests", "maxInFlightRequests": "4"}, [4, 2, 4]),
+    (
+        {"sinkRateTarget": "requests", "sinkInitialRate": "20", "sinkIncreaseRate": "1", "sinkRateThreshold": "30"},
+        [20, 10, 11],
+    ),
+    ({"aggregation": "true"}, [500_000, 495_000, 495_010]),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), AIMD)
+def test_aimd_follows_its_options(options: dict[str, str], expected: list[int]) -> None:
+    """Where it starts, what a throttle leaves of it, and what a success adds."""
+    assert limits(strategy_of(sinkRateStrategy="aimd", **options), 1, 0) == expected
+
+
+def test_aimd_of_a_delivery_stream_halves() -> None:
+    """As Flink's sink for Firehose does, unless another factor is given."""
+    assert limits(strategy_of(sinkRateStrategy="aimd", firehose=True), 1, 0) == [25_000, 12_500, 12_510]
+    options = {"sinkRateStrategy": "aimd", "sinkDecreaseFactor": "0.8"}
+    assert limits(strategy_of(firehose=True, **options), 1, 0) == [25_000, 20_000, 20_010]
+
+
+@pytest.mark.parametrize("firehose", [False, True])
+def test_without_a_strategy_only_the_requests_in_flight_are_bounded(firehose: bool) -> None:
+    """Throttles lower nothing."""
+    strategy = strategy_of(sinkRateStrategy="none", maxInFlightRequests="3", firehose=firehose)
+    assert limits(strategy, 10, 10, 0) == [1_500] * 4
+    for _ in range(3):
+        assert not strategy.should_block(RequestInfo(500))
+        strategy.register_in_flight_request(RequestInfo(500))
+    assert strategy.should_block(RequestInfo(1))
+
+
+@pytest.mark.parametrize("name", ["shards", "aimd", "none"])
+def test_a_rate_per_second_bounds_each_of_them(name: str) -> None:
+    """The strictest of them counts."""
+    strategy = strategy_of(sinkRateStrategy=name, maxRecordsPerSecond="40")
+    assert isinstance(strategy, All)
+    assert strategy.get_max_batch_size() == 40
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"sinkRateStrategy": "fast"}, "sinkRateStrategy"),
+        ({"sinkRateStrategy": "aimd", "sinkRateTarget": "bytes"}, "sinkRateTarget"),
+        ({"sinkRateStrategy": "aimd", "sinkDecreaseFactor": "0"}, "sinkDecreaseFactor"),
+        ({"sinkRateStrategy": "aimd", "sinkDecreaseFactor": "1"}, "sinkDecreaseFactor"),
+        ({"sinkRateStrategy": "aimd", "sinkDecreaseFactor": "0.99", "sinkRateTarget": "requests"}, "lower nothing"),
+        ({"sinkRateStrategy": "aimd", "sinkRateThreshold": "50"}, "sinkDecreaseFactor"),
+        ({"sinkRateStrategy": "aimd", "sinkIncreaseRate": "0"}, "sinkIncreaseRate"),
+        ({"sinkRateStrategy": "aimd", "sinkInitialRate": "0"}, "sinkInitialRate"),
+        ({"sinkRateStrategy": "aimd", "sinkRateThreshold": "25001"}, "sinkRateThreshold"),
+        ({"sinkRateStrategy": "aimd", "sinkInitialRate": "201", "maxBatchSize": "4"}, "sinkInitialRate"),
+        ({"sinkRateStrategy": "aimd", "sinkRateTarget": "requests", "sinkRateThreshold": "51"}, "sinkRateThreshold"),
+        ({"sinkRateStrategy": "aimd", "sinkInitialRate": "9", "sinkRateThreshold": "8"}, "sinkInitialRate"),
+        ({"sinkRateStrategy": "aimd", "sinkIncreaseRate": "9", "sinkRateThreshold": "8"}, "sinkIncreaseRate"),
+        ({"sinkIncreaseRate": "9"}, "sinkIncreaseRate"),
+        ({"sinkRateStrategy": "none", "sinkRateThreshold": "9"}, "sinkRateThreshold"),
+        ({"sinkRateStrategy": "shards", "sinkRateTarget": "requests"}, "sinkRateTarget"),
+        ({"sinkRateStrategy": "shards", "aggregation": "true"}, "aggregation"),
+    ],
+)
+def test_rates_that_would_do_nothing_are_refused_as_the_source_is_loaded(options: dict[str, str], named: str) -> None:
+    """By their names, before anything is written."""
+    with pytest.raises(OptionError, match=named):
+        KinesisDataSource({"streamName": "s", "region": "us-east-1", **options})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sinkRateStrategy": "none"},
+        {"sinkRateStrategy": "shards"},
+        {"sinkRateStrategy": "aimd", "sinkRateTarget": "requests"},
+        {"sinkRateStrategy": "aimd", "sinkInitialRate": "5"},
+        {"sinkRateStrategy": "aimd", "sinkIncreaseRate": "5"},
+        {"sinkRateStrategy": "aimd", "sinkDecreaseFactor": "0.5"},
+        {"sinkRateStrategy": "aimd", "sinkRateThreshold": "5"},
+    ],
+)
+def test_rates_are_refused_where_a_gateway_decides(options: dict[str, str]) -> None:
+    """All of its clients share one."""
+    with pytest.raises(ContradictoryOptionsError) as caught:
+        KinesisDataSource({"streamName": "s", "sinkEndpoint": "127.0.0.1:1", **options})
+    assert caught.value.options == (next(iter(options)), "sinkEndpoint")
+
+
+def test_a_delivery_stream_has_no_shards_to_pace() -> None:
+    """It is said instead of doing something else."""
+    source = FirehoseDataSource({"deliveryStreamName": "d", "region": "us-east-1", "sinkRateStrategy": "shards"})
+    with pytest.raises(OptionError, match="sinkRateStrategy"):
+        source.writer(StructType([StructField("data", StringType())]), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sinkRateStrategy": "shards"},
+        {"sinkRateStrategy": "aimd", "sinkInitialRate": "20", "sinkDecreaseFactor": "0.5"},
+        {"sinkRateStrategy": "aimd", "sinkRateTarget": "requests", "sinkInitialRate": "1"},
+        {"sinkRateStrategy": "none"},
+    ],
+)
+def test_every_strategy_writes_each_record_through_throttles(
+    emulator: RunningEmulator, options: dict[str, str]
+) -> None:
+    """Requests and records that are refused come back and arrive, once each."""
+    name = "-".join(options.values()).replace(".", "-")
+    client = emulator.client()
+    client.create_stream(StreamName=name, ShardCount=1)
+    client.get_waiter("stream_exists").wait(StreamName=name, WaiterConfig={"Delay": 1})
+    emulator.faults.add(kind="throttle", operation="PutRecords", count=2)
+    emulator.faults.add(kind="fail_records", share=0.3, count=3)
+    numbers = [str(number) for number in range(1_000)]
+    rows = pa.RecordBatch.from_arrays([pa.array(numbers), pa.array(numbers)], names=ROWS.names)
+    source = KinesisDataSource(endpoint_options(emulator.endpoint_url, name, maxBatchSize="100", **options))
+    summary: Any = source.writer(ROWS, overwrite=False).write(iter([rows]))
+    held = emulator.call(lambda: [one.data for one in emulator.kinesis.streams[name].shards[0].records])
+    assert sorted(map(int, held)) == list(range(1_000))
+    assert (summary.records, summary.throttled > 0) == (1_000, True)
