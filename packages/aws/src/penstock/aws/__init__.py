@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         mismatch_message,
     )
     from penstock.aws._options import AwsOptions
+    from penstock.aws._provider import CredentialsProvider, ProvidedCredentials
     from penstock.aws._proxy import HttpProxy
     from penstock.aws._service_clock import ServiceClock, date_seconds
     from penstock.aws._session import AwsSession
@@ -37,10 +38,12 @@ __all__ = [
     "AwsServiceError",
     "AwsSession",
     "BackoffPolicy",
+    "CredentialsProvider",
     "ErrorKind",
     "HttpProxy",
     "JsonClient",
     "LocationMismatch",
+    "ProvidedCredentials",
     "ServiceClock",
     "account_of",
     "are_credentials_refused",
@@ -63,6 +66,7 @@ _MODULES = {
     "_location": ("AwsLocation", "LocationMismatch", "account_of", "endpoint_aliases", "mismatch_message"),
     "_options": ("AwsOptions",),
     "_proxy": ("HttpProxy",),
+    "_provider": ("CredentialsProvider", "ProvidedCredentials"),
     "_service_clock": ("ServiceClock", "date_seconds"),
     "_session": ("AwsSession",),
 }

@@ -40,8 +40,8 @@ class AwsLocation:
             AwsOptionError: the environment or the profile has an endpoint that is none.
         """
         options = session.options
-        account = account_of(options.role_arn or "")
-        if not account and options.role_arn is None and options.access_key_id is None and options.profile is None:
+        account = account_of(options.role_arns[-1]) if options.role_arns else ""
+        if not account and not options.role_arns and options.access_key_id is None and options.profile is None:
             account = os.environ.get("AWS_ACCOUNT_ID", "")
         return cls(region=session.region, account_id=account, endpoint_url=session.endpoint_url(service_name))
 

@@ -1,8 +1,9 @@
 """What it takes to reach AWS: region, endpoint, credentials, role."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Self
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from penstock.aws.errors import AwsOptionError
@@ -18,10 +19,16 @@ _OPTION_NAMES = {
     "role_session_name": "roleSessionName",
     "role_external_id": "roleExternalId",
     "sts_endpoint_url": "stsEndpointUrl",
+    "role_session_seconds": "roleSessionDuration",
+    "role_session_tags": "roleSessionTags",
     "web_identity_token_file": "webIdentityTokenFile",
+    "credentials_provider": "credentialsProvider",
     "ca_bundle": "caBundle",
     "proxy_url": "proxyUrl",
 }
+
+CREDENTIALS_PROVIDER = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
+"""What `credentialsProvider` looks like."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +36,8 @@ class AwsOptions:
     """What it takes to reach AWS. Everything may be left out: boto3's default chain then decides.
 
     Credentials come from, in this order: a role with a web identity; a role assumed with the credentials below; the
-    keys; the profile; the default chain. Can be pickled, but holds secrets: keep it within the application.
+    keys; the provider; the profile; the default chain. Can be pickled, but holds secrets: keep it within the
+    application.
     """
 
     region: str | None = None
@@ -45,15 +53,22 @@ class AwsOptions:
     profile: str | None = None
     """Name of a profile in the shared configuration files."""
     role_arn: str | None = None
-    """Role to assume."""
+    """Role to assume; several, with commas, are assumed one with the credentials of the other, the last one to use."""
     role_session_name: str | None = None
     """Name of the session in CloudTrail. Default: `penstock`."""
     role_external_id: str | None = field(default=None, repr=False)
     """External id that the role's trust policy asks for."""
     sts_endpoint_url: str | None = None
     """Of STS. Default: the region's own."""
+    role_session_seconds: int | None = None
+    """How long the session of the last role lasts: 900 to 43,200, and at most 3,600 for one assumed by a role. Default:
+    STS's hour. It is renewed before its end."""
+    role_session_tags: tuple[tuple[str, str], ...] = ()
+    """Keys and values that the session of the last role is tagged with."""
     web_identity_token_file: str | None = None
-    """File with a web identity token, with which `role_arn` is assumed."""
+    """File with a web identity token, with which the first role is assumed."""
+    credentials_provider: str | None = None
+    """`package.module:callable` that gives credentials; see `CredentialsProvider`."""
     ca_bundle: str | None = None
     """PEM file of the authorities to trust. Default: that of the environment (`AWS_CA_BUNDLE`) or the system."""
     proxy_url: str | None = field(default=None, repr=False)
@@ -64,10 +79,27 @@ class AwsOptions:
         self._need("access_key_id", "secret_access_key")
         self._need("secret_access_key", "access_key_id")
         self._need("session_token", "access_key_id")
-        for name in ("role_session_name", "role_external_id", "web_identity_token_file", "sts_endpoint_url"):
+        for name in (
+            "role_session_name",
+            "role_external_id",
+            "role_session_seconds",
+            "web_identity_token_file",
+            "sts_endpoint_url",
+        ):
             self._need(name, "role_arn")
+        if self.role_session_tags:
+            self._need("role_session_tags", "role_arn")
         if self.profile is not None and self.access_key_id is not None:
             raise AwsOptionError("awsProfile", "and awsAccessKeyId exclude each other: give one of them")
+        if self.credentials_provider is not None:
+            for other in ("access_key_id", "profile", "web_identity_token_file"):
+                if getattr(self, other) is not None:
+                    reason = f"and {_OPTION_NAMES[other]} exclude each other: give one of them"
+                    raise AwsOptionError("credentialsProvider", reason)
+            if re.fullmatch(CREDENTIALS_PROVIDER, self.credentials_provider) is None:
+                reason = f"{self.credentials_provider!r} must be package.module:callable"
+                raise AwsOptionError("credentialsProvider", reason)
+        self._check_role_session()
         for name in ("endpoint_url", "sts_endpoint_url"):
             url = getattr(self, name)
             if url is not None:
@@ -77,6 +109,28 @@ class AwsOptions:
 
             HttpProxy.from_url(self.proxy_url)
 
+    @property
+    def role_arns(self) -> tuple[str, ...]:
+        """The roles to assume, in this order."""
+        return tuple(arn.strip() for arn in (self.role_arn or "").split(",") if arn.strip())
+
+    def _check_role_session(self) -> None:
+        seconds = self.role_session_seconds
+        most = 3600 if len(self.role_arns) > 1 else 43_200
+        if seconds is not None and not 900 <= seconds <= most:
+            raise AwsOptionError("roleSessionDuration", f"{seconds} s must be 900 to {most} s for this role")
+        if len(self.role_session_tags) > 50:
+            raise AwsOptionError("roleSessionTags", "must be 50 at most")
+        for key, value in self.role_session_tags:
+            if not 1 <= len(key) <= 128 or len(value) > 256:
+                reason = f"{key}={value} must have 1 to 128 characters before and up to 256 after the ="
+                raise AwsOptionError("roleSessionTags", reason)
+        if self.web_identity_token_file is not None and len(self.role_arns) == 1:
+            for name in ("role_external_id", "role_session_tags"):
+                if getattr(self, name):
+                    reason = "is not known to AssumeRoleWithWebIdentity: the token has it, or a second role in roleArn"
+                    raise AwsOptionError(_OPTION_NAMES[name], reason)
+
     def _need(self, name: str, other: str) -> None:
         if getattr(self, name) is not None and getattr(self, other) is None:
             raise AwsOptionError(_OPTION_NAMES[other], f"is missing; {_OPTION_NAMES[name]} needs it")
@@ -85,12 +139,36 @@ class AwsOptions:
     def from_mapping(cls, options: Mapping[str, str]) -> Self:
         """Options by their camelCase names, in any letter case; names that are not of AWS are ignored."""
         given = {name.lower(): value for name, value in options.items()}
-        return cls(**{key: given[name.lower()] for key, name in _OPTION_NAMES.items() if name.lower() in given})
+        values: dict[str, Any] = {
+            key: given[name.lower()] for key, name in _OPTION_NAMES.items() if name.lower() in given
+        }
+        if (seconds := values.get("role_session_seconds")) is not None:
+            if not seconds.isdecimal():
+                raise AwsOptionError("roleSessionDuration", f"{seconds!r} must be a whole number of seconds")
+            values["role_session_seconds"] = int(seconds)
+        if "role_session_tags" in values:
+            values["role_session_tags"] = session_tags(values["role_session_tags"])
+        return cls(**values)
 
     def to_mapping(self) -> dict[str, str]:
         """The options that are set, by their camelCase names. Holds secrets."""
-        pairs = ((_OPTION_NAMES[item.name], getattr(self, item.name)) for item in fields(self))
-        return {name: value for name, value in pairs if value is not None}
+        values = {_OPTION_NAMES[item.name]: getattr(self, item.name) for item in fields(self)}
+        tags = values.pop("roleSessionTags")
+        texts = {name: str(value) for name, value in values.items() if value is not None}
+        return texts | ({"roleSessionTags": ",".join("=".join(tag) for tag in tags)} if tags else {})
+
+
+def session_tags(text: str) -> tuple[tuple[str, str], ...]:
+    """Keys and values of `key=value,key=value`.
+
+    Raises:
+        AwsOptionError: the text is none of that form, or has a key twice.
+    """
+    pairs = [part.partition("=") for part in text.split(",")]
+    tags = tuple((key.strip(), value.strip()) for key, _, value in pairs)
+    if not all(key.strip() and sign for key, sign, _ in pairs) or len({key for key, _ in tags}) < len(tags):
+        raise AwsOptionError("roleSessionTags", f"{text!r} must be key=value, several with commas, each key once")
+    return tags
 
 
 def check_url(option: str, url: str) -> None:

@@ -15,21 +15,19 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.config import Config
 from botocore.credentials import (
-    AssumeRoleCredentialFetcher,
-    AssumeRoleWithWebIdentityCredentialFetcher,
     Credentials,
-    DeferredRefreshableCredentials,
     ReadOnlyCredentials,
 )
 from botocore.exceptions import InvalidRegionError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from botocore.session import Session as BotocoreSession
-from botocore.utils import FileWebIdentityTokenLoader, validate_region_name
+from botocore.utils import validate_region_name
 
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials
 from penstock.aws._log_redaction import redact_botocore
 from penstock.aws._options import AwsOptions, check_url
+from penstock.aws._provider import assume_roles, provided_credentials
 from penstock.aws._proxy import HttpProxy
 from penstock.aws._service_clock import ServiceClock
 from penstock.aws.errors import AwsOptionError
@@ -115,6 +113,8 @@ class AwsSession:
         source: Credentials | None
         if options.access_key_id is not None:
             source = Credentials(options.access_key_id, options.secret_access_key or "", options.session_token)
+        elif options.credentials_provider is not None:
+            source = provided_credentials(options.credentials_provider)
         elif options.web_identity_token_file is not None:
             source = None
         else:
@@ -124,29 +124,12 @@ class AwsSession:
             session.set_default_client_config(self._proxy_config(lambda: _AWS_URL))
             source = session.get_credentials()
         if options.role_arn is not None and (source is not None or options.web_identity_token_file is not None):
-            return self._role_credentials(source)
+            return assume_roles(options, source, self._create_sts_client)
         if source is None:
             raise AwsOptionError(
                 "awsAccessKeyId", "no credentials: give keys, a profile or a role, or set up the environment"
             )
         return source
-
-    def _role_credentials(self, source: Credentials | None) -> DeferredRefreshableCredentials:
-        options = self._options
-        role_arn = options.role_arn or ""
-        arguments: dict[str, Any] = {"RoleSessionName": options.role_session_name or "penstock"}
-        if options.web_identity_token_file is not None:
-            fetcher: Any = AssumeRoleWithWebIdentityCredentialFetcher(
-                self._create_sts_client,
-                FileWebIdentityTokenLoader(options.web_identity_token_file),
-                role_arn,
-                extra_args=arguments,
-            )
-            return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role-with-web-identity")
-        if options.role_external_id is not None:
-            arguments["ExternalId"] = options.role_external_id
-        fetcher = AssumeRoleCredentialFetcher(self._create_sts_client, source, role_arn, extra_args=arguments)
-        return DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")
 
     def _create_sts_client(self, service_name: str, **arguments: Any) -> Any:
         # What fails is tried again with back-off by whoever asked.
