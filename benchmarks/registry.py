@@ -86,10 +86,13 @@ class _Transactions:
 class _Kinesis:
     """A session and its client: every consumer is there already."""
 
-    def client(self, _service_name: str) -> "_Kinesis":
+    def aio_client(self, _service_name: str) -> "_Kinesis":
         return self
 
-    def describe_stream_consumer(self, *, StreamARN: str, ConsumerName: str) -> dict[str, Any]:
+    async def close(self) -> None:
+        pass
+
+    async def call(self, _operation: str, /, *, StreamARN: str, ConsumerName: str) -> dict[str, Any]:
         arn = f"{StreamARN}/consumer/{ConsumerName}:1700000000"
         return {"ConsumerDescription": {"ConsumerName": ConsumerName, "ConsumerARN": arn, "ConsumerStatus": "ACTIVE"}}
 

@@ -103,6 +103,22 @@ async def test_a_file_that_was_rewritten_is_read_again(keys: Keys, code: str) ->
         assert served.signers == ["AKIAOLD", "AKIANEW", "AKIANEW"]
 
 
+async def test_a_client_by_aiobotocore_renews_like_the_others(keys: Keys) -> None:
+    """One renewal and one more call; a refusal that nothing replaces is raised."""
+    async with service() as served, AwsSession(profile(served.url)).aio_client("kinesis") as client:
+        with pytest.raises(AwsServiceError, match="expired"):
+            await client.call("list_streams")
+        assert served.signers == ["AKIAOLD"]
+    async with service() as served:
+        session = AwsSession(profile(served.url))
+        session.frozen_credentials()
+        keys.write("AKIANEW")
+        async with session.aio_client("kinesis") as client:
+            assert (await client.call("list_streams"))["StreamNames"] == []
+            await client.call("list_streams")
+        assert served.signers == ["AKIAOLD", "AKIANEW", "AKIANEW"]
+
+
 async def test_a_blocking_client_renews_like_the_other(keys: Keys) -> None:
     """Control calls by boto3 share the session's credentials, whoever renewed them."""
     async with service() as served:

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from botocore.exceptions import ClientError, ReadTimeoutError
 
+from penstock.aws import AwsConnectionError, AwsServiceError
 from penstock.registration import ConsumerRecord, DynamoDbLeaseStore, Holding, Renewal
 from penstock.registration.errors import LeaseStoreError
 from penstock.registration.testing import DynamoDbClients
@@ -19,26 +19,27 @@ class Meddling:
     """A client whose calls are counted, and answered or not as the test wants."""
 
     def __init__(self, endpoint_url):
-        self.real = DynamoDbClients(endpoint_url).client("dynamodb")
+        self.real = DynamoDbClients(endpoint_url).aio_client("dynamodb")
         self.calls = []
         self.before = {}
         self.after = {}
 
-    def client(self, service_name):
+    def aio_client(self, service_name):
         assert service_name == "dynamodb"
         return self
 
-    def __getattr__(self, operation):
-        def call(**parameters):
-            self.calls.append((operation, parameters))
-            if errors := self.before.get(operation):
-                raise errors.pop()
-            answer = getattr(self.real, operation)(**parameters)
-            if errors := self.after.get(operation):
-                raise errors.pop()
-            return answer
+    async def call(self, operation, /, **parameters):
+        self.calls.append((operation, parameters))
+        if errors := self.before.get(operation):
+            raise errors.pop()
+        answer = await self.real.call(operation, **parameters)
+        if errors := self.after.get(operation):
+            error = errors.pop()
+            raise await error if asyncio.iscoroutine(error) else error
+        return answer
 
-        return call
+    async def close(self):
+        await self.real.close()
 
 
 async def at_once(_seconds):
@@ -52,15 +53,17 @@ def meddling(dynamodb):
 
 
 @pytest.fixture
-def store(meddling, dynamodb_table):
-    return DynamoDbLeaseStore(meddling, dynamodb_table, sleep=at_once)
+async def store(meddling, dynamodb_table):
+    opened = DynamoDbLeaseStore(meddling, dynamodb_table, sleep=at_once)
+    yield opened
+    await opened.close()
 
 
-def client_error(code, status=400):
-    return ClientError({"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}, "operation")
+def service_error(code):
+    return AwsServiceError(code=code, message="", status=400, operation="operation")
 
 
-LOST = ReadTimeoutError(endpoint_url="http://dynamodb")
+LOST = AwsConnectionError(operation="operation", endpoint="http://dynamodb", reason="lost")
 
 
 async def test_the_table_is_made_on_demand_by_one_of_many(dynamodb, dynamodb_table):
@@ -68,7 +71,8 @@ async def test_the_table_is_made_on_demand_by_one_of_many(dynamodb, dynamodb_tab
     stores = [DynamoDbLeaseStore(DynamoDbClients(dynamodb), dynamodb_table) for _ in range(4)]
     outcomes = await asyncio.gather(*(store.write([new_record()]) for store in stores))
     assert sorted(outcomes) == [[False]] * 3 + [[True]]
-    table = DynamoDbClients(dynamodb).client("dynamodb").describe_table(TableName=dynamodb_table)["Table"]
+    async with DynamoDbClients(dynamodb).aio_client("dynamodb") as client:
+        table = (await client.call("describe_table", TableName=dynamodb_table))["Table"]
     assert table["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     for store in stores:
         await store.close()
@@ -86,18 +90,14 @@ async def test_a_write_whose_answer_was_lost_does_not_win_over_a_later_one(store
     """Another replica read what was written, and wrote after it: this one must read again."""
     await store.write([new_record()])
     read = await store.get("flights", "delays")
-    other = DynamoDbClients(dynamodb).client("dynamodb")
 
-    class Overtaken:
-        def pop(self):
-            del meddling.after["put_item"]
-            key = meddling.calls[-1][1]["Item"]
-            other.put_item(
-                TableName=dynamodb_table, Item={**key, "version": {"N": "3"}, "write_id": {"S": "another's"}}
-            )
-            return LOST
+    async def overtaken():
+        key = meddling.calls[-1][1]["Item"]
+        item = {**key, "version": {"N": "3"}, "write_id": {"S": "another's"}}
+        await meddling.real.call("put_item", TableName=dynamodb_table, Item=item)
+        return LOST
 
-    meddling.after["put_item"] = Overtaken()
+    meddling.after["put_item"] = [overtaken()]
     assert await store.write([replace(read, fencing_token=5)]) == [False]
 
 
@@ -113,7 +113,7 @@ async def test_a_renewal_whose_answer_was_lost_is_made_again(store, meddling):
 async def test_throttling_is_waited_out(store, meddling):
     """With back-off, as for every call to AWS."""
     await store.write([new_record()])
-    meddling.before["get_item"] = [client_error("ProvisionedThroughputExceededException")] * 3
+    meddling.before["get_item"] = [service_error("ProvisionedThroughputExceededException")] * 3
     assert (await store.get("flights", "delays")).version == 1
 
 
@@ -123,9 +123,12 @@ async def test_a_list_reads_all_pages(store, meddling):
     real = meddling.real
 
     class Paged:
-        def __getattr__(self, operation):
+        async def call(self, operation, /, **parameters):
             limit = {"Limit": 4} if operation in ("scan", "query") else {}
-            return lambda **parameters: getattr(real, operation)(**parameters, **limit)
+            return await real.call(operation, **parameters, **limit)
+
+        async def close(self):
+            await real.close()
 
     meddling.real = Paged()
     names = [f"consumer-{number:02}" for number in range(25)]
@@ -145,12 +148,14 @@ async def test_namespaces_share_a_table_without_seeing_each_other(dynamodb, dyna
     assert await other.get("flights", "delays") is None
     assert await other.write([new_record(fencing_token=1)]) == [True]
     assert (await one.get("flights", "delays")).fencing_token == 5
+    await one.close()
+    await other.close()
 
 
 @pytest.mark.parametrize("operation", ["get_item", "put_item", "scan", "update_item"])
 async def test_what_dynamodb_refuses_is_an_error_of_the_store(store, meddling, operation):
     """It names the table, and keeps DynamoDB's reason."""
-    meddling.before[operation] = [client_error("AccessDeniedException")]
+    meddling.before[operation] = [service_error("AccessDeniedException")]
     renewal = Renewal(stream_name="flights", consumer_name="delays", job_id="job", fencing_token=1, at=9.0)
     calls = {
         "get_item": lambda: store.get("flights", "delays"),
@@ -164,6 +169,6 @@ async def test_what_dynamodb_refuses_is_an_error_of_the_store(store, meddling, o
 
 async def test_a_table_that_cannot_be_made_is_an_error_of_the_store(store, meddling):
     """IAM may allow the items only."""
-    meddling.before["create_table"] = [client_error("AccessDeniedException")]
+    meddling.before["create_table"] = [service_error("AccessDeniedException")]
     with pytest.raises(LeaseStoreError, match="AccessDenied"):
         await store.get("flights", "delays")

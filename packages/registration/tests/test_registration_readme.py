@@ -103,12 +103,21 @@ async def test_none_calls_nothing(emulator, tmp_path):
 
 async def test_the_policy_of_the_table_allows_what_is_called_and_no_more(emulator, dynamodb, dynamodb_table):
     """From the table's making to a list of one stream."""
-    clients = DynamoDbClients(dynamodb)
     called = set()
-    clients.client("dynamodb").meta.events.register(
-        "before-call.dynamodb", lambda model, **_: called.add(f"dynamodb:{model.name}")
-    )
-    store = DynamoDbLeaseStore(clients, dynamodb_table)
+
+    class Watched(DynamoDbClients):
+        def aio_client(self, service_name):
+            client = super().aio_client(service_name)
+            call = client.call
+
+            def watched(operation, /, **parameters):
+                called.add(f"dynamodb:{operation.title().replace('_', '')}")
+                return call(operation, **parameters)
+
+            client.call = watched
+            return client
+
+    store = DynamoDbLeaseStore(Watched(dynamodb), dynamodb_table)
     registry = open_local_registry(AwsSession(emulator_options(emulator.endpoint_url)), store=store)
     await asyncio.wait_for(job_and_operator(registry, RegistrationStrategy.EAGER), 30)
     await registry.close()

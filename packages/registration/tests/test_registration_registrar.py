@@ -3,13 +3,12 @@
 from datetime import timedelta
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from penstock.aws import AwsSession
+from penstock.aws import AwsConnectionError, AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import running_emulator
 from penstock.registration import RegistrarConfig, StreamConsumerRegistrar
@@ -93,7 +92,7 @@ async def test_a_registration_whose_answer_got_lost_is_ours():
     world = World()
 
     def lose_the_answer():
-        raise EndpointConnectionError(endpoint_url="https://kinesis")
+        raise AwsConnectionError(operation="", endpoint="https://kinesis", reason="lost")
 
     world.kinesis.after["register_stream_consumer"] = lose_the_answer
     assert (await world.register()).made
@@ -266,4 +265,4 @@ async def test_against_the_emulator():
         assert await registrar.find("flights", "delays") is None
         with pytest.raises(StreamNotFoundError):
             await registrar.register("nowhere", "delays")
-        registrar.close()
+        await registrar.close()

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.aws._aws_client import AwsClient
     from penstock.aws._backoff import BackoffPolicy, retry
     from penstock.aws._cbor import as_json
     from penstock.aws._classify import ErrorKind, are_credentials_refused, classify, classify_code, error_code
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AwsClient",
     "AwsConnectionError",
     "AwsCredentialsError",
     "AwsError",
@@ -59,6 +61,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "_aws_client": ("AwsClient",),
     "_backoff": ("BackoffPolicy", "retry"),
     "_cbor": ("as_json",),
     "_classify": ("ErrorKind", "are_credentials_refused", "classify", "classify_code", "error_code"),

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -17,7 +16,7 @@ from penstock.aws._http_connection import Parts
 from penstock.aws._http_pool import HttpPool
 from penstock.aws._session import AwsSession
 from penstock.aws._signer import JsonSigner
-from penstock.aws.errors import AwsConnectionError, AwsOptionError, AwsServiceError
+from penstock.aws.errors import AwsConnectionError, AwsServiceError
 
 
 class _ErrorBody(msgspec.Struct):
@@ -123,20 +122,12 @@ class JsonClient:
         if self._pool is None:
             self._pool = HttpPool(
                 self._url,
-                self._make_tls,
+                self._session.ssl_context,
                 connections=self._connections,
                 connect_timeout_seconds=self._connect_timeout_seconds,
                 proxy=self._proxy,
             )
         return self._pool
-
-    def _make_tls(self) -> ssl.SSLContext | None:
-        try:
-            return self._session.ssl_context()
-        except OSError as error:
-            # No connection that failed: to try again would give the same.
-            reason = f"{self._session.ca_bundle} is no PEM file that can be read: {error}"
-            raise AwsOptionError("caBundle", reason) from error
 
     @property
     def url(self) -> str:

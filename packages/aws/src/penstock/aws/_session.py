@@ -1,11 +1,12 @@
 """Sessions: credentials that refresh, boto3 clients, signatures."""
 
+import asyncio
 import os
 import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -23,6 +24,7 @@ from botocore.loaders import Loader, create_loader
 from botocore.session import Session as BotocoreSession
 from botocore.utils import validate_region_name
 
+from penstock.aws._aws_client import AwsClient
 from penstock.aws._classify import CREDENTIALS_REFUSED_CODES
 from penstock.aws._credentials import RenewableCredentials
 from penstock.aws._log_redaction import redact_botocore
@@ -32,16 +34,16 @@ from penstock.aws._proxy import HttpProxy
 from penstock.aws._service_clock import ServiceClock
 from penstock.aws.errors import AwsOptionError
 
-_CONFIG = Config(
+_CONFIG: dict[str, Any] = {
     # Retries are ours, so that throttling is seen by those who must slow down.
-    retries={"total_max_attempts": 1},
-    connect_timeout=10,
-    read_timeout=60,
-    max_pool_connections=32,
+    "retries": {"total_max_attempts": 1},
+    "connect_timeout": 10,
+    "read_timeout": 60,
+    "max_pool_connections": 32,
     # An older service answers newer checksum headers with an error.
-    request_checksum_calculation="when_required",
-    response_checksum_validation="when_required",
-)
+    "request_checksum_calculation": "when_required",
+    "response_checksum_validation": "when_required",
+}
 
 # What NO_PROXY has to name for all of AWS.
 _AWS_URL = "https://amazonaws.com"
@@ -52,6 +54,22 @@ def _loader(data_path: str | None) -> Loader:
     # One for all sessions: each would read some MB of models and endpoints, take 0.1 s for that, and keep them.
     loader: Loader = create_loader(data_path)
     return loader
+
+
+class _AioCredentials:
+    """The session's credentials, as aiobotocore asks for them."""
+
+    method = "penstock"
+
+    def __init__(self, session: "AwsSession") -> None:
+        self.get_frozen_credentials = session.fetch_credentials
+
+    async def get_account_id(self) -> str | None:
+        account_id: str | None = (await self.get_frozen_credentials()).account_id
+        return account_id
+
+    def get_deferred_property(self, property_name: str) -> Any:
+        return self.get_account_id
 
 
 class AwsSession:
@@ -157,6 +175,12 @@ class AwsSession:
         """
         return self._credentials.get_frozen_credentials()
 
+    async def fetch_credentials(self) -> ReadOnlyCredentials:
+        """`frozen_credentials` in a thread, where it has to fetch them first."""
+        if self.must_fetch_credentials:
+            return await asyncio.to_thread(self.frozen_credentials)
+        return self.frozen_credentials()
+
     @property
     def must_fetch_credentials(self) -> bool:
         """Whether the next signature may block, because credentials have to be fetched first."""
@@ -169,6 +193,41 @@ class AwsSession:
         False when nothing else is found, as with keys that were given as options.
         """
         return self._credentials.renew()
+
+    def aio_client(self, service_name: str, *, endpoint_url: str | None = None) -> AwsClient:
+        """A client for asyncio, which whoever asked for it closes; see `AwsClient`.
+
+        Args:
+            service_name: as boto3 has it.
+            endpoint_url: of the service. Default: that of the options for Kinesis, boto3's own choice for others.
+        """
+        if endpoint_url is None and service_name == "kinesis":
+            endpoint_url = self.endpoint_url(service_name)
+        return AwsClient(self, service_name, endpoint_url)
+
+    def prepare_aio_client(self, service_name: str, endpoint_url: str | None) -> Callable[[], Any]:
+        """What makes aiobotocore's client on a loop, as an async context manager. Blocks for a moment; see `AwsClient`.
+
+        Raises:
+            AwsOptionError: the authorities to trust cannot be read.
+        """
+        # Half a second, for those who call AWS that way.
+        from aiobotocore.config import AioConfig  # type: ignore[import-untyped]  # no stubs published
+        from aiobotocore.session import AioSession  # type: ignore[import-untyped]  # no stubs published
+
+        self._tls_context()
+        session = AioSession(profile=self._options.profile)
+        session.register_component("data_loader", _loader(self._botocore.get_config_variable("data_path")))
+        session._credentials = _AioCredentials(self)
+        config = AioConfig(**_CONFIG, warm_up_loader_caches=True)
+        return partial(
+            session.create_client,
+            service_name,
+            region_name=self.region,
+            endpoint_url=endpoint_url,
+            verify=self._options.ca_bundle,
+            config=config.merge(self._proxy_config(lambda: endpoint_url or self._service_url(service_name))),
+        )
 
     def client(self, service_name: str) -> Any:
         """A boto3 client without retries of its own, shared by all callers. Its calls block."""
@@ -186,7 +245,7 @@ class AwsSession:
             region_name=self.region,
             endpoint_url=self.endpoint_url(service_name) if service_name == "kinesis" else None,
             verify=self._options.ca_bundle,
-            config=_CONFIG.merge(self._proxy_config(lambda: self.endpoint_url(service_name))),
+            config=Config(**_CONFIG).merge(self._proxy_config(lambda: self.endpoint_url(service_name))),
         )
         # Before botocore's own handlers, one of which ends the matter.
         client.meta.events.register_first("needs-retry", self._retry_renewed)
@@ -253,10 +312,19 @@ class AwsSession:
         return Config(proxies={"http": proxy_url, "https": proxy_url} if is_used else {})
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For https endpoints; None for plain http."""
-        if urlsplit(self.endpoint_url()).scheme != "https":
-            return None
-        return ssl.create_default_context(cafile=self.ca_bundle)
+        """For https endpoints; None for plain http.
+
+        Raises:
+            AwsOptionError: the authorities to trust cannot be read.
+        """
+        return self._tls_context() if urlsplit(self.endpoint_url()).scheme == "https" else None
+
+    def _tls_context(self) -> ssl.SSLContext:
+        try:
+            return ssl.create_default_context(cafile=self.ca_bundle)
+        except OSError as error:
+            # No connection that failed: to try again would give the same.
+            raise AwsOptionError("caBundle", f"{self.ca_bundle} is no PEM file that can be read: {error}") from error
 
     @property
     def ca_bundle(self) -> str | None:

@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import ClientError
 
-from penstock.aws import AwsError, BackoffPolicy, ErrorKind, classify, error_code, retry
+from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, retry
 from penstock.registration._dynamodb_items import (
     KEY_SCHEMA,
     KEY_TYPES,
@@ -26,10 +26,8 @@ from penstock.registration._dynamodb_items import (
 from penstock.registration._lookups import AwsClients
 from penstock.registration._record import ConsumerRecord
 from penstock.registration._store import Renewal
-from penstock.registration._threads import DaemonThreads
 from penstock.registration.errors import LeaseStoreError
 
-_THREADS: Final = 16
 _RETRIES: Final = BackoffPolicy(
     base=timedelta(milliseconds=50), maximum=timedelta(seconds=1), exponent=2.0, max_attempts=8
 )
@@ -59,13 +57,12 @@ class DynamoDbLeaseStore:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         random: Callable[[], float] = random_module.random,
     ) -> None:
-        self._session = session
+        self._client = session.aio_client("dynamodb")
         self._table_name = table_name
         self._namespace = namespace
         self._read_only = read_only
         self._sleep = sleep
         self._random = random
-        self._threads = DaemonThreads(_THREADS, name="penstock lease store")
         self._making_table = asyncio.Lock()
 
     async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:
@@ -105,7 +102,7 @@ class DynamoDbLeaseStore:
 
     async def close(self) -> None:
         """See LeaseStore."""
-        self._threads.close()
+        await self._client.close()
 
     async def _write_one(self, record: ConsumerRecord) -> bool:
         write_id = uuid.uuid4().hex
@@ -146,9 +143,11 @@ class DynamoDbLeaseStore:
         try:
             answer = await self._call(operation, **parameters)
         except LeaseStoreError as error:
-            cause = error.__cause__
-            if isinstance(cause, ClientError) and error_code(cause) == _CONFLICT:
-                found: Item = dict(cause.response).get("Item", {})  # type: ignore[assignment]  # not in the stubs
+            refusal = error.__cause__
+            if isinstance(refusal, AwsServiceError) and refusal.code == _CONFLICT:
+                told = refusal.__cause__
+                assert isinstance(told, ClientError)
+                found: Item = dict(told.response).get("Item", {})  # type: ignore[assignment]  # not in the stubs
                 return found
             raise
         if into is not None:
@@ -159,24 +158,17 @@ class DynamoDbLeaseStore:
         try:
             try:
                 return await self._request(operation, TableName=self._table_name, **parameters)
-            except ClientError as error:
-                if error_code(error) != _NO_TABLE or self._read_only:
+            except AwsServiceError as error:
+                if error.code != _NO_TABLE or self._read_only:
                     raise
             await self._make_table()
             return await self._request(operation, TableName=self._table_name, **parameters)
-        except (AwsError, BotoCoreError, ClientError, OSError) as error:
+        except AwsError as error:
             raise self._error(f"{operation}: {error}") from error
 
     async def _request(self, operation: str, **parameters: Any) -> Any:
-        def request_now() -> Any:
-            return getattr(self._session.client("dynamodb"), operation)(**parameters)
-
         return await retry(
-            lambda: self._threads.run(request_now),
-            _RETRIES,
-            is_retryable=lambda error: classify(error) is not ErrorKind.FATAL,
-            sleep=self._sleep,
-            random=self._random,
+            lambda: self._client.call(operation, **parameters), _RETRIES, sleep=self._sleep, random=self._random
         )
 
     async def _make_table(self) -> None:
@@ -190,8 +182,8 @@ class DynamoDbLeaseStore:
                     AttributeDefinitions=KEY_TYPES,
                     BillingMode="PAY_PER_REQUEST",
                 )
-            except ClientError as error:
-                if error_code(error) != "ResourceInUseException":
+            except AwsServiceError as error:
+                if error.code != "ResourceInUseException":
                     raise
             waited = 0.0
             while not await self._table_is_active():
@@ -203,9 +195,9 @@ class DynamoDbLeaseStore:
     async def _table_is_active(self) -> bool:
         try:
             answer = await self._request("describe_table", TableName=self._table_name)
-        except ClientError as error:
+        except AwsServiceError as error:
             # A table that was made a moment ago may not be known everywhere yet.
-            if error_code(error) == _NO_TABLE:
+            if error.code == _NO_TABLE:
                 return False
             raise
         return bool(answer["Table"]["TableStatus"] == "ACTIVE")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from botocore.exceptions import ClientError, ParamValidationError
-
 from penstock.aws import AwsOptionError, AwsServiceError, ErrorKind, classify, error_code
 from penstock.registration.errors import (
     ConsumerNotFoundError,
@@ -37,11 +35,7 @@ _INVALID: Final = frozenset({"InvalidArgumentException", "ValidationException", 
 
 
 def _message(error: BaseException) -> str:
-    if isinstance(error, ClientError):
-        return str(error.response.get("Error", {}).get("Message", "")) or str(error)
-    if isinstance(error, AwsServiceError):
-        return error.message
-    return str(error)
+    return error.message if isinstance(error, AwsServiceError) else str(error)
 
 
 def typed_error(error: BaseException, operation: str, subject: str) -> RegistrationError:
@@ -51,9 +45,6 @@ def typed_error(error: BaseException, operation: str, subject: str) -> Registrat
     if code is None:
         if isinstance(error, AwsOptionError):
             return RegistrationOptionError(option=error.option, reason=error.reason)
-        if isinstance(error, ParamValidationError):
-            # Looked at before it is sent: an empty name, say.
-            return InvalidRequestError(field=subject or "name", reason=message)
         if classify(error) is ErrorKind.FATAL:
             return RegistrationFailedError(operation=operation, code=type(error).__name__, reason=message)
         return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {message}")
@@ -62,7 +53,8 @@ def typed_error(error: BaseException, operation: str, subject: str) -> Registrat
     if code in _DENIED:
         return RegistrationDeniedError(operation=operation, reason=f"{code}: {message}")
     if code in _INVALID:
-        return InvalidRequestError(field=subject, reason=message)
+        # Perhaps looked at before it was sent: an empty name, say.
+        return InvalidRequestError(field=subject or "name", reason=message)
     if classify(error) is not ErrorKind.FATAL:
         return RegistryUnavailableError(where="Kinesis", reason=f"{operation}: {code}: {message}")
     return RegistrationFailedError(operation=operation, code=code, reason=message)

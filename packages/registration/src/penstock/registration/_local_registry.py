@@ -190,7 +190,7 @@ class LocalConsumerRegistry:
 
     async def close(self) -> None:
         """See ConsumerRegistry."""
-        self._registrar.close()
+        await self._registrar.close()
         await self._records.close()
 
     @property

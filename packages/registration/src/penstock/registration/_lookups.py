@@ -6,26 +6,33 @@ import asyncio
 import random as random_module
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
-
-from botocore.exceptions import BotoCoreError, ClientError
+from typing import Any, Protocol
 
 from penstock.aws import AwsError, retry
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import RegistrarConfig
 from penstock.registration._kinesis_errors import typed_error
 from penstock.registration._pace import CallPace
-from penstock.registration._threads import DaemonThreads
 from penstock.registration.errors import ConsumerNotFoundError, StreamNotFoundError
 
-_THREADS: Final = 8
+
+class AwsCalls(Protocol):
+    """A client of one service: `penstock.aws.AwsClient`, or a fake."""
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        """Make a call. Raises errors of `penstock.aws`."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
 
 
 class AwsClients(Protocol):
     """What gives clients: `penstock.aws.AwsSession`, or a fake."""
 
-    def client(self, service_name: str) -> Any:
-        """A boto3 client, usable from several threads."""
+    def aio_client(self, service_name: str) -> AwsCalls:
+        """A client of the service."""
         ...
 
 
@@ -51,8 +58,7 @@ class FoundStream:
 class KinesisLookups:
     """Looks at streams and consumers, below Kinesis's limits.
 
-    Calls are rare here, and made by boto3 in daemon threads. Retryable errors are retried as the config says; the last
-    one is raised as an error of this package.
+    Retryable errors are retried as the config says; the last one is raised as an error of this package.
     """
 
     def __init__(
@@ -64,12 +70,11 @@ class KinesisLookups:
         random: Callable[[], float] = random_module.random,
         clock: Clock = elapsed_seconds,
     ) -> None:
-        self._session = session
+        self._kinesis = session.aio_client("kinesis")
         self._config = config or RegistrarConfig()
         self._sleep = sleep
         self._random = random
         self._clock = clock
-        self._threads = DaemonThreads(_THREADS, name="penstock registrar")
         self._pace = CallPace()
         self._stream_arns: dict[str, str] = {}
 
@@ -125,17 +130,17 @@ class KinesisLookups:
                 return consumers
             page = {"NextToken": answer["NextToken"]}
 
-    def close(self) -> None:
-        """Let the threads end."""
-        self._threads.close()
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._kinesis.close()
 
     async def _attempt(self, operation: str, **parameters: Any) -> Any:
-        """Make one call when it is its turn. Raises what boto3 raises."""
+        """Make one call when it is its turn. Raises errors of `penstock.aws`."""
         subject = str(parameters.get("StreamARN") or parameters.get("ConsumerARN") or "")
         seconds = self._pace.reserve(operation, subject.partition("/consumer/")[0], self._clock())
         if seconds > 0:
             await self._sleep(seconds)
-        return await self._threads.run(lambda: getattr(self._session.client("kinesis"), operation)(**parameters))
+        return await self._kinesis.call(operation, **parameters)
 
     async def _call(self, policy: str, operation: str, **parameters: Any) -> Any:
         try:
@@ -145,7 +150,7 @@ class KinesisLookups:
                 sleep=self._sleep,
                 random=self._random,
             )
-        except (AwsError, BotoCoreError, ClientError, OSError) as error:
+        except AwsError as error:
             raise typed_error(error, operation, str(next(iter(reversed(parameters.values()))))) from error
 
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from botocore.exceptions import BotoCoreError, ClientError
 from opentelemetry import trace
 
 from penstock.aws import AwsError, ErrorKind, classify, error_code, retry
@@ -152,7 +151,7 @@ class StreamConsumerRegistrar(KinesisLookups):
 
         try:
             return await retry(call, self._config.policy("register"), sleep=self._sleep, random=self._random)
-        except (AwsError, BotoCoreError, ClientError, OSError) as error:
+        except AwsError as error:
             if not unanswered:
                 await on_refused()
             if error_code(error) == "LimitExceededException":

@@ -7,26 +7,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import botocore.session
-from botocore.config import Config
+from penstock.aws import AwsClient, AwsSession
+from penstock.aws.testing import emulator_options
 
 
 class DynamoDbClients:
     """A session for a DynamoDB of tests, with dummy keys."""
 
     def __init__(self, endpoint_url: str) -> None:
-        self.client_of_all: Any = botocore.session.Session().create_client(
-            "dynamodb",
-            endpoint_url=endpoint_url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"total_max_attempts": 1}, max_pool_connections=32),
-        )
+        self._endpoint_url = endpoint_url
+        self._session = AwsSession(emulator_options(endpoint_url))
 
-    def client(self, service_name: str) -> Any:
-        """The one client, whatever the service."""
-        return self.client_of_all
+    def aio_client(self, service_name: str) -> AwsClient:
+        """A client of it, whatever the service."""
+        return self._session.aio_client(service_name, endpoint_url=self._endpoint_url)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import threading
 from collections import deque
@@ -9,8 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from botocore.exceptions import ClientError
-
+from penstock.aws import AwsServiceError
 from penstock.registration import _lease as lease_rules
 from penstock.registration._record import ConsumerRecord
 from penstock.registration._store import Renewal
@@ -125,10 +125,18 @@ class FakeKinesis:
         self._created = 0
         self._lock = threading.RLock()
 
-    def client(self, service_name: str) -> Any:
+    def aio_client(self, service_name: str) -> FakeKinesis:
         """The fake itself."""
         assert service_name == "kinesis"
         return self
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        """Make a call in a thread, so that `after` may block."""
+        answer: dict[str, Any] = await asyncio.to_thread(getattr(self, operation), **parameters)
+        return answer
+
+    async def close(self) -> None:
+        """Nothing is open."""
 
     def fail(self, operation: str, *codes: str) -> None:
         """Let the next calls of the operation fail with these codes."""
@@ -250,8 +258,5 @@ class _Call:
             after()
 
 
-def _error(code: str, operation: str) -> ClientError:
-    return ClientError(
-        {"Error": {"Code": code, "Message": "as the test wants it"}, "ResponseMetadata": {"HTTPStatusCode": 400}},  # type: ignore[typeddict-item]  # the fields that matter
-        operation,
-    )
+def _error(code: str, operation: str) -> AwsServiceError:
+    return AwsServiceError(code=code, message="as the test wants it", status=400, operation=operation)

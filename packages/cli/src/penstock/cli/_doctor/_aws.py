@@ -121,6 +121,8 @@ def check_endpoint(surroundings: Surroundings) -> Iterator[Finding]:
     except AwsMissingError as error:
         yield skipped("Endpoint", f"it is not known without the region: {error}")
         return
+    from penstock.aws import AwsOptionError
+
     url = session.endpoint_url()
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -142,7 +144,7 @@ def check_endpoint(surroundings: Surroundings) -> Iterator[Finding]:
             date = connection.getresponse().getheader("Date")
         finally:
             connection.close()
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, AwsOptionError) as error:
         yield _unreachable(url, error)
         return
     yield ok("Endpoint", f"{url} answers")

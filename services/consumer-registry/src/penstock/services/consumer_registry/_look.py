@@ -7,9 +7,6 @@ import sqlite3
 from dataclasses import replace
 from typing import TextIO
 
-from botocore.exceptions import ConnectionError as NoConnectionError
-from botocore.exceptions import HTTPClientError
-
 from penstock.aws import AwsConnectionError, AwsSession
 from penstock.registration import (
     LeaseStore,
@@ -52,7 +49,7 @@ async def look_into_store(arguments: argparse.Namespace, out: TextIO) -> int:
 def code_of(error: LeaseStoreError) -> ExitCode:
     """By what is below the error: a file that cannot be, no answer, or one that says no."""
     cause = error.__cause__
-    if isinstance(cause, (AwsConnectionError, HTTPClientError, NoConnectionError)):
+    if isinstance(cause, AwsConnectionError):
         return ExitCode.UNREACHABLE
     return ExitCode.USAGE if isinstance(cause, (sqlite3.Error, OSError)) else ExitCode.FAILED
 

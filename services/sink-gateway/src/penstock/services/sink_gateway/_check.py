@@ -23,10 +23,7 @@ def _check_aws(options: AwsOptions) -> None:
     try:
         session = AwsSession(options)
         session.endpoint_url()
-        try:
-            session.ssl_context()
-        except OSError as error:
-            raise AwsOptionError("caBundle", f"{session.ca_bundle} is no PEM file that can be read: {error}") from error
+        session.ssl_context()
         if options.role_arn is None:
             # A role is assumed by the first request: STS may be away for a moment.
             session.frozen_credentials()

@@ -1,0 +1,124 @@
+"""Calls of AWS that are not hot, by aiobotocore."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Any, Self
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ParamValidationError
+from botocore.exceptions import ConnectionError as BotoConnectionError
+from botocore.parsers import ResponseParserError
+
+from penstock.aws._classify import are_credentials_refused, error_code
+from penstock.aws.errors import AwsConnectionError, AwsError, AwsServiceError
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from botocore.credentials import ReadOnlyCredentials
+
+    from penstock.aws._session import AwsSession
+
+
+class AwsClient:
+    """Any call of one service, as boto3 names it, with boto3's parameters and answers; an async context manager.
+
+    Made by `AwsSession.aio_client`. Opens with its first call, and belongs to the event loop of that. Does not retry,
+    so that callers see every throttle, but for credentials that are refused and can be renewed. Cancelling a call
+    closes its connection; whether the service did it is then unknown.
+
+    Args:
+        session: says where the service is, and has the credentials.
+        service_name: as boto3 has it.
+        endpoint_url: of the service; None for boto3's own choice.
+    """
+
+    def __init__(self, session: AwsSession, service_name: str, endpoint_url: str | None) -> None:
+        self._session = session
+        self._service_name = service_name
+        self._endpoint_url = endpoint_url
+        self._clock = session.service_clock(service_name)
+        self._opening = asyncio.Lock()
+        self._opened = AsyncExitStack()
+        self._client: Any = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. A client that is used again opens new ones."""
+        self._client = None
+        await self._opened.aclose()
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        """Make a call, such as `describe_stream_summary`; gives the answer as boto3 does.
+
+        Raises:
+            AwsServiceError: the service answered with an error, which is whole in the `__cause__`; or a parameter is
+                none, with the code `ValidationException`.
+            AwsConnectionError: no answer came, or none that can be read.
+            AwsCredentialsError: there are no credentials that have not expired, and none can be fetched.
+            AwsOptionError: there are no credentials, or the authorities to trust cannot be read.
+        """
+        client = self._client or await self._open()
+        used = await self._session.fetch_credentials()
+        try:
+            return await self._call_once(client, operation, parameters)
+        except AwsServiceError as error:
+            # Refused before anything was done: to send it again cannot do it twice.
+            if not are_credentials_refused(error) or not await self._has_others(used):
+                raise
+        return await self._call_once(client, operation, parameters)
+
+    async def _call_once(self, client: Any, operation: str, parameters: dict[str, Any]) -> dict[str, Any]:
+        asked_at = self._clock.monotonic()
+        try:
+            answer: dict[str, Any] = await getattr(client, operation)(**parameters)
+        except ClientError as error:
+            metadata = error.response.get("ResponseMetadata", {})
+            self._answered(metadata, asked_at)
+            raise AwsServiceError(
+                code=error_code(error) or "UnknownError",
+                message=str(error.response.get("Error", {}).get("Message", "")),
+                status=int(metadata.get("HTTPStatusCode", 0)),
+                operation=error.operation_name,
+                request_id=str(metadata.get("RequestId", "")),
+            ) from error
+        except ParamValidationError as error:
+            # What the service itself would say, had it been sent.
+            raise AwsServiceError(
+                code="ValidationException", message=str(error), status=400, operation=operation
+            ) from error
+        except (BotoConnectionError, HTTPClientError, ResponseParserError) as error:
+            raise AwsConnectionError(
+                operation=operation, endpoint=str(client.meta.endpoint_url), reason=str(error)
+            ) from error
+        except BotoCoreError as error:
+            raise AwsError(f"{operation}: {error}") from error
+        self._answered(answer.get("ResponseMetadata", {}), asked_at)
+        return answer
+
+    def _answered(self, metadata: Any, asked_at: float) -> None:
+        self._clock.answered(metadata.get("HTTPHeaders", {}).get("date"), asked_at)
+
+    async def _has_others(self, refused: ReadOnlyCredentials) -> bool:
+        # Another call may have been refused before, and have found others: looking again would find the same.
+        return await self._session.fetch_credentials() != refused or await asyncio.to_thread(
+            self._session.renew_credentials
+        )
+
+    async def _open(self) -> Any:
+        async with self._opening:
+            if self._client is None:
+                # In a thread: it imports aiobotocore, and reads configuration and authorities.
+                create = await asyncio.to_thread(
+                    self._session.prepare_aio_client, self._service_name, self._endpoint_url
+                )
+                self._client = await self._opened.enter_async_context(create())
+            return self._client
