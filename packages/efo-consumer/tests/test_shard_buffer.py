@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.efo_consumer import Shard, ShardPosition
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import BufferPool
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer.testing import shard_event, wire_records
 
 TRIM_HORIZON = ShardPosition.trim_horizon()

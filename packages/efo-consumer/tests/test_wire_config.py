@@ -9,9 +9,8 @@ import pytest
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
+from penstock.efo_consumer import RecordPublisherConfig, RecordPublisherType, SubscribeTransportType
 from penstock.efo_consumer._publish.factory import FallbackTransport, open_transport
-from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, Subscription
 from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotiatedError, SubscriptionConnectionError
 

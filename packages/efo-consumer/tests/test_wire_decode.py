@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.efo_consumer._model.events import WIRE_SCHEMA
-from penstock.efo_consumer._model.shards import Shard
+from penstock.efo_consumer import WIRE_SCHEMA, Shard
 from penstock.efo_consumer._wire.decode import decode_payload
 from penstock.efo_consumer.errors import PayloadDecodeError
 

@@ -20,8 +20,7 @@ from wire_errors_kinesis import (
     read_around,
 )
 
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.config import SubscribeTransportType
+from penstock.efo_consumer import ShardPosition, SubscribeTransportType
 from penstock.efo_consumer.errors import (
     RecordPublisherRetriesError,
 )

@@ -23,12 +23,9 @@ from wire_errors_kinesis import (
     read,
 )
 
-from penstock.efo_consumer._model.events import ShardEvent
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.config import SubscribeTransportType
+from penstock.efo_consumer import RecordPublisher, ShardEvent, ShardPosition, SubscribeTransportType
 from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
 from penstock.efo_consumer._publish.metrics import publisher_metrics
-from penstock.efo_consumer._publish.publisher import RecordPublisher
 from penstock.efo_consumer.errors import (
     RecordPublisherError,
     RecordPublisherFatalError,

@@ -13,11 +13,13 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from penstock.aws import AwsServiceError, BackoffPolicy, ServiceClock
-from penstock.efo_consumer._model.events import ShardEvent
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.config import RecordPublisherConfig
-from penstock.efo_consumer._publish.fan_out import FanOutRecordPublisher
+from penstock.efo_consumer import (
+    FanOutRecordPublisher,
+    RecordPublisherConfig,
+    ShardEvent,
+    ShardPosition,
+    StreamIdentity,
+)
 from penstock.efo_consumer._wire.decode import decode_payload
 from penstock.efo_consumer._wire.subscription import SubscribeRequest, SubscriptionEvent
 from penstock.efo_consumer.errors import (

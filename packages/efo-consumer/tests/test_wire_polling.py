@@ -22,12 +22,16 @@ from penstock.aws import (
     JsonClient,
     ServiceClock,
 )
-from penstock.efo_consumer._model.events import ShardEvent
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.efo_consumer import (
+    PollingRecordPublisher,
+    RecordPublisherConfig,
+    ShardEvent,
+    ShardPosition,
+    StreamIdentity,
+    read_once,
+)
 from penstock.efo_consumer._publish.pace import ReadPace
-from penstock.efo_consumer._publish.polling import PollingRecordPublisher, PollingTools, read_once
+from penstock.efo_consumer._publish.polling import PollingTools
 from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError
 
 SHARD = "shardId-000000000000"

@@ -9,11 +9,15 @@ from typing import Any
 
 from penstock.aws import AwsSession, BackoffPolicy, JsonClient
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
-from penstock.efo_consumer._publish.factory import RecordPublisherFactory
-from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
+from penstock.efo_consumer import (
+    RecordPublisher,
+    RecordPublisherConfig,
+    RecordPublisherFactory,
+    RecordPublisherType,
+    ShardPosition,
+    StreamIdentity,
+    SubscribeTransportType,
+)
 from penstock.emulator import EmulatorConfig, EmulatorServer
 
 ORDERS = StreamIdentity("orders")
