@@ -1,4 +1,4 @@
-"""A subscription read by aiobotocore, in an environment of its own: it pins another botocore than ours.
+"""A subscription read by aiobotocore, in a process of its own.
 
 `python _aiobotocore_consume.py ENDPOINT CA_FILE CONSUMER_ARN SHARD_ID` prints the rows, and the seconds of the
 processor's time that they took.

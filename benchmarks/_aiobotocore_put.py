@@ -1,4 +1,4 @@
-"""PutRecords by aiobotocore, in an environment of its own: it pins another botocore than ours.
+"""PutRecords by aiobotocore, in a process of its own.
 
 `python _aiobotocore_put.py ENDPOINT RECORDS BYTES` prints records per second of the processor's time.
 """

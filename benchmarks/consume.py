@@ -1,15 +1,14 @@
 """A whole client: one subscription from a server that sends prebuilt frames over TLS, against boto3 and aiobotocore.
 
 Rates are records per second of one core: the client is kept to one, and the time of all its threads counts. What it
-waits for the server, or for other processes of the machine, does not. aiobotocore wants another botocore than boto3
-does: it runs in an environment of its own, and without one is left out.
+waits for the server, or for other processes of the machine, does not. aiobotocore runs in a
+process of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -38,7 +37,6 @@ if TYPE_CHECKING:
 # About a second for each: the connection is made within the time that is measured.
 _BLOCKS = {100: (60, 4), 1_000: (200, 30)}
 
-_AIOBOTOCORE = "aiobotocore==3.10.0"
 _AIOBOTOCORE_CLIENT = Path(__file__).with_name("_aiobotocore_consume.py")
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 
@@ -81,11 +79,11 @@ def _boto3(session: AwsSession, record_bytes: int) -> float:
     return _rate(rows, blocks * records_in_block(record_bytes), start)
 
 
-def _aiobotocore(command: list[str], session: AwsSession, record_bytes: int) -> float:
+def _aiobotocore(session: AwsSession, record_bytes: int) -> float:
     blocks = _BLOCKS[record_bytes][1]
     arguments = [session.endpoint_url(), session.ca_bundle or "", CONSUMER_ARN, _shard_id(record_bytes, blocks)]
     ended = subprocess.run(
-        [*command, str(_AIOBOTOCORE_CLIENT), *arguments],
+        [sys.executable, str(_AIOBOTOCORE_CLIENT), *arguments],
         env={**os.environ, **_KEYS},
         capture_output=True,
         text=True,
@@ -94,21 +92,6 @@ def _aiobotocore(command: list[str], session: AwsSession, record_bytes: int) -> 
     )
     rows, seconds = ended.stdout.split()
     return _records_per_second(int(rows), blocks * records_in_block(record_bytes), float(seconds))
-
-
-def _aiobotocore_python() -> list[str] | None:
-    """How to run Python with aiobotocore; None, and a word, where that cannot be done."""
-    beside = Path(sys.executable).with_name("uv")
-    uv = str(beside) if beside.exists() else shutil.which("uv")
-    if uv is None:
-        print("bench consume: without aiobotocore, as there is no uv to make its environment", file=sys.stderr)
-        return None
-    command = [uv, "run", "--quiet", "--isolated", "--no-project", "--with", _AIOBOTOCORE, "python"]
-    tried = subprocess.run([*command, "-c", "import aiobotocore"], capture_output=True, text=True, check=False)
-    if tried.returncode:
-        print(f"bench consume: without aiobotocore, whose environment fails: {tried.stderr.strip()}", file=sys.stderr)
-        return None
-    return command
 
 
 def _rate(rows: int, expected: int, start: float) -> float:
@@ -123,11 +106,11 @@ def _records_per_second(rows: int, expected: int, seconds: float) -> float:
 
 def run(rounds: int) -> Iterator[Case]:
     """HTTP/2 and HTTP/1.1, small and large records; the peers have HTTP/1.1 only."""
-    command = _aiobotocore_python()
     with frame_server() as server, one_core(server.pid):
-        peers: dict[str, Callable[[int], float]] = {"boto3": partial(_boto3, server.session)}
-        if command is not None:
-            peers["aiobotocore"] = partial(_aiobotocore, command, server.session)
+        peers: dict[str, Callable[[int], float]] = {
+            "boto3": partial(_boto3, server.session),
+            "aiobotocore": partial(_aiobotocore, server.session),
+        }
         for peer_name, peer in peers.items():
             for transport in (SubscribeTransportType.HTTP2, SubscribeTransportType.HTTP1):
                 for size, record_bytes in (("100B", 100), ("1kB", 1_000)):

@@ -2,9 +2,9 @@
 
 The sink's writer takes Arrow record batches, and sends JSON as all others do, or with `-cbor` what it sends to the
 service's own endpoints. boto3 and aiobotocore get their records as dictionaries, made before the
-clock starts, with their retries off; async-kinesis's Producer takes record by record, without a rate limit. It and
-aiobotocore pin other versions of botocore than ours: they run in environments of their own that uv makes, and are left
-out where that cannot be done.
+clock starts, with their retries off; async-kinesis's Producer takes record by record, without a rate limit. It pins
+another version of botocore than ours: it runs in an environment of its own that uv makes, and is left out where that
+cannot be done.
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ _PER_REQUEST = 500
 _FORMATS: tuple[tuple[str, Literal["cbor", "json"]], ...] = (("", "json"), ("-cbor", "cbor"))
 _FOLDER = Path(__file__).parent
 _KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-# Name, what to install, what to import to see that it works, what to run, for how many records.
-_FOREIGN = (
-    ("async-kinesis", "async-kinesis==3.0.1", "kinesis", "_async_kinesis_put.py", _ASYNC_KINESIS_RECORDS),
-    ("aiobotocore", "aiobotocore==3.10.0", "aiobotocore", "_aiobotocore_put.py", _PEER_RECORDS),
-)
+_ASYNC_KINESIS = "async-kinesis==3.0.1"
 
 
 @contextlib.contextmanager
@@ -128,19 +124,19 @@ def foreign_put(command: list[str], records: int, endpoint: str, record_bytes: i
 
 
 def _foreign_peers() -> Iterator[tuple[str, list[str], int]]:
-    """Those for which uv makes an environment, and how they are run; a word for each that cannot be had."""
+    """Those that run in processes of their own, how, and for how many records; a word where one cannot be had."""
+    yield "aiobotocore", [sys.executable, str(_FOLDER / "_aiobotocore_put.py")], _PEER_RECORDS
     beside = Path(sys.executable).with_name("uv")
     uv = str(beside) if beside.exists() else shutil.which("uv")
-    for name, requirement, module, program, records in _FOREIGN:
-        if uv is None:
-            print(f"bench put: without {name}, as there is no uv to make its environment", file=sys.stderr)
-            continue
-        python = [uv, "run", "--quiet", "--isolated", "--no-project", "--with", requirement, "python"]
-        tried = subprocess.run([*python, "-c", f"import {module}"], capture_output=True, text=True, check=False)
-        if tried.returncode:
-            print(f"bench put: without {name}, whose environment fails: {tried.stderr.strip()}", file=sys.stderr)
-            continue
-        yield name, [*python, str(_FOLDER / program)], records
+    if uv is None:
+        print("bench put: without async-kinesis, as there is no uv to make its environment", file=sys.stderr)
+        return
+    python = [uv, "run", "--quiet", "--isolated", "--no-project", "--with", _ASYNC_KINESIS, "python"]
+    tried = subprocess.run([*python, "-c", "import kinesis"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        print(f"bench put: without async-kinesis, whose environment fails: {tried.stderr.strip()}", file=sys.stderr)
+        return
+    yield "async-kinesis", [*python, str(_FOLDER / "_async_kinesis_put.py")], _ASYNC_KINESIS_RECORDS
 
 
 def run(rounds: int) -> Iterator[Case]:

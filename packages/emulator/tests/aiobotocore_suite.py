@@ -1,8 +1,4 @@
-"""What a user of aiobotocore does with Kinesis, from an endpoint to its end; run as a program of its own.
-
-aiobotocore works with few versions of botocore, and seldom with the one that boto3 wants: it has an environment to
-itself.
-"""
+"""What a user of aiobotocore does with Kinesis, from an endpoint to its end; run as a program of its own."""
 
 from __future__ import annotations
 

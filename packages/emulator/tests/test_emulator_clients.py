@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 import time
@@ -12,7 +11,6 @@ from typing import Any
 
 import boto3
 import pytest
-import uv
 from botocore.exceptions import ClientError
 
 from penstock.emulator.testing import running_emulator
@@ -82,14 +80,14 @@ def test_boto3_outlasts_throttling(kinesis: Any) -> None:
 
 
 def test_aiobotocore_does_all_of_it_too() -> None:
-    """Waiters, paginators and subscriptions of aiobotocore, in an environment that has what it wants."""
-    command = [sys.executable]
-    if importlib.util.find_spec("aiobotocore") is None:
-        command = [uv.find_uv_bin(), "run", "--no-project", "--isolated", "--quiet", "--python", sys.executable]
-        command += ["--with", "aiobotocore", "python"]
+    """Waiters, paginators and subscriptions of aiobotocore."""
     with running_emulator(tls=False) as emulator:
         suite = subprocess.run(
-            [*command, str(SUITE), emulator.endpoint_url], capture_output=True, text=True, timeout=240, check=False
+            [sys.executable, str(SUITE), emulator.endpoint_url],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=False,
         )
     assert suite.returncode == 0, suite.stderr
     assert suite.stdout.strip() == "passed"
