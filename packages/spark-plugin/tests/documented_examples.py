@@ -78,7 +78,7 @@ def ours(**fields: Any) -> Ours:
 
 STREAM = ours(stream_name=("s",))
 ARN = ours(stream_arn=("arn:aws:kinesis:us-east-1:000000000000:stream/s",), stream_name=("s",), region="us-east-1")
-FROM_CSV = Told("parse them with from_json, from_csv or from_avro")
+FROM_CSV = Refused("parse them with from_json, from_csv or from_avro")
 FLINK_KEYS: tuple[Line, ...] = (
     (
         "aws.credentials.provider.basic.accesskeyid",
@@ -129,7 +129,7 @@ FLINK = (
             ("stream.arn", "{arn}", ARN),
             ("aws.region", "us-east-1", region("us-east-1")),
             ("source.init.position", "LATEST", Refused("belongs to reads, and this is a write")),
-            ("format", "csv", Told("write them with `valueFormat`")),
+            ("format", "csv", Refused("to write, give `valueFormat`")),
         ),
         {"valueFormat": "csv"},
     ),
@@ -202,7 +202,7 @@ FLINK = (
             ("connector", "firehose", Silent()),
             ("delivery-stream", "{stream}", STREAM),
             ("aws.region", "us-east-2", region("us-east-2")),
-            ("format", "csv", Told("write them with `valueFormat`")),
+            ("format", "csv", Refused("to write, give `valueFormat`")),
         ),
         {"valueFormat": "csv"},
     ),

@@ -1,11 +1,17 @@
 """Each way to give credentials, as options of the data source, against the emulator and an STS."""
 
+import importlib
+import os
 import pickle
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import parse_qs
 from urllib.request import Request, urlopen
 
@@ -13,7 +19,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from penstock.aws import AwsOptions, AwsSession
+from penstock.aws import AwsCredentialsError, AwsOptionError, AwsOptions, AwsSession
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options, shared_session
@@ -159,6 +165,164 @@ def test_a_web_identity(connect: Callable[..., AwsSession], sts: str, tmp_path: 
     assert (call["Action"], call["WebIdentityToken"]) == ("AssumeRoleWithWebIdentity", "a.web.token")
     assert (call["RoleSessionName"], call["signedBy"]) == ("pod", "")
     assert session.frozen_credentials().token
+
+
+SECOND = "arn:aws:iam::123456789012:role/second"
+
+
+def test_a_chain_of_roles_with_duration_and_tags(connect: Callable[..., AwsSession], sts: str) -> None:
+    """The second role is assumed with the keys of the first; duration, tags and external id are the second's."""
+    connect(
+        roleArn=f"{ROLE}, {SECOND}",
+        roleSessionName="chain",
+        roleSessionDuration="30m",
+        roleSessionTags="team=data,stage=prod",
+        roleExternalId="a-condition",
+        stsEndpointUrl=sts,
+        awsAccessKeyId="SOURCEKEY",
+        awsSecretAccessKey="s",
+    )
+    first, second = _Sts.asked
+    assert (first["RoleArn"], first["signedBy"], first.get("DurationSeconds")) == (ROLE, "SOURCEKEY", None)
+    assert (second["RoleArn"], second["DurationSeconds"], second["ExternalId"]) == (SECOND, "1800", "a-condition")
+    assert second["signedBy"].startswith(("ASIA", "LSIA"))
+    assert [second[f"Tags.member.{number}.{part}"] for number in (1, 2) for part in ("Key", "Value")] == [
+        *("team", "data"),
+        *("stage", "prod"),
+    ]
+    assert first["RoleSessionName"] == second["RoleSessionName"] == "chain"
+
+
+PROVIDER = """
+from datetime import UTC, datetime, timedelta
+from penstock.aws import ProvidedCredentials
+
+calls = []
+life = None
+
+def keys():
+    calls.append(len(calls) + 1)
+    end = None if life is None else datetime.now(UTC) + life
+    return ProvidedCredentials(
+        access_key_id=f"PROVIDED{len(calls)}", secret_access_key="hush", session_token="t", expires_at=end
+    )
+
+class Vault:
+    def __call__(self):
+        return keys()
+
+vault = Vault()
+number = 5
+
+def away():
+    raise OSError("the vault is sealed")
+
+def wrong():
+    return {"access_key": "x"}
+"""
+
+
+@pytest.fixture
+def provider(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of the user's, as it is installed on the driver and on the executors."""
+    (tmp_path / "company_vault.py").write_text(PROVIDER)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield importlib.import_module("company_vault")
+    sys.modules.pop("company_vault")
+
+
+def test_a_function_gives_credentials(connect: Callable[..., AwsSession], provider: Any) -> None:
+    """Its keys sign, it is called once while they live, and again when a service refuses them."""
+    session = connect(credentialsProvider="company_vault:keys", awsCredentialsProvider="custom")
+    found = session.frozen_credentials()
+    assert (found.access_key, found.secret_key, found.token) == ("PROVIDED1", "hush", "t")
+    assert provider.calls == [1]
+    assert session.renew_credentials()
+    assert session.frozen_credentials().access_key == "PROVIDED2"
+    assert connect(credentialsProvider="company_vault:vault").frozen_credentials().access_key == "PROVIDED3"
+
+
+def test_credentials_of_a_function_are_asked_for_again_before_they_expire(
+    connect: Callable[..., AwsSession], provider: Any
+) -> None:
+    """Those that are about to expire are used until the next ones are there."""
+    provider.life, now = timedelta(minutes=5), [0.0]
+    session = AwsSession(connect(credentialsProvider="company_vault:keys").options, clock=lambda: now[0])
+    first = session.frozen_credentials().access_key
+    provider.life = timedelta(hours=1)
+    deadline = time.monotonic() + 20
+    while session.frozen_credentials().access_key == first:
+        assert time.monotonic() < deadline
+        now[0] += 100.0
+        threading.Event().wait(0.01)
+    before = len(provider.calls)
+    now[0] += 1000.0
+    assert session.frozen_credentials().access_key == f"PROVIDED{before}"
+    assert len(provider.calls) == before
+
+
+def test_a_role_is_assumed_with_a_functions_credentials(
+    connect: Callable[..., AwsSession], provider: Any, sts: str
+) -> None:
+    """As Flink does with CUSTOM for the role's provider."""
+    flink = {"aws.credentials.provider": "ASSUME_ROLE", "aws.credentials.provider.role.provider": "CUSTOM"}
+    connect(credentialsProvider="company_vault:keys", roleArn=ROLE, stsEndpointUrl=sts, **flink)
+    (call,) = _Sts.asked
+    assert call["signedBy"] == "PROVIDED1"
+    assert provider.calls == [1]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "told"),
+    [
+        ("company_vault:nothing", AwsOptionError, "cannot import"),
+        ("no_such_company:keys", AwsOptionError, "installed on the driver and on all executors"),
+        ("company_vault:number", AwsOptionError, "not callable"),
+        ("company_vault:away", AwsCredentialsError, "the vault is sealed"),
+        ("company_vault:wrong", AwsCredentialsError, "ProvidedCredentials"),
+    ],
+)
+def test_a_function_that_gives_nothing_is_named(
+    connect: Callable[..., AwsSession], provider: Any, name: str, kind: type[Exception], told: str
+) -> None:
+    """No other credentials are used in its place."""
+    with pytest.raises(kind, match=told) as caught:
+        connect(credentialsProvider=name)
+    assert name in str(caught.value)
+
+
+def test_a_function_is_called_in_tasks(
+    emulator: RunningEmulator, connect: Callable[..., AwsSession], tmp_path: Path
+) -> None:
+    """By its name: a writer that comes from its pickle, in another process, imports it there."""
+    (tmp_path / "task_vault.py").write_text(PROVIDER)
+    emulator.client().create_stream(StreamName="provided", ShardCount=1)
+    emulator.client().get_waiter("stream_exists").wait(StreamName="provided", WaiterConfig={"Delay": 1})
+    options = {
+        "streamName": "provided",
+        "region": "us-east-1",
+        "endpointUrl": emulator.endpoint_url,
+        "allowInsecureEndpoint": "true",
+        "credentialsProvider": "task_vault:keys",
+    }
+    schema = StructType([StructField("data", BinaryType()), StructField("partitionKey", StringType())])
+    writer = tmp_path / "writer"
+    writer.write_bytes(pickle.dumps(KinesisBatchWriter(KinesisOptions.parse(options), schema)))
+    task = (
+        "import pickle, sys, pyarrow as pa\n"
+        "rows = pa.record_batch({'data': pa.array([b'row'], pa.binary()), 'partitionKey': ['k']})\n"
+        "print(pickle.load(open(sys.argv[1], 'rb')).write(iter([rows])).records)\n"
+        "import task_vault; print(task_vault.calls)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", task, str(writer)],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.split() == ["1", "[1]"], done.stderr
 
 
 def test_the_tasks_of_a_process_assume_a_role_once(

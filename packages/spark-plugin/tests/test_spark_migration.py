@@ -19,6 +19,7 @@ from penstock.spark_plugin.errors import (
     InvalidOptionError,
     MisplacedOptionError,
     MissingOptionError,
+    OptionError,
     UnknownOptionError,
 )
 
@@ -70,7 +71,16 @@ def test_what_is_not_needed_is_told_once(caplog: pytest.LogCaptureFixture) -> No
     ("name", "value", "remedy"),
     [
         ("serviceCredential", "prod", "roleArn"),
-        ("kinesis.credentialProviderClass", "com.example.P", "profile or a role"),
+        ("kinesis.credentialProviderClass", "com.example.P", "credentialsProvider"),
+        ("aws.credentials.provider.custom.class", "com.example.P", "credentialsProvider"),
+        ("awsUseInstanceProfile", "false", "credentialsProvider"),
+        ("format", "json", "from_json"),
+        ("flink.watermark.sync.interval", "30000", "withWatermark"),
+        ("scan.shard.idle.interval", "10000", "withWatermark"),
+        ("flink.list.shards.backoff.base", "1000", "back-off of their own"),
+        ("flink.stream.describe.maxretries", "50", "back-off of their own"),
+        ("sink.producer.rate-limit", "80", "maxRecordsPerSecond"),
+        ("sink.producer.fail-if-throttled", "true", "maxAttempts"),
         ("kinesis.sink.proxyAddress", "10.0.0.1", "proxyUrl"),
         ("aws.trust.all.certificates", "true", "caBundle"),
         ("sink.producer.verify-certificate", "false", "caBundle"),
@@ -272,5 +282,60 @@ def test_a_credentials_provider_needs_its_credentials(provider: str, missing: st
         KinesisOptions.parse({"streamName": "s", "aws.credentials.provider": other}, environ={variable: "there"})
     with pytest.raises(ContradictoryOptionsError):
         parse({"awsCredentialsProvider": "env_var", **REAL_KEY})
-    with pytest.raises(InvalidOptionError, match="env_var"):
-        parse({"aws.credentials.provider": "SYS_PROP"})
+    for name in ("aws.credentials.provider", "aws.credentials.role.provider"):
+        with pytest.raises(InvalidOptionError, match=r"no system properties of Java.*awsAccessKeyId"):
+            parse({name: "SYS_PROP", "roleArn": ROLE})
+    with pytest.raises(MissingOptionError, match="credentialsProvider"):
+        parse({"aws.credentials.provider": "CUSTOM"})
+    assert parse({"aws.credentials.provider": "CUSTOM", "credentialsProvider": "a.b:c"}).credentials_provider == "a.b:c"
+
+
+ROLE = "arn:aws:iam::123456789012:role/second"
+FIRST = "arn:aws:iam::123456789012:role/first"
+
+
+@pytest.mark.parametrize("family", ["aws.credentials.provider.role", "aws.credentials.role"])
+def test_what_signs_the_call_for_a_role_is_what_was_asked_for(family: str) -> None:
+    """Or an error that says how to ask for it; nothing else signs it in silence."""
+    role = {f"{family}.arn": ROLE, f"{family}.sessionName": "me"}
+    with pytest.raises(MissingOptionError, match="awsAccessKeyId"):
+        parse({**role, f"{family}.provider": "BASIC"})
+    with pytest.raises(MissingOptionError, match="credentialsProvider"):
+        parse({**role, f"{family}.provider": "CUSTOM"})
+    with pytest.raises(InvalidOptionError, match="AWS_ACCESS_KEY_ID"):
+        parse({**role, f"{family}.provider": "ENV_VAR"})
+    with pytest.raises(ContradictoryOptionsError, match="env_var takes"):
+        parse({**role, f"{family}.provider": "ENV_VAR", "awsProfile": "p"})
+    for name in ("ASSUME_ROLE", "WEB_IDENTITY_TOKEN"):
+        with pytest.raises(InvalidOptionError, match="name both roles in roleArn") as caught:
+            parse({**role, f"{family}.provider": name})
+        assert caught.value.option == f"{family}.provider"
+    for name in ("AUTO", "PROFILE"):
+        assert parse({**role, f"{family}.provider": name, "awsProfile": "p"}).role_arn == ROLE
+    chain = parse({**role, f"{family}.provider": "ASSUME_ROLE", f"{family}.provider.role.arn": FIRST})
+    assert (chain.role_arn, chain.aws_mapping()["roleArn"]) == (f"{FIRST},{ROLE}", f"{FIRST},{ROLE}")
+    with_token = {f"{family}.provider.role.arn": FIRST, f"{family}.provider.webIdentityToken.file": "/token"}
+    token = parse({**role, f"{family}.provider": "WEB_IDENTITY_TOKEN", **with_token})
+    assert (token.role_arn, token.web_identity_token_file) == (f"{FIRST},{ROLE}", "/token")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"roleSessionDuration": "15m"},
+        {"roleArn": ROLE, "roleSessionDuration": "10m"},
+        {"roleArn": f"{FIRST},{ROLE}", "roleSessionDuration": "2h"},
+        {"roleSessionTags": "team=data"},
+        {"roleArn": ROLE, "roleSessionTags": "team"},
+        {"roleArn": ROLE, "roleSessionTags": "team=a,team=b"},
+        {"roleArn": ROLE, "webIdentityTokenFile": "/t", "roleExternalId": "x"},
+        {"credentialsProvider": "no-colon"},
+        {"credentialsProvider": "a.b:c", "awsProfile": "p"},
+        {"endpointUrl": "nonsense"},
+    ],
+)
+def test_what_a_session_would_refuse_is_refused_at_once(options: dict[str, str]) -> None:
+    """As the options are parsed, by the option's name, and not as the first call is made."""
+    with pytest.raises(OptionError) as caught:
+        parse(options)
+    assert caught.value.option in (*options, "roleArn")

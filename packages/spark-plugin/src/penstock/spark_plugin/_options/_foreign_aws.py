@@ -72,7 +72,6 @@ AWS: tuple[ForeignOption, ...] = (
         *_old("clientNumRetries", "clientRetryIntervalsMs", "clientMaxRetryIntervalMs"),
         *_old("client.numRetries", "client.retryIntervalMs", "client.maxRetryIntervalMs"),
     ),
-    *_not_needed("a new consumer's slow creation is waited out for 60 s", "kinesis.subscribeToShard.timeoutSec"),
     *_not_needed(
         "an idle stream makes no empty micro-batches",
         *_old("internal.avoidEmptyBatches", "client.avoidEmptyBatches"),
@@ -88,9 +87,15 @@ AWS: tuple[ForeignOption, ...] = (
         text="a record that is given up fails the task, or goes to `deadLetterPath`: none is dropped in silence",
         bare_unit="ms",
     ),
-    *_not_needed("the default chain finds the instance profile", "awsUseInstanceProfile", harmless=("true",)),
     *_refused(
-        "Java classes do not run here: give keys, a profile or a role, or set up the environment",
+        "give the credentials that are meant: keys, `awsProfile`, `roleArn` or `credentialsProvider`; without them the "
+        "default chain looks for an instance profile at last",
+        "awsUseInstanceProfile",
+        harmless=("true",),
+    ),
+    *_refused(
+        "Java classes do not run here: write a function of Python that returns the credentials, and name it as "
+        "`credentialsProvider`",
         *_old("credentialProviderClass", "credentialProviderParam"),
     ),
     *_refused(

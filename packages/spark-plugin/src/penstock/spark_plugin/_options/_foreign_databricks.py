@@ -45,7 +45,6 @@ DATABRICKS: tuple[ForeignOption, ...] = (
         harmless=("true",),
     ),
     *_not_needed("registration is held by a lease, which is renewed by itself", "consumerRefreshInterval"),
-    *_not_needed("a new consumer's slow creation is waited out for 60 s", "registerConsumerTimeoutInterval"),
     *_not_needed("buffers are bounded by bytes: `bufferBytes`", "maxFetchDuration"),
     *_not_needed("a shard gives 2 MiB/s; bound a micro-batch by `maxBytesPerBatch`", "maxFetchRate"),
     *_not_needed("shards are grouped by their bytes, into `maxPartitions`", "shardsPerTask"),
@@ -58,7 +57,8 @@ DATABRICKS: tuple[ForeignOption, ...] = (
     ),
     *_not_needed("an idle stream makes no empty micro-batches", "avoidEmptyBatches", harmless=("true",)),
     *_refused(
-        "it exists in Databricks alone: assume its role by `roleArn`, or leave the credentials to the environment",
+        "it exists in Databricks alone: assume its role by `roleArn`, or give a function of Python by "
+        "`credentialsProvider`",
         "serviceCredential",
     ),
 )

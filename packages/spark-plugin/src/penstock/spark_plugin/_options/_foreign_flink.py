@@ -24,6 +24,25 @@ def _endpoint_has_it(text: str, given: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+_ROLES = ("aws.credentials.provider.role", "aws.credentials.role")
+
+
+def _roles(text: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Both roles of a chain, whichever of the two is translated."""
+    outer = next((given[f"{role}.arn"] for role in _ROLES if f"{role}.arn" in given), None)
+    inner = next((given[f"{role}.provider.role.arn"] for role in _ROLES if f"{role}.provider.role.arn" in given), None)
+    return {"roleArn": ",".join(arn for arn in (inner, outer) if arn)}
+
+
+def _role_provider(text: str, given: Mapping[str, str]) -> dict[str, str]:
+    """What has its own keys below it says no more than these do."""
+    needed = {"assume_role": ("role.arn",), "web_identity_token": ("role.arn", "webidentitytoken.file")}
+    keys = needed.get(text.lower(), ())
+    if keys and any(all(f"{role}.provider.{key}" in given for key in keys) for role in _ROLES):
+        return {}
+    return {"roleCredentialsProvider": text}
+
+
 def _retries_of(prefix: str) -> tuple[str, ...]:
     return tuple(
         f"{family}.{prefix}.{suffix}"
@@ -70,9 +89,9 @@ FLINK: tuple[ForeignOption, ...] = (
     *_not_needed(
         "the format of the data source says it", "connector", harmless=("kinesis", "kinesis-legacy", "firehose")
     ),
-    *_not_needed(
-        "rows hold a record's bytes in `data`: parse them with from_json, from_csv or from_avro, and write them with "
-        "`valueFormat`",
+    *_refused(
+        "rows hold a record's bytes in `data`: leave it out, and parse them with from_json, from_csv or from_avro; to "
+        "write, give `valueFormat`",
         "format",
         harmless=("raw",),
     ),
@@ -83,8 +102,12 @@ FLINK: tuple[ForeignOption, ...] = (
     ),
     *_not_needed("connections come and go as shards do", *_both("stream.efo.http-client.max-concurrency")),
     *_not_needed("a subscription without a byte for 35 s is renewed", *_both("stream.efo.http-client.read-timeout")),
-    *_not_needed("calls that list shards are retried by themselves", *_retries_of("stream.describe")),
-    *_not_needed("calls that list shards are retried by themselves", *_retries_of("list.shards")),
+    *_refused(
+        "leave it out: calls that list shards are tried again with a back-off of their own, those of a running query "
+        "for as long as reading is",
+        *_retries_of("stream.describe"),
+        *_retries_of("list.shards"),
+    ),
     *_not_needed(
         "SubscribeToShard says itself when a consumer is ACTIVE",
         *_retries_of("stream.describestreamconsumer"),
@@ -92,16 +115,8 @@ FLINK: tuple[ForeignOption, ...] = (
         "source.efo.describe.retry-strategy.delay.min",
         "source.efo.describe.retry-strategy.delay.max",
     ),
-    *_not_needed(
-        "a lease that ends has its consumer deregistered later, where that fails now",
-        *_both("stream.deregisterstreamconsumer.timeout"),
-        "source.efo.deregister.timeout",
-    ),
-    *_not_needed(
-        "a new consumer's slow creation is waited out for 60 s",
-        *_both("stream.registerstreamconsumer.timeout", "shard.subscribetoshard.timeout"),
-        "source.efo.subscription.timeout",
-    ),
+    *_means("deregisterStreamConsumerTimeout", "source.efo.deregister.timeout"),
+    *_means("subscribeToShardTimeout", "source.efo.subscription.timeout"),
     *_not_needed(
         "each call has retries of its own: `getRecordsMaxRetries`, `subscribeToShardMaxRetries` and others",
         *(f"retry-strategy.{name}" for name in ("attempts.max", "delay.min", "delay.max")),
@@ -109,14 +124,16 @@ FLINK: tuple[ForeignOption, ...] = (
     *_means("adaptiveReads", *_both("shard.adaptivereads")),
     *_not_needed("errors of the network are retried", *_both("shard.consumer.error.recoverable*")),
     *_not_needed("errors of the network are retried", "shard.consumer.error.recoverable*"),
-    *_not_needed(
-        "Spark's watermark is `withWatermark` on a column; shards are not held back for one another",
-        *_both(
-            "shard.idle.interval",
-            "watermark.sync.interval",
-            "watermark.lookahead.millis",
-            "watermark.sync.queue.capacity",
-        ),
+    *_refused(
+        "shards are not held back for one another, and Spark's watermark has no idle shards: leave it out, and give "
+        "`withWatermark` a delay as long as a shard may lag behind the others, or its rows are dropped as late",
+        *_both("shard.idle.interval", "watermark.lookahead.millis"),
+        harmless=("-1", "0"),
+    ),
+    *_refused(
+        "shards are not held back for one another: leave it out, and give `withWatermark` a delay as long as a shard "
+        "may lag behind the others, or its rows are dropped as late",
+        *_both("watermark.sync.interval", "watermark.sync.queue.capacity"),
     ),
     *_not_needed(
         "HTTP clients are the package's own; `subscribeTransport` and `maxInFlightRequests` are theirs",
@@ -129,11 +146,25 @@ FLINK: tuple[ForeignOption, ...] = (
         "sink.client.properties",
         "aws.kinesis.client.user-agent-prefix",
     ),
-    *_not_needed(
-        "the credentials that are given as options sign the call for the role, else the default chain's",
+    *_means("roleArn", "aws.credentials.provider.role.arn", "aws.credentials.role.arn", convert=_roles),
+    *_means(
+        "roleArn",
+        "aws.credentials.provider.role.provider.role.arn",
+        "aws.credentials.role.provider.role.arn",
+        text="before the other role, with a comma",
+        convert=_roles,
+    ),
+    *_means(
+        "webIdentityTokenFile",
+        "aws.credentials.provider.role.provider.webIdentityToken.file",
+        "aws.credentials.role.provider.webIdentityToken.file",
+    ),
+    *_means(
+        "roleCredentialsProvider",
         "aws.credentials.provider.role.provider",
         "aws.credentials.role.provider",
-        harmless=("auto", "basic", "profile", "env_var"),
+        text="ASSUME_ROLE and WEB_IDENTITY_TOKEN with the keys of the first role",
+        convert=_role_provider,
     ),
     *_means(
         "randomPartitionKey", "sink.partitioner", text="`random`; others are columns", values=(("random", "true"),)
@@ -155,9 +186,20 @@ FLINK: tuple[ForeignOption, ...] = (
         "aws.credentials.provider.role.provider.profile.path",
     ),
     *_refused(
-        "Java classes do not run here: give keys, a profile or a role, or set up the environment",
+        "Java classes do not run here: write a function of Python that returns the credentials, and name it as "
+        "`credentialsProvider`",
         "aws.credentials.provider.custom.class",
         "aws.credentials.custom.class",
+        "aws.credentials.provider.role.provider.custom.class",
+        "aws.credentials.role.provider.custom.class",
+    ),
+    *_means("aggregation", "sink.producer.aggregation-enabled"),
+    *_means("timeToLive", "sink.producer.record-ttl", bare_unit="ms"),
+    *_refused("bound the rate by `maxRecordsPerSecond` or `maxBytesPerSecond`", "sink.producer.rate-limit"),
+    *_refused(
+        "throttled records are sent again: give `maxAttempts`, 1 to give them up at once",
+        "sink.producer.fail-if-throttled",
+        harmless=("false",),
     ),
     *_not_needed("this sink has no Kinesis Producer Library in it", "sink.producer.*"),
 )

@@ -33,6 +33,9 @@ from penstock.spark_plugin._options._writing_checks import check_writing
 from penstock.spark_plugin._reading._stream_names import names_of_arns, region_of_arns
 from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, OptionError
 
+_CHOICES_OF_CREDENTIALS = ("awsCredentialsProvider", "roleCredentialsProvider")
+"""They are checked here, and no business of the session."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KinesisOptions:
@@ -60,7 +63,12 @@ class KinesisOptions:
     aws_secret_access_key: str | None = field(default=None, repr=False)
     aws_session_token: str | None = field(default=None, repr=False)
     aws_profile: str | None = None
+    credentials_provider: str | None = None
     role_arn: str | None = None
+    """Several roles are separated by commas."""
+    role_credentials_provider: str = "auto"
+    role_session_duration: float | None = None
+    role_session_tags: str | None = None
     role_session_name: str | None = None
     role_external_id: str | None = field(default=None, repr=False)
     sts_endpoint_url: str | None = None
@@ -157,6 +165,9 @@ class KinesisOptions:
     max_record_size_in_bytes: int = 1 << 20
     max_time_in_buffer: float = 5000.0
     fail_on_error: bool = False
+    register_stream_consumer_timeout: float = 60.0
+    deregister_stream_consumer_timeout: float = 60.0
+    subscribe_to_shard_timeout: float = 10.0
     register_stream_consumer_max_retries: int = 10
     register_stream_consumer_backoff_base: float = 200.0
     register_stream_consumer_backoff_max: float = 1000.0
@@ -258,9 +269,9 @@ class KinesisOptions:
     def aws_mapping(self) -> dict[str, str]:
         """What the AWS session takes, by canonical name. Holds secrets."""
         return {
-            spec.name: value
+            spec.name: f"{value:.0f}" if isinstance(value, float) else value
             for spec in OPTIONS
-            if (spec.group == "credentials" and spec.name != "awsCredentialsProvider")
+            if (spec.group == "credentials" and spec.name not in _CHOICES_OF_CREDENTIALS)
             or spec.name in ("region", "endpointUrl", "caBundle", "proxyUrl")
             if (value := getattr(self, field_name(spec.name))) is not None
         }

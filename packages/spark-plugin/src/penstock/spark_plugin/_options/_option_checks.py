@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from penstock.aws import AwsOptionError, AwsOptions
 from penstock.spark_plugin._options._field_names import field_name
 from penstock.spark_plugin._options._option_table import OPTIONS
 from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
@@ -14,6 +15,7 @@ from penstock.spark_plugin.errors import (
     DangerousOptionError,
     InvalidOptionError,
     MissingOptionError,
+    OptionError,
 )
 
 if TYPE_CHECKING:
@@ -36,19 +38,49 @@ def check_credentials(options: "KinesisOptions") -> None:
         raise MissingOptionError("awsAccessKeyId", "awsSessionToken belongs to a key")
     if options.aws_profile is not None and options.aws_access_key_id is not None:
         raise ContradictoryOptionsError(("awsProfile", "awsAccessKeyId"), "credentials come from one place")
-    for name in ("roleSessionName", "roleExternalId", "webIdentityTokenFile", "stsEndpointUrl"):
+    for name in (
+        "roleSessionName",
+        "roleExternalId",
+        "roleSessionDuration",
+        "roleSessionTags",
+        "webIdentityTokenFile",
+        "stsEndpointUrl",
+    ):
         if getattr(options, field_name(name)) is not None and options.role_arn is None:
             raise MissingOptionError("roleArn", f"{name} belongs to a role")
+    for name in ("awsAccessKeyId", "awsProfile", "webIdentityTokenFile"):
+        if options.credentials_provider is not None and getattr(options, field_name(name)) is not None:
+            raise ContradictoryOptionsError(("credentialsProvider", name), "credentials come from one place")
     _check_provider(options)
+    try:
+        AwsOptions.from_mapping(options.aws_mapping())
+    except AwsOptionError as error:
+        raise OptionError(f"option {error.option!r}: {error.reason}", option=error.option) from error
+
+
+_PROVIDERS = {
+    "basic": "awsAccessKeyId",
+    "profile": "awsProfile",
+    "assume_role": "roleArn",
+    "custom": "credentialsProvider",
+}
 
 
 def _check_provider(options: "KinesisOptions") -> None:
     provider = options.aws_credentials_provider
-    needed = {"basic": "awsAccessKeyId", "profile": "awsProfile", "assume_role": "roleArn"}.get(provider)
-    if needed is not None and getattr(options, field_name(needed)) is None:
-        raise MissingOptionError(needed, f"awsCredentialsProvider is {provider}")
+    for name in ("awsCredentialsProvider", "roleCredentialsProvider"):
+        chosen = getattr(options, field_name(name))
+        needed = _PROVIDERS.get(chosen)
+        if needed is not None and getattr(options, field_name(needed)) is None:
+            raise MissingOptionError(needed, f"{name} is {chosen}")
+    if options.role_credentials_provider != "auto" and options.role_arn is None:
+        raise MissingOptionError("roleArn", "roleCredentialsProvider belongs to a role")
+    if options.role_credentials_provider == "env_var":
+        for name in ("awsAccessKeyId", "awsProfile", "credentialsProvider", "webIdentityTokenFile"):
+            if getattr(options, field_name(name)) is not None:
+                raise ContradictoryOptionsError(("roleCredentialsProvider", name), "env_var takes the environment's")
     if provider == "env_var":
-        for name in ("awsAccessKeyId", "awsProfile", "roleArn"):
+        for name in ("awsAccessKeyId", "awsProfile", "roleArn", "credentialsProvider"):
             if getattr(options, field_name(name)) is not None:
                 raise ContradictoryOptionsError(("awsCredentialsProvider", name), "env_var takes the environment's")
 
@@ -59,6 +91,9 @@ def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> 
     Raises:
         InvalidOptionError: It has not.
     """
+    if options.role_credentials_provider == "env_var" and not environ.get("AWS_ACCESS_KEY_ID"):
+        rule = "another one, or AWS_ACCESS_KEY_ID be set in the driver's environment"
+        raise InvalidOptionError("roleCredentialsProvider", "env_var", rule)
     provider = options.aws_credentials_provider
     variable = {"env_var": "AWS_ACCESS_KEY_ID", "web_identity_token": "AWS_WEB_IDENTITY_TOKEN_FILE"}.get(provider)
     if variable is not None and options.web_identity_token_file is None and not environ.get(variable):

@@ -82,6 +82,8 @@ class OptionSpec:
     choices: tuple[str, ...] = ()
     choice_aliases: tuple[tuple[str, str], ...] = ()
     """Values of the other connectors, in lower case, and what they mean here."""
+    choice_cures: tuple[tuple[str, str], ...] = ()
+    """Values of the other connectors, in lower case, that do not exist here, and what to do instead."""
     minimum: float | None = None
     maximum: float | None = None
     secret: bool = False

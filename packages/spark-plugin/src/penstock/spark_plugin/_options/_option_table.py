@@ -93,6 +93,10 @@ _STREAM = (
     ),
 )
 
+_NO_SYSTEM_PROPERTIES = (
+    "Python has no system properties of Java: give awsAccessKeyId and awsSecretAccessKey, or set the environment's "
+    "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+)
 _CREDENTIALS = (
     OptionSpec(
         name="awsCredentialsProvider",
@@ -101,7 +105,8 @@ _CREDENTIALS = (
         refused_with=(replace(OWN_CREDENTIALS, unless="auto"),),
         type=OptionType.CHOICE,
         default="auto",
-        choices=("auto", "basic", "env_var", "profile", "assume_role", "web_identity_token"),
+        choices=("auto", "basic", "env_var", "profile", "assume_role", "web_identity_token", "custom"),
+        choice_cures=(("sys_prop", _NO_SYSTEM_PROPERTIES),),
         doc="What credentials come from; auto is: from those that are given. The others are an error when theirs are "
         "missing.",
         flink="aws.credentials.provider",
@@ -145,12 +150,19 @@ _CREDENTIALS = (
         flink="aws.credentials.provider.profile.name",
     ),
     OptionSpec(
+        name="credentialsProvider",
+        group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
+        doc="`package.module:callable` of Python that gives credentials: it returns "
+        "`penstock.aws.ProvidedCredentials`, and is called on the driver and in tasks, again before they expire.",
+    ),
+    OptionSpec(
         name="roleArn",
         group="credentials",
         acts=(DRIVER, TASK),
         refused_with=(OWN_CREDENTIALS,),
-        doc="Role to assume.",
-        flink="aws.credentials.provider.role.arn",
+        doc="Role to assume; several, with commas, are assumed one with the credentials of the other.",
         databricks="roleArn",
         aws="kinesis.stsRoleArn",
     ),
@@ -175,6 +187,44 @@ _CREDENTIALS = (
         databricks="roleExternalId",
     ),
     OptionSpec(
+        name="roleCredentialsProvider",
+        group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(replace(OWN_CREDENTIALS, unless="auto"),),
+        type=OptionType.CHOICE,
+        default="auto",
+        choices=("auto", "basic", "env_var", "profile", "custom"),
+        choice_cures=(
+            ("assume_role", "name both roles in roleArn, with a comma: the first is assumed to assume the second"),
+            (
+                "web_identity_token",
+                "name both roles in roleArn, with a comma, and the token in webIdentityTokenFile: the first role is "
+                "assumed with it",
+            ),
+            ("sys_prop", _NO_SYSTEM_PROPERTIES),
+        ),
+        doc="What credentials the role is assumed with; auto is: those that are given, or the default chain's. The "
+        "others are an error when theirs are missing.",
+    ),
+    OptionSpec(
+        name="roleSessionDuration",
+        group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
+        type=OptionType.SECONDS,
+        minimum=900,
+        maximum=43_200,
+        doc="How long the session of the (last) role lasts, 15m to 12h, and at most 1h for a role that another one "
+        "assumes. Default: STS's hour. It is renewed before its end.",
+    ),
+    OptionSpec(
+        name="roleSessionTags",
+        group="credentials",
+        acts=(DRIVER, TASK),
+        refused_with=(OWN_CREDENTIALS,),
+        doc="Tags of the (last) role's session: `key=value`, several with commas.",
+    ),
+    OptionSpec(
         name="stsEndpointUrl",
         group="credentials",
         acts=(DRIVER, TASK),
@@ -189,7 +239,7 @@ _CREDENTIALS = (
         group="credentials",
         acts=(DRIVER, TASK),
         refused_with=(OWN_CREDENTIALS,),
-        doc="File with a web identity token, to assume `roleArn` with.",
+        doc="File with a web identity token, to assume the (first) role of `roleArn` with.",
         flink="aws.credentials.provider.webIdentityToken.file",
     ),
 )

@@ -152,6 +152,8 @@ def _bounded(spec: OptionSpec, text: str, value: int) -> int:
 
 def _choice(spec: OptionSpec, text: str) -> str:
     value = dict(spec.choice_aliases).get(text.lower(), text.lower())
+    if value in dict(spec.choice_cures):
+        raise _invalid(spec, text, f"one of {', '.join(spec.choices)}: {dict(spec.choice_cures)[value]}")
     if value not in spec.choices:
         raise _invalid(spec, text, "one of " + ", ".join(spec.choices))
     return value

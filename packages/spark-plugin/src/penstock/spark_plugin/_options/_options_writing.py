@@ -285,6 +285,9 @@ WRITING = (
 )
 
 
+_SWEEPS = Refusal("registryEndpoint", "the registry deregisters consumers, and tries again with each of its sweeps")
+
+
 def _retries(
     verb: str,
     call: str,
@@ -347,6 +350,39 @@ def _retries(
 
 
 RETRIES = (
+    OptionSpec(
+        name="registerStreamConsumerTimeout",
+        group="retries",
+        acts=(REGISTRY,),
+        type=OptionType.SECONDS,
+        default="60s",
+        minimum=1,
+        doc="How long a new stream consumer may take to become ACTIVE.",
+        flink="flink.stream.registerstreamconsumer.timeout",
+        databricks="registerConsumerTimeoutInterval",
+    ),
+    OptionSpec(
+        name="deregisterStreamConsumerTimeout",
+        group="retries",
+        acts=(REGISTRY,),
+        refused_with=(_SWEEPS,),
+        type=OptionType.SECONDS,
+        default="60s",
+        minimum=1,
+        doc="How long a stream consumer may take to be gone.",
+        flink="flink.stream.deregisterstreamconsumer.timeout",
+    ),
+    OptionSpec(
+        name="subscribeToShardTimeout",
+        group="retries",
+        acts=(READER,),
+        type=OptionType.SECONDS,
+        default="10s",
+        minimum=0.1,
+        doc="How long connecting for SubscribeToShard, and its answer, may take before it is tried again.",
+        flink="flink.shard.subscribetoshard.timeout",
+        aws="kinesis.subscribeToShard.timeoutSec",
+    ),
     *_retries(
         "registerStreamConsumer",
         "RegisterStreamConsumer",
@@ -364,9 +400,7 @@ RETRIES = (
         base="200",
         maximum="1000",
         acts=(REGISTRY,),
-        refused_with=(
-            Refusal("registryEndpoint", "the registry deregisters consumers, and tries again with each of its sweeps"),
-        ),
+        refused_with=(_SWEEPS,),
     ),
     *_retries(
         "listStreamConsumers",

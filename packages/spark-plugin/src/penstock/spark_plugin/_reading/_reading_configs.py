@@ -24,6 +24,8 @@ def registrar_config(options: KinesisOptions) -> RegistrarConfig:
         list_backoff_base=_milliseconds(options.list_stream_consumers_backoff_base),
         list_backoff_max=_milliseconds(options.list_stream_consumers_backoff_max),
         list_backoff_expconst=options.list_stream_consumers_backoff_exponent,
+        register_timeout=timedelta(seconds=options.register_stream_consumer_timeout),
+        deregister_timeout=timedelta(seconds=options.deregister_stream_consumer_timeout),
     )
 
 
@@ -68,6 +70,7 @@ def publisher_config(options: KinesisOptions) -> RecordPublisherConfig:
         get_records_max_records=options.get_records_max_records,
         get_records_interval=_milliseconds(options.get_records_interval),
         get_records_adaptive=options.adaptive_reads,
+        connect_timeout=timedelta(seconds=options.subscribe_to_shard_timeout),
     )
 
 
