@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -13,8 +15,9 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from penstock.efo_consumer import WIRE_SCHEMA, PublisherMetrics, Shard, ShardEvent
+from penstock.efo_consumer import WIRE_SCHEMA, PublisherMetrics, ShardCondition, ShardEvent, ShardState
 from penstock.efo_consumer._model.metric_attributes import PER_SHARD, per_shard
+from penstock.efo_consumer._publish.metrics import watched
 
 
 @pytest.fixture(autouse=True)
@@ -24,25 +27,35 @@ def read_anew() -> Iterator[None]:
     per_shard.cache_clear()
 
 
-def event(millis: int, *, is_end: bool = False) -> ShardEvent:
-    children = (Shard("child", ("c",), "0", "9"),) if is_end else ()
-    return ShardEvent(pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA), "1", millis, children, 0)
+@dataclass
+class Followed:
+    """A shard as metrics see it."""
+
+    millis_behind_latest: int | None
+    condition: ShardCondition
 
 
-def lags(stream: str) -> list[tuple[dict[str, Any], float]]:
-    """What is told of a stream after two shards were read, one of them further behind, and a third one ended."""
+def gauges(stream: str) -> dict[str, list[tuple[dict[str, Any], float]]]:
+    """What is told of a stream of which two shards are followed, one of them throttled, and one is no more."""
     reader = InMemoryMetricReader()
-    metrics = PublisherMetrics(MeterProvider([reader]).get_meter("test"))
-    for shard_id, millis in {"a": 700, "b": 20, "c": 9000}.items():
-        metrics.event_read(event(millis), stream=stream, shard_id=shard_id)
-    metrics.event_read(event(9000, is_end=True), stream=stream, shard_id="c")
-    data = reader.get_metrics_data()
+    PublisherMetrics(MeterProvider([reader]).get_meter("test"))
+    well, throttled = ShardCondition(ShardState.CAUGHT_UP), ShardCondition(ShardState.THROTTLED)
+    with ExitStack() as followed:
+        for shard_id, millis, condition in (("a", 700, throttled), ("b", 20, well), ("c", None, well)):
+            followed.enter_context(watched(Followed(millis, condition), stream=stream, shard_id=shard_id))
+        with watched(Followed(9000, well), stream=stream, shard_id="d"):
+            pass
+        data = reader.get_metrics_data()
     assert data is not None
-    (found,) = data.resource_metrics[0].scope_metrics[0].metrics
-    points = [(dict(one.attributes or {}), one.value) for one in found.data.data_points]
-    for shard_id in "ab":
-        metrics.shard_left(stream=stream, shard_id=shard_id)
-    return [one for one in points if one[0]["stream"] == stream]
+    found = data.resource_metrics[0].scope_metrics[0].metrics
+    return {
+        one.name: [
+            (dict(point.attributes or {}), getattr(point, "value", 0))
+            for point in one.data.data_points
+            if (point.attributes or {}).get("stream") == stream
+        ]
+        for one in found
+    }
 
 
 def reads(stream: str) -> dict[str, list[tuple[dict[str, Any], float]]]:
@@ -55,7 +68,6 @@ def reads(stream: str) -> dict[str, list[tuple[dict[str, Any], float]]]:
         metrics = PublisherMetrics(meter)
         for _ in range(events):
             metrics.event_read(ShardEvent(batch, "1", 0, (), 10), stream=stream, shard_id=shard_id)
-        metrics.shard_left(stream=stream, shard_id=shard_id)
 
     threads = [threading.Thread(target=read, args=arguments) for arguments in (("a", 1), ("b", 2))]
     for thread in threads:
@@ -95,15 +107,25 @@ def test_what_was_read_is_counted_by_shard_on_request(monkeypatch: pytest.Monkey
 
 
 def test_a_stream_is_one_time_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its lag is the largest of the shards that are followed, not the last one that was told."""
+    """Its lag is the largest that is known of the shards that are followed."""
     monkeypatch.delenv(PER_SHARD, raising=False)
-    assert lags("one series") == [({"stream": "one series"}, 700)]
+    assert gauges("one series")["millisbehindlatest"] == [({"stream": "one series"}, 700)]
+
+
+def test_shards_are_counted_by_what_they_are_doing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One time series per state, also for those that no shard is in."""
+    monkeypatch.delenv(PER_SHARD, raising=False)
+    found = {one["condition"]: value for one, value in gauges("by condition")["shardsbycondition"]}
+    assert found == {
+        "reading": 0, "caught up": 2, "throttled": 1, "refused": 0, "resubscribing": 0, "starved": 0,
+        "stuck at its end": 0,
+    }  # fmt: skip
 
 
 def test_shards_are_told_apart_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a variable of the environment, which Spark's processes have too."""
     monkeypatch.setenv(PER_SHARD, "true")
-    assert lags("by shard") == [
+    assert gauges("by shard")["millisbehindlatest"] == [
         ({"stream": "by shard", "shard": "a"}, 700),
         ({"stream": "by shard", "shard": "b"}, 20),
     ]

@@ -27,6 +27,7 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer._model.positions import after_record
+from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer.errors import RecordPublisherRetriesError, StreamRecreatedError
 from penstock.efo_consumer.testing import FakeKinesis
 
@@ -298,7 +299,7 @@ class Stalled(FakeKinesis):
         self.error = error
 
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition
+        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         if self.error is not None:
             raise self.error

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.efo_consumer import (
     LocalShardReader,
+    NoteSign,
     OpenRequest,
     RecordPublisher,
     RecordPublisherType,
@@ -21,6 +22,7 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer._continuity.rule import OldestRecord
+from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer.errors import RecordPublisherFatalError, StreamRecreatedError, SubscriptionStuckError
 from penstock.efo_consumer.testing import FakeKinesis
 
@@ -55,7 +57,7 @@ class RefusingKinesis(FakeKinesis):
         self._answers_behind = answers_behind
 
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition
+        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         self._ask(stream_name, shard_id, after)
         if self._answers_behind:
@@ -92,11 +94,14 @@ class _Publisher:
         self._is_fan_out = is_fan_out
 
     def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         if self._is_fan_out:
             return self._kinesis.subscribe(stream.name, shard_id)
         return self._kinesis.publish(stream.name, shard_id, position)
+
+    def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
+        return None
 
     async def close(self) -> None:
         return
@@ -131,7 +136,9 @@ async def test_a_stuck_shard_whose_position_is_refused_is_polled_on_instead_of_s
         end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
         assert await rows(reader, ranges_between(start, end)) == wanted
         assert [stats.losses for stats in await reader.stats("q")] == [0]
-        assert [stats.condition for stats in await reader.stats("q")] == ["polling, as its subscriptions bring nothing"]
+        assert [str(stats.condition) for stats in await reader.stats("q")] == [
+            "caught up: polled, as its subscriptions bring nothing"
+        ]
     assert kinesis.subscribed == 1
     assert [position.sequence_number is None for position in kinesis.asked] == [False, True]
 

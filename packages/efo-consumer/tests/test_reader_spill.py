@@ -24,6 +24,7 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer._buffer.spill import SpillFolder, _remove_abandoned
+from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
 SEGMENTS = 30
@@ -38,10 +39,10 @@ class Watched(FakeKinesis):
         self.reads: list[ShardPosition] = []
 
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition
+        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         self.reads.append(after)
-        async for event in super().read_once(stream_name, shard_id, after):
+        async for event in super().read_once(stream_name, shard_id, after, note=note):
             yield event
 
 

@@ -16,13 +16,14 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError, Http2NotNegotia
 
 
 def test_the_defaults_are_those_of_flip_128() -> None:
-    """Without options: polling, and the retries and back-offs of the FLIP."""
+    """Without options: polling, and the back-offs of the FLIP; a time decides instead of a number of attempts."""
     config = RecordPublisherConfig.from_mapping({})
     assert config == RecordPublisherConfig()
     assert config.record_publisher is RecordPublisherType.POLLING
     backoff = config.subscribe_to_shard
-    assert (backoff.max_attempts, backoff.exponent) == (6, 1.5)
+    assert (backoff.max_attempts, backoff.exponent) == (None, 1.5)
     assert (backoff.base, backoff.maximum) == (timedelta(seconds=1), timedelta(seconds=2))
+    assert config.retry_patience == timedelta(minutes=10)
 
 
 @pytest.mark.parametrize("prefix", ["flink.", "", "FLINK."])
@@ -41,6 +42,7 @@ def test_every_key_is_read(prefix: str) -> None:
             f"{prefix}shard.getiterator.backoff.max": "5000",
             f"{prefix}shard.adaptivereads": "False",
             "subscribeTransport": "http1",
+            "retryPatience": "90",
             "deaggregate": "false",
             "unrelated": "x",
         }
@@ -51,7 +53,9 @@ def test_every_key_is_read(prefix: str) -> None:
     assert config.subscribe_to_shard.base == timedelta(milliseconds=10)
     assert config.subscribe_to_shard.maximum == timedelta(milliseconds=20)
     assert config.subscribe_to_shard.exponent == 2.5
+    assert config.retry_patience == timedelta(seconds=90)
     assert config.get_records.max_attempts == 2
+    assert config.get_shard_iterator.max_attempts is None
     assert config.get_records_max_records == 500
     assert config.get_records_interval == timedelta(seconds=1)
     assert config.get_shard_iterator.maximum == timedelta(seconds=5)
@@ -67,6 +71,7 @@ def test_every_key_is_read(prefix: str) -> None:
         ("deaggregate", "perhaps"),
         ("shard.subscribetoshard.maxretries", "many"),
         ("shard.getrecords.intervalmillis", ""),
+        ("retryPatience", "long"),
     ],
 )
 def test_a_value_that_cannot_be_read_names_its_key(key: str, value: str) -> None:

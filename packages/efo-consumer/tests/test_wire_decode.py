@@ -85,14 +85,14 @@ def test_the_spelling_of_the_json_does_not_matter(size: int, separators: tuple[s
 
 
 def test_members_that_may_be_missing_may_be_null() -> None:
-    """Absent and null are the same for the continuation, the children, the lag and the arrival time."""
+    """Absent and null are the same for the continuation, the children, the lag and the arrival time: unknown, not 0."""
     plain = {"Data": "", "PartitionKey": "k", "SequenceNumber": "1"}
     nulls = {**plain, "ApproximateArrivalTimestamp": None, "EncryptionType": None}
     rest = {"ContinuationSequenceNumber": None, "NextShardIterator": None, "ChildShards": None}
     for payload in (encode([plain]), encode([nulls], **rest, MillisBehindLatest=None)):
         decoded = decode_payload(payload)
         assert (decoded.continuation, decoded.next_iterator, decoded.child_shards) == (None, None, ())
-        assert decoded.millis_behind_latest == 0
+        assert decoded.millis_behind_latest is None
         assert decoded.records.column("approximateArrivalTimestamp").null_count == 1
 
 

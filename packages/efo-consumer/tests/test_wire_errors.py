@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 from wire_errors_kinesis import (
+    COUNTED,
     HTTP1,
     HTTP2,
     ORDERS,
     POLLING,
-    QUICK,
     RETRYABLE,
     SHARD,
     WAYS,
@@ -130,33 +130,62 @@ async def test_an_expired_iterator_is_replaced() -> None:
         )
 
 
+@pytest.mark.parametrize("kind", ["error", "throttle"])
 @pytest.mark.parametrize("way", WAYS)
-async def test_what_does_not_pass_is_given_up(way: SubscribeTransportType | None) -> None:
-    """An error that is retryable and stays is told after the attempts that are allowed."""
+async def test_attempts_that_are_counted_are_used_up(way: SubscribeTransportType | None, kind: str) -> None:
+    """Once a number of attempts is given it decides, about throttling too, as with Flink."""
     async with kinesis() as opened:
         operation = "GetRecords" if way is POLLING else "SubscribeToShard"
-        opened.server.faults.add("error", operation=operation, code="InternalFailure", status=500)
-        with pytest.raises(RecordPublisherRetriesError) as caught:
-            await read(opened.publisher(way), 5)
-        assert caught.value.attempts == opened.hits == QUICK.max_attempts
+        code = {"code": "InternalFailure"} if kind == "error" else {}
+        opened.server.faults.add(kind, operation=operation, **code)
+        counted = {"subscribe_to_shard": COUNTED, "get_records": COUNTED}
+        with pytest.raises(RecordPublisherRetriesError, match=r"4 attempts in a row .* maxretries allows") as caught:
+            await read(opened.publisher(way, **counted), 5)
+        assert caught.value.attempts == opened.hits == COUNTED.max_attempts
 
 
-@pytest.mark.parametrize("way", [HTTP2, HTTP1])
-async def test_throttling_uses_no_attempts(way: SubscribeTransportType) -> None:
-    """More refusals in a row than there are attempts are waited out, if they are throttling."""
+async def test_iterators_that_expire_are_not_counted() -> None:
+    """Flink takes a new iterator however often: only the patience bounds that."""
     async with kinesis() as opened:
         rows = await opened.put(5)
-        hits = QUICK.max_attempts + 3
-        opened.server.faults.add("throttle", operation="SubscribeToShard", count=hits)
-        assert await read(opened.publisher(way), 5) == rows
-        assert opened.hits == hits
+        opened.server.faults.add("error", operation="GetRecords", code="ExpiredIteratorException", count=9)
+        assert await read(opened.publisher(POLLING, get_records=COUNTED, get_shard_iterator=COUNTED), 5) == rows
+        assert opened.hits == 9
 
 
-async def test_throttling_that_stays_is_given_up() -> None:
-    """When patience with throttling is over, each refusal is a failed attempt."""
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_does_not_pass_is_given_up_after_the_patience(way: SubscribeTransportType | None) -> None:
+    """An error names the shard, the call, since when it fails, the last cause and what to do."""
     async with kinesis() as opened:
-        opened.server.faults.add("throttle", operation="SubscribeToShard")
+        operation = "GetRecords" if way is POLLING else "SubscribeToShard"
+        opened.server.faults.add("error", operation=operation, code="InternalFailure", message="out of order")
         with pytest.raises(RecordPublisherRetriesError) as caught:
-            await read(opened.publisher(HTTP1, resource_in_use_patience=timedelta(seconds=0.1)), 5)
-        assert caught.value.code == "LimitExceededException"
-        assert opened.hits > QUICK.max_attempts
+            await read(opened.publisher(way, retry_patience=timedelta(seconds=1)), 5)
+        words = str(caught.value)
+        assert words.startswith(f"orders/{SHARD}: {operation}: every attempt has failed for ")
+        for part in ("s, since 20", "(retryPatience)", "out of order", "check network, endpoint, credentials"):
+            assert part in words
+        assert caught.value.attempts == opened.hits > 4
+        assert caught.value.code == "InternalFailure"
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("kind", ["error", "throttle"])
+async def test_what_passes_within_the_patience_is_borne(way: SubscribeTransportType | None, kind: str) -> None:
+    """However many attempts it takes: by default nothing but the time decides."""
+    async with kinesis() as opened:
+        rows = await opened.put(5)
+        operation = "GetRecords" if way is POLLING else "SubscribeToShard"
+        code = {"code": "ServiceUnavailable"} if kind == "error" else {}
+        opened.server.faults.add(kind, operation=operation, count=30, **code)
+        assert await read(opened.publisher(way), 5) == rows
+        assert opened.hits == 30
+
+
+async def test_throttling_that_stays_says_what_to_do() -> None:
+    """A shard that is always read too often ends the read after the patience, with advice of its own."""
+    async with kinesis() as opened:
+        opened.server.faults.add("throttle", operation="GetRecords")
+        with pytest.raises(RecordPublisherRetriesError, match="enhanced fan-out") as caught:
+            await read(opened.publisher(POLLING, retry_patience=timedelta(seconds=0.5)), 5)
+        assert caught.value.code == "ProvisionedThroughputExceededException"

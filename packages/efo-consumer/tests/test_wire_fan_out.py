@@ -131,7 +131,7 @@ class Clock:
 
 
 def config(**changes: object) -> RecordPublisherConfig:
-    backoff = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=3)
+    backoff = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=None)
     return RecordPublisherConfig(**{"subscribe_to_shard": backoff, **changes})  # type: ignore[arg-type]
 
 
@@ -301,7 +301,7 @@ async def test_refusals_do_not_make_a_shard_stuck() -> None:
 
 async def test_errors_of_the_service_do_not_make_a_shard_stuck() -> None:
     """What the service says inside a subscription keeps its own rules."""
-    transport = ScriptedTransport([[service_error("InternalFailureException")] for _ in range(3)])
+    transport = ScriptedTransport([[service_error("InternalFailureException")] for _ in range(1000)])
     with pytest.raises(RecordPublisherRetriesError):
         await read_all(publisher(transport, Clock()))
 
@@ -354,7 +354,7 @@ async def test_waits_for_a_consumer_that_is_not_active() -> None:
     transport = ScriptedTransport([*refused, [event(1), shard_end()]])
     clock = Clock()
     assert await read_all(publisher(transport, clock)) == [1]
-    assert clock.sleeps == [0.5] * 20
+    assert clock.sleeps == [0.5, 0.75, *[1.0] * 18]
 
 
 async def test_a_consumer_that_stays_in_use_is_an_error_in_the_end() -> None:
@@ -364,7 +364,7 @@ async def test_a_consumer_that_stays_in_use_is_an_error_in_the_end() -> None:
     with pytest.raises(RecordPublisherRetriesError) as caught:
         await read_all(publisher(transport, clock))
     assert caught.value.code == "ResourceInUseException"
-    assert 60 <= clock.now - 1000 < 70
+    assert 600 <= clock.now - 1000 < 610
 
 
 async def test_a_take_over_is_not_fought_at_once() -> None:
@@ -377,11 +377,11 @@ async def test_a_take_over_is_not_fought_at_once() -> None:
 
 async def test_two_jobs_with_one_consumer_are_told_so() -> None:
     """A subscription that is taken again and again ends in an error that names the consumer."""
-    taken: list[Exception | list[Step]] = [[event(1), service_error("ResourceInUseException")] for _ in range(3)]
+    taken: list[Exception | list[Step]] = [[event(1), service_error("ResourceInUseException")] for _ in range(6)]
     with pytest.raises(SubscriptionTakenOverError) as caught:
         await read_all(publisher(ScriptedTransport(taken), Clock()))
     assert caught.value.consumer_arn == ARN
-    assert caught.value.times == 3
+    assert caught.value.times == 6
 
 
 @pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "KMSDisabledException"])
@@ -396,16 +396,64 @@ async def test_fatal_errors_are_not_retried(code: str, inside: bool) -> None:
     assert caught.value.__cause__ is failure
 
 
-async def test_attempts_are_counted_since_the_last_event() -> None:
-    """Failures in a row use the attempts up; an event in between gives them back."""
-    broken = SubscriptionConnectionError("refused")
-    transport = ScriptedTransport([broken, broken, [event(1), broken], broken, broken])
+def broken(count: int) -> list[SubscriptionConnectionError]:
+    return [SubscriptionConnectionError("refused") for _ in range(count)]
+
+
+async def test_the_patience_begins_with_the_first_failure_since_the_last_event() -> None:
+    """However long nobody took an event before, and however many failures there were before the last one."""
+    transport = ScriptedTransport([*broken(60), [event(1), *broken(1)], *broken(200)])
     clock = Clock()
-    with pytest.raises(RecordPublisherRetriesError) as caught:
-        await read_all(publisher(transport, clock))
+    with pytest.raises(RecordPublisherRetriesError, match="retryPatience") as caught:
+        await read_all(publisher(transport, clock, retry_patience=timedelta(seconds=70)))
+    assert caught.value.attempts > 60
+    assert len(transport.requests) > 120
+    assert clock.sleeps[:3] == [0.5, 0.75, 1.0]
+
+
+async def test_a_patience_of_zero_is_for_ever() -> None:
+    """Then nothing that may pass ends reading."""
+    transport = ScriptedTransport([*broken(2000), [event(1), shard_end()]])
+    clock = Clock()
+    assert await read_all(publisher(transport, clock, retry_patience=timedelta(0))) == [1]
+    assert clock.now > 2500
+
+
+COUNTED = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=3)
+
+
+async def test_attempts_count_as_with_flink_until_a_subscription_lived_to_its_end() -> None:
+    """Where a number is given, an event in between gives none back, and neither does the patience."""
+    one, two, three, four, five = broken(5)
+    transport = ScriptedTransport([one, two, [event(1), END], three, [event(2), four], five])
+    with pytest.raises(RecordPublisherRetriesError, match=r"subscribetoshard\.maxretries") as caught:
+        await read_all(publisher(transport, Clock(), subscribe_to_shard=COUNTED))
     assert caught.value.attempts == 3
-    assert len(transport.requests) == 5
-    assert clock.sleeps[:2] == [0.5, 0.75]
+    assert len(transport.requests) == 6
+
+
+@pytest.mark.parametrize("code", ["LimitExceededException", "ResourceInUseException", "InternalFailureException"])
+async def test_every_refusal_counts_as_with_flink(code: str) -> None:
+    """Throttling and a consumer that is in use as well."""
+    transport = ScriptedTransport([service_error(code)] * 3)
+    with pytest.raises(RecordPublisherRetriesError) as caught:
+        await read_all(publisher(transport, Clock(), subscribe_to_shard=COUNTED))
+    assert (caught.value.attempts, caught.value.code) == (3, code)
+
+
+async def test_time_outs_do_not_count_as_with_flink() -> None:
+    """Flink retries those without end; here the patience is their end."""
+
+    def late() -> SubscriptionConnectionError:
+        error = SubscriptionConnectionError("no answer")
+        error.__cause__ = TimeoutError()
+        return error
+
+    transport = ScriptedTransport([*[late() for _ in range(20)], [event(1), shard_end()]])
+    assert await read_all(publisher(transport, Clock(), subscribe_to_shard=COUNTED)) == [1]
+    transport = ScriptedTransport([late() for _ in range(1000)])
+    with pytest.raises(RecordPublisherRetriesError, match="retryPatience"):
+        await read_all(publisher(transport, Clock(), subscribe_to_shard=COUNTED))
 
 
 async def test_a_defect_is_not_hidden() -> None:

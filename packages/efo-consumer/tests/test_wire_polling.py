@@ -106,9 +106,12 @@ class ScriptedClient:
         return [at for name, _, at in self.calls if name == operation]
 
 
+COUNTED = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=3)
+
+
 def tools(clock: Clock, *, service_clock: ServiceClock | None = None, **changes: Any) -> PollingTools:
-    few = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=2), max_attempts=3)
-    config = RecordPublisherConfig(**{"get_records": few, "get_shard_iterator": few, **changes})
+    quick = replace(COUNTED, max_attempts=None)
+    config = RecordPublisherConfig(**{"get_records": quick, "get_shard_iterator": quick, **changes})
     return PollingTools(
         config=config,
         clock=clock,
@@ -224,15 +227,62 @@ async def test_throttled_iterators_are_waited_out() -> None:
     assert min(later - earlier for earlier, later in pairwise(client.times("GetShardIterator"))) >= 0.5
 
 
-@pytest.mark.parametrize("code", ["InternalFailure", "ServiceUnavailableException"])
+@pytest.mark.parametrize(
+    "code", ["InternalFailure", "ServiceUnavailableException", "ProvisionedThroughputExceededException"]
+)
 async def test_failures_in_a_row_use_the_attempts_up(code: str) -> None:
-    """Failures are retried with back-off as often as configured, counted anew after each success."""
+    """Where a number is given, as with Flink: throttling counts too, and each success begins the count anew."""
     clock = Clock()
     client = ScriptedClient(clock, failure(code), failure(code), answer(1), *[failure(code) for _ in range(3)])
-    with pytest.raises(RecordPublisherRetriesError) as caught:
-        await publish(client, tools(clock))
+    with pytest.raises(RecordPublisherRetriesError, match=r"getrecords\.maxretries") as caught:
+        await publish(client, tools(clock, get_records=COUNTED))
     assert (caught.value.code, caught.value.attempts) == (code, 3)
     assert len(client.named("GetRecords")) == 6
+
+
+async def test_iterators_have_a_count_of_their_own() -> None:
+    """A number for GetShardIterator says nothing about GetRecords."""
+    clock = Clock()
+    client = ScriptedClient(clock, *[failure("InternalFailure") for _ in range(20)], answer(1, end=True))
+    client.iterator_failures = [failure("InternalFailure") for _ in range(2)]
+    assert numbers(await publish(client, tools(clock, get_shard_iterator=COUNTED))) == [1]
+    client.iterator_failures = [failure("LimitExceededException") for _ in range(3)]
+    with pytest.raises(RecordPublisherRetriesError, match=r"GetShardIterator: .*getiterator\.maxretries"):
+        await publish(client, tools(clock, get_shard_iterator=COUNTED))
+
+
+@pytest.mark.parametrize("code", ["InternalFailure", "ProvisionedThroughputExceededException"])
+async def test_failures_end_after_the_patience(code: str) -> None:
+    """By time, however many attempts that are; counted anew after each success."""
+    clock = Clock()
+    half, rest, whole = ([failure(code) for _ in range(count)] for count in (300, 300, 2000))
+    client = ScriptedClient(clock, *half, answer(1), *rest, answer(2), *whole)
+    with pytest.raises(RecordPublisherRetriesError, match=r"for 60\d s, since 20") as caught:
+        await publish(client, tools(clock))
+    assert caught.value.attempts > 500
+
+
+async def test_a_patience_of_zero_is_for_ever() -> None:
+    """Nothing that may pass ends the read."""
+    clock = Clock()
+    client = ScriptedClient(clock, *[failure("InternalFailure") for _ in range(5000)], answer(1, end=True))
+    assert numbers(await publish(client, tools(clock, retry_patience=timedelta(0)))) == [1]
+
+
+async def test_an_answer_that_tells_no_lag_is_no_proof_and_no_tip() -> None:
+    """Neither is it caught up, nor does a read up to the tip end there; one that never learns it is an error."""
+    clock = Clock()
+    unsaid = {"Records": [], "NextShardIterator": "next"}
+    client = ScriptedClient(clock, unsaid, answer(1, end=True))
+    events = await publish(client, tools(clock))
+    assert [(one.millis_behind_latest, one.caught_up_millis) for one in events[:1]] == [(None, None)]
+    client = ScriptedClient(clock, unsaid, unsaid, answer(1), answer())
+    once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(clock))
+    assert numbers([event async for event in once]) == [1]
+    client = ScriptedClient(clock, *[unsaid] * 1000)
+    once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(clock))
+    with pytest.raises(RecordPublisherRetriesError, match="MillisBehindLatest"):
+        assert [event async for event in once] == []
 
 
 async def test_a_broken_connection_is_retried() -> None:
@@ -316,14 +366,18 @@ async def test_children_that_are_never_listed_are_an_error() -> None:
     assert 60 <= clock.now - 1000 < 63
 
 
-async def test_list_shards_that_fails_uses_the_attempts_up() -> None:
-    """Without ListShards the children are not known: its failures are retried like those of GetRecords."""
+async def test_list_shards_that_fails_is_borne_and_counts_for_nothing_else() -> None:
+    """Without ListShards the children are not known: only the patience bounds its failures."""
     clock = Clock()
-    client = ScriptedClient(clock, *[answer(1, NextShardIterator=None)] * 3)
-    client.list_failures = [failure("InternalFailure") for _ in range(3)]
-    with pytest.raises(RecordPublisherRetriesError) as caught:
+    client = ScriptedClient(clock, *[answer(1, NextShardIterator=None)] * 1000)
+    client.list_failures = [failure("InternalFailure") for _ in range(100)]
+    client.listings = [[CLOSED, LEFT, RIGHT]]
+    events = await publish(client, tools(clock, get_records=COUNTED))
+    assert len(events[-1].child_shards) == 2
+    client.list_failures = [failure("InternalFailure") for _ in range(1000)]
+    with pytest.raises(RecordPublisherRetriesError, match="ListShards: every attempt") as caught:
         await publish(client, tools(clock))
-    assert (caught.value.code, caught.value.attempts) == ("InternalFailure", 3)
+    assert caught.value.code == "InternalFailure"
 
 
 async def test_an_iterator_begins_at_the_last_record_where_that_is_known() -> None:

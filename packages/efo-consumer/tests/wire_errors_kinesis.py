@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -46,7 +47,8 @@ FATAL = [
     "ExpiredTokenException",
     "UnrecognizedClientException",
 ]
-QUICK = BackoffPolicy(base=timedelta(milliseconds=10), maximum=timedelta(milliseconds=20), max_attempts=4)
+QUICK = BackoffPolicy(base=timedelta(milliseconds=10), maximum=timedelta(milliseconds=20), max_attempts=None)
+COUNTED = replace(QUICK, max_attempts=4)
 
 
 class Kinesis:

@@ -27,15 +27,15 @@ class BackoffPolicy:
     """Largest upper bound. Default: FLIP-128's 1,000 ms."""
     exponent: float = 1.5
     """Growth of the upper bound per attempt. Default: FLIP-128's 1.5."""
-    max_attempts: int = 10
-    """Attempts in all, the first included. Default: FLIP-128's 10."""
+    max_attempts: int | None = 10
+    """Attempts in all, the first included; None: the number is not limited. Default: FLIP-128's 10."""
 
     def __post_init__(self) -> None:
         if self.base < timedelta(0) or self.maximum < self.base:
             raise AwsOptionError("backoff.max", f"{self.maximum} must not be less than the base, {self.base}")
         if self.exponent < 1:
             raise AwsOptionError("backoff.expconst", f"{self.exponent} must be at least 1")
-        if self.max_attempts < 1:
+        if self.max_attempts is not None and self.max_attempts < 1:
             raise AwsOptionError("maxretries", f"{self.max_attempts} must be at least 1")
 
     def delay_seconds(self, attempt: int, random: Callable[[], float] = random_module.random) -> float:
@@ -63,6 +63,7 @@ async def retry(
             return await call()
         except Exception as error:
             attempt += 1
-            if attempt >= policy.max_attempts or not is_retryable(error):
+            is_last = policy.max_attempts is not None and attempt >= policy.max_attempts
+            if is_last or not is_retryable(error):
                 raise
         await sleep(policy.delay_seconds(attempt - 1, random))

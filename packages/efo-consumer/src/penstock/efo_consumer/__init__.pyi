@@ -18,6 +18,7 @@ from ._model.positions import (
 )
 from ._model.schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, to_read_batch
 from ._model.shards import Shard, StreamIdentity
+from ._publish.condition import NoteSign, ShardCondition, ShardSign, ShardState
 from ._publish.config import RecordPublisherConfig, SubscribeTransportType
 from ._publish.factory import RecordPublisherFactory
 from ._publish.fan_out import FanOutRecordPublisher
@@ -92,6 +93,7 @@ __all__ = [
     "KinesisBackend",
     "LocalShardReader",
     "LocationMismatchError",
+    "NoteSign",
     "OpenRequest",
     "PollingRecordPublisher",
     "PositionType",
@@ -114,6 +116,7 @@ __all__ = [
     "SessionListing",
     "SessionNotFoundError",
     "Shard",
+    "ShardCondition",
     "ShardEvent",
     "ShardFailedError",
     "ShardFilter",
@@ -124,6 +127,8 @@ __all__ = [
     "ShardReader",
     "ShardReaderError",
     "ShardReaderServicer",
+    "ShardSign",
+    "ShardState",
     "ShardStats",
     "SqliteCheckpointStore",
     "StaleEpochError",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.events import WIRE_SCHEMA, ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import Shard
+from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
 
     from penstock.efo_consumer._model.shards import StreamIdentity
+    from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
 
 _MILLIS_PER_RECORD = 10
@@ -188,8 +191,17 @@ class FakeKinesis:
         await asyncio.sleep(0)
         return [shard for (name, _), shard in self.shards.items() if name == stream_name and not shard.gone]
 
+    @property
+    def retry_patience(self) -> timedelta:
+        """See `ReaderBackend.retry_patience`."""
+        return timedelta(minutes=10)
+
+    def with_patience(self, retry_patience: timedelta) -> FakeKinesis:
+        """See `ReaderBackend.with_patience`; nothing here fails for a while."""
+        return self
+
     async def read_once(
-        self, stream_name: str, shard_id: str, after: ShardPosition
+        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         """See `ReaderBackend.read_once`; a trimmed position is refused."""
         shard = self.shards[stream_name, shard_id]
@@ -283,9 +295,12 @@ class _FakePublisher:
         self._kinesis = kinesis
 
     def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         return self._kinesis.follow(stream.name, shard_id, position)
+
+    def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
+        return None
 
     async def close(self) -> None:
         return

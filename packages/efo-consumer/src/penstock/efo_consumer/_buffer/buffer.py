@@ -53,7 +53,6 @@ class ShardBuffer:
 
     def __init__(self, origin: ShardPosition) -> None:
         self.origin = origin
-        self.millis_behind_latest: int | None = None
         self.first_record: str | None = None
         """Sequence number of the first record since a time or TRIM_HORIZON; None without one."""
         self.held_bytes = 0
@@ -98,7 +97,6 @@ class ShardBuffer:
         An event without continuation and without children has no records either: it only tells the lag, and perhaps
         that the shard is caught up.
         """
-        self.millis_behind_latest = event.millis_behind_latest
         before = self._end
         caught_up = max(
             (millis for millis in (before.caught_up_millis, event.caught_up_millis) if millis is not None), default=None

@@ -60,6 +60,7 @@ class BlockingSession:
         consumers: Sequence[StreamConsumer | tuple[str, str, int]] = (),
         *,
         fail_on_data_loss: bool | None = None,
+        retry_patience_seconds: float | None = None,
         caller: AwsLocation | None = None,
     ) -> int:
         """See `ShardReader.open`; the other calls are for the session that was opened last."""
@@ -71,6 +72,7 @@ class BlockingSession:
                 StreamConsumer(*consumer) if isinstance(consumer, tuple) else consumer for consumer in consumers
             ),
             fail_on_data_loss=fail_on_data_loss,
+            retry_patience_seconds=retry_patience_seconds,
             caller=caller,
         )
         self.epoch = self._thread.call(self._reader.open(request))

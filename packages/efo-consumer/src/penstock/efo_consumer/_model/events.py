@@ -28,7 +28,7 @@ class ShardEvent:
         records: WIRE_SCHEMA, in sequence order; 0 rows for an event of an idle shard.
         continuation: the sequence number to resume AFTER; None at the end of the shard, and in answers of GetRecords
             before the shard's first record, which have no child shards and only tell the lag.
-        millis_behind_latest: how far the event is behind the shard's tip.
+        millis_behind_latest: how far the event is behind the shard's tip; None where the service does not say.
         child_shards: non-empty exactly at the shard's end.
         nbytes: data and partition keys, in bytes.
         caught_up_millis: a time, in milliseconds since the epoch, at which nothing lay beyond the event yet; None where
@@ -38,7 +38,7 @@ class ShardEvent:
 
     records: pa.RecordBatch
     continuation: str | None
-    millis_behind_latest: int
+    millis_behind_latest: int | None
     child_shards: tuple[Shard, ...]
     nbytes: int
     caught_up_millis: int | None = None

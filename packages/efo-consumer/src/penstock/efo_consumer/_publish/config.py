@@ -28,17 +28,18 @@ class SubscribeTransportType(StrEnum):
     HTTP1 = "http1"
 
 
-def _backoff(max_retries: int, base_millis: int, max_millis: int) -> BackoffPolicy:
+def _backoff(base_millis: int, max_millis: int) -> BackoffPolicy:
     return BackoffPolicy(
         base=timedelta(milliseconds=base_millis),
         maximum=timedelta(milliseconds=max_millis),
         exponent=1.5,
-        max_attempts=max_retries + 1,
+        max_attempts=None,
     )
 
 
-_SUBSCRIBE_BACKOFF = _backoff(5, 1000, 2000)
-_GET_BACKOFF = _backoff(3, 300, 1000)
+_SUBSCRIBE_BACKOFF = _backoff(1000, 2000)
+_GET_BACKOFF = _backoff(300, 1000)
+RETRY_PATIENCE = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +55,19 @@ class RecordPublisherConfig:
     subscribe_transport: SubscribeTransportType = SubscribeTransportType.AUTO
     """What carries SubscribeToShard."""
 
+    retry_patience: timedelta = RETRY_PATIENCE
+    """How long errors that may pass are retried, from the first one since the last success; zero for ever. Where a
+    back-off below has `max_attempts`, that decides instead about the failures which Flink counts. Default: 10 min."""
+
     subscribe_to_shard: BackoffPolicy = _SUBSCRIBE_BACKOFF
-    """Between attempts to subscribe. Default: FLIP-128's 5 retries, 1,000 to 2,000 ms, exponent 1.5."""
+    """Between attempts to subscribe. Default: FLIP-128's 1,000 to 2,000 ms, exponent 1.5, and `retry_patience` instead
+    of a number of attempts. With one, every failure counts but time-outs, until a subscription lived to its end."""
     resubscribe_interval: timedelta = timedelta(seconds=5)
     """Time from one success of SubscribeToShard to the next call. Default: 5 s, as the API reference says."""
     resource_in_use_patience: timedelta = timedelta(seconds=60)
-    """How long refusals as in use, and as throttled, are waited out before they count as failed attempts.
+    """How long refusals as in use are retried although the consumer is ACTIVE: then another reader has it.
 
-    Default: 60 s, a consumer's slow creation. Before it is ACTIVE, and for 5 s after a predecessor's subscription, ours
-    is refused.
+    Default: 60 s. For 5 s after a predecessor's subscription ours is refused.
     """
     subscription_silence: timedelta = timedelta(seconds=35)
     """Without a byte for this long, a subscription is dead. Default: 35 s, seven times the
@@ -81,10 +86,11 @@ class RecordPublisherConfig:
     """What this reader is called where another one takes its subscriptions. Default: host, process and a number."""
 
     get_shard_iterator: BackoffPolicy = _GET_BACKOFF
-    """Between attempts of GetShardIterator. Default: Flink's 3 retries, 300 to 1,000 ms, exponent 1.5."""
+    """Between attempts of GetShardIterator. Default: Flink's 300 to 1,000 ms, exponent 1.5, and `retry_patience`
+    instead of a number of attempts. With one, every failure in a row counts, throttling too."""
     get_records: BackoffPolicy = _GET_BACKOFF
-    """Between attempts of GetRecords. Default: Flink's 3 retries, 300 to 1,000 ms, exponent 1.5. Throttling is no
-    failed attempt: it is waited out."""
+    """Between attempts of GetRecords. Default: as for GetShardIterator. With a number of attempts, every failure in a
+    row counts, throttling too, but an expired iterator."""
     get_records_max_records: int = 10_000
     """Records that one GetRecords asks for. Default: Flink's and the API's most, 10,000."""
     get_records_adaptive: bool = True
@@ -112,7 +118,9 @@ class RecordPublisherConfig:
 
     @classmethod
     def from_mapping(cls, options: Mapping[str, str]) -> Self:
-        """Read FLIP-128's and Flink's keys, with or without `flink.`, and `subscribeTransport`; ignore others.
+        """Read FLIP-128's and Flink's keys, with or without `flink.`; `subscribeTransport`, `retryPatience` in seconds.
+
+        Other keys are ignored. Attempts are limited in number only where `maxretries` is given.
 
         Raises:
             EfoConsumerConfigError: a value cannot be read or is out of range; the error names the key as given.
@@ -124,6 +132,7 @@ class RecordPublisherConfig:
             record_publisher=read.value("stream.recordpublisher", RecordPublisherType, defaults.record_publisher),
             subscribe_transport=read.value("subscribetransport", SubscribeTransportType, defaults.subscribe_transport),
             deaggregate=read.value("deaggregate", _boolean, defaults.deaggregate),
+            retry_patience=read.value("retrypatience", _seconds, defaults.retry_patience),
             subscribe_to_shard=read.backoff("shard.subscribetoshard", defaults.subscribe_to_shard),
             get_shard_iterator=read.backoff("shard.getiterator", defaults.get_shard_iterator),
             get_records=read.backoff("shard.getrecords", defaults.get_records),
@@ -141,8 +150,16 @@ def _boolean(value: str) -> bool:
     return value.lower() == "true"
 
 
+def _seconds(value: str) -> timedelta:
+    return timedelta(seconds=float(value))
+
+
 def _millis(value: str) -> timedelta:
     return timedelta(milliseconds=int(value))
+
+
+def _attempts(retries: str) -> int | None:
+    return int(retries) + 1
 
 
 @dataclass(frozen=True)
@@ -162,13 +179,13 @@ class _Reader:
             raise EfoConsumerConfigError(option=name, reason=f"{text!r} {known}") from error
 
     def backoff(self, key: str, default: BackoffPolicy) -> BackoffPolicy:
-        retries = self.value(f"{key}.maxretries", int, default.max_attempts - 1)
+        attempts = self.value(f"{key}.maxretries", _attempts, default.max_attempts)
         try:
             return BackoffPolicy(
                 base=self.value(f"{key}.backoff.base", _millis, default.base),
                 maximum=self.value(f"{key}.backoff.max", _millis, default.maximum),
                 exponent=self.value(f"{key}.backoff.expconst", float, default.exponent),
-                max_attempts=retries + 1,
+                max_attempts=attempts,
             )
         except AwsError as error:
             raise EfoConsumerConfigError(option=key, reason=str(error)) from error

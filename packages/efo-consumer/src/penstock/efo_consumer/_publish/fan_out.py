@@ -18,6 +18,7 @@ from opentelemetry import trace
 
 from penstock.aws import ServiceClock
 from penstock.efo_consumer._model.positions import PositionType
+from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.metrics import INSTRUMENTATION, publisher_metrics
 from penstock.efo_consumer._publish.retries import STARVED, SubscribeRetries
 from penstock.efo_consumer._publish.subscribe_call import CallTools, SubscribeCall
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._model.shards import StreamIdentity
+    from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.config import RecordPublisherConfig
     from penstock.efo_consumer._publish.diagnosis import KinesisDiagnosis
     from penstock.efo_consumer._publish.metrics import PublisherMetrics
@@ -133,14 +135,14 @@ class FanOutRecordPublisher:
         self._calls: dict[tuple[str, str], SubscribeCall] = {}
 
     async def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         """See `RecordPublisher.publish`.
 
         Raises:
             EfoConsumerConfigError: no consumer ARN is known for the stream.
             RecordPublisherFatalError: trying again is useless.
-            RecordPublisherRetriesError: the attempts are used up.
+            RecordPublisherRetriesError: the attempts, or the patience, are used up.
             SubscriptionTakenOverError: another reader keeps taking the subscription.
             SubscriptionStuckError: subscriptions are accepted and bring nothing, as those of a closed shard may.
         """
@@ -152,10 +154,12 @@ class FanOutRecordPublisher:
             shard_id=shard_id,
             consumer_arn=request.consumer_arn,
             policy=self._config.subscribe_to_shard,
-            patience_seconds=self._config.resource_in_use_patience.total_seconds(),
+            retry_patience_seconds=self._config.retry_patience.total_seconds(),
+            in_use_patience_seconds=self._config.resource_in_use_patience.total_seconds(),
             takeover_delay_seconds=self._config.resubscribe_interval.total_seconds(),
             reader=self._reader,
             random=self._random,
+            service_seconds=self._tools.service_clock.latest,
         )
         delay_seconds, is_starved = 0.0, False
         key = (request.consumer_arn, shard_id)
@@ -184,6 +188,7 @@ class FanOutRecordPublisher:
                 if call.at_shard_end:
                     return
                 assert call.next is not None  # a call ends at the shard's end, or says what comes next
+                note(call.next.sign, call.next.cause)
                 delay_seconds = call.next.delay_seconds
                 is_starved |= call.next.outcome == STARVED
                 request = SubscribeRequest(request.consumer_arn, shard_id, call.position)
@@ -196,7 +201,7 @@ class FanOutRecordPublisher:
             await self._diagnosis.close()
 
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
-        """When the first record arrived that is known to wait, in seconds since the epoch; None without one."""
+        """See `RecordPublisher.waits_since`."""
         call = self._calls.get((stream.name, shard_id))
         return None if call is None else call.waits_since
 

@@ -5,33 +5,82 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
 
 from opentelemetry import metrics
 from opentelemetry.context import Context
 
 from penstock.efo_consumer._model.metric_attributes import of_shard, per_shard
+from penstock.efo_consumer._publish.condition import ShardState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from penstock.efo_consumer._model.events import ShardEvent
+    from penstock.efo_consumer._publish.condition import ShardCondition
     from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 
 INSTRUMENTATION = "penstock.efo_consumer"
 _NOWHERE: Final = Context()
 
-_behind: dict[str, dict[str, int]] = {}
-"""Milliseconds behind the tip, by stream and by shard that this process follows."""
+_followed: dict[tuple[str, str], list[WatchedShard]] = {}
+"""The shards that this process follows, by stream and shard; a shard may have several followers."""
+
+
+class WatchedShard(Protocol):
+    """A shard that is followed, as far as metrics show it."""
+
+    @property
+    def millis_behind_latest(self) -> int | None:
+        """How far behind its tip; None if unknown."""
+        ...
+
+    @property
+    def condition(self) -> ShardCondition:
+        """What it is doing."""
+        ...
+
+
+@contextmanager
+def watched(shard: WatchedShard, *, stream: str, shard_id: str) -> Iterator[None]:
+    """Show a shard in the metrics."""
+    key = (stream, shard_id)
+    _followed.setdefault(key, []).append(shard)
+    try:
+        yield
+    finally:
+        left = [one for one in _followed.get(key, ()) if one is not shard]
+        if left:
+            _followed[key] = left
+        else:
+            _followed.pop(key, None)
 
 
 def _lags(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
-    for stream, shards in list(_behind.items()):
-        if per_shard():
-            for shard_id, millis in list(shards.items()):
-                yield metrics.Observation(millis, of_shard(stream, shard_id))
-        elif shards:
-            yield metrics.Observation(max(list(shards.values())), {"stream": stream})
+    largest: dict[tuple[tuple[str, str], ...], int] = {}
+    for (stream, shard_id), shards in list(_followed.items()):
+        key = tuple(of_shard(stream, shard_id).items())
+        for shard in list(shards):
+            if (millis := shard.millis_behind_latest) is not None:
+                largest[key] = max(millis, largest.get(key, 0))
+    for key, millis in largest.items():
+        yield metrics.Observation(millis, dict(key))
+
+
+def _conditions(_options: metrics.CallbackOptions) -> Iterable[metrics.Observation]:
+    # States without a shard are told as 0: a series that ends is no news to an alert.
+    streams = {tuple(of_shard(stream, shard_id).items()) for stream, shard_id in list(_followed)}
+    counts = Counter(
+        (tuple(of_shard(stream, shard_id).items()), shard.condition.state)
+        for (stream, shard_id), shards in list(_followed.items())
+        for shard in list(shards)
+    )
+    for key in streams:
+        for state in ShardState:
+            if state is not ShardState.ENDED:
+                yield metrics.Observation(counts[key, state], {**dict(key), "condition": state.value})
 
 
 _lock = threading.Lock()
@@ -123,29 +172,21 @@ class PublisherMetrics:
             "millisBehindLatest",
             [_lags],
             unit="ms",
-            description="Time between the last answer and the shard's tip; of a stream the largest of its shards'",
+            description="How far behind its tip a shard is known to be; of a stream the largest of its shards'",
+        )
+        meter.create_observable_gauge(
+            "shardsByCondition",
+            [_conditions],
+            unit="{shard}",
+            description="Shards that are followed, by what they are doing (attribute `condition`)",
         )
 
-    def shard_left(self, *, stream: str, shard_id: str) -> None:
-        """Forget how far behind a shard is: it is not followed any more."""
-        _behind.get(stream, {}).pop(shard_id, None)
-
     def subscription_ended(self, *, stream: str, shard_id: str, transport: str, outcome: str) -> None:
-        """Count a SubscribeToShard call that ended, or was refused; the shard's lag is not known until the next."""
-        self.shard_left(stream=stream, shard_id=shard_id)
+        """Count a SubscribeToShard call that ended, or was refused."""
         self._subscriptions.add(1, {**of_shard(stream, shard_id), "transport": transport, "outcome": outcome})
-
-    def still_behind(self, millis: int, *, stream: str, shard_id: str) -> None:
-        """Tell how far behind a shard is of which nothing is taken for a while."""
-        _behind.setdefault(stream, {})[shard_id] = millis
 
     def event_read(self, event: ShardEvent, *, stream: str, shard_id: str) -> None:
         """Count an event or a GetRecords answer."""
-        followed = _behind.setdefault(stream, {})
-        if event.child_shards:
-            followed.pop(shard_id, None)
-        else:
-            followed[shard_id] = event.millis_behind_latest
         if records := event.records.num_rows:
             count = self._counts.of(stream, shard_id)
             count.add(records, event.nbytes)

@@ -10,29 +10,27 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from penstock.aws import AwsError, ErrorKind, ServiceClock, classify, error_code
+from penstock.aws import BackoffPolicy, ErrorKind, ServiceClock, error_code
 from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.condition import ShardSign, unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, KinesisDiagnosis, code_of, resource_missing, with_advice
 from penstock.efo_consumer._publish.list_shards import list_shards
 from penstock.efo_consumer._publish.metrics import PublisherMetrics, publisher_metrics
 from penstock.efo_consumer._publish.pace import ReadPace, process_pace
 from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
+from penstock.efo_consumer._publish.retries import READ_ERRORS, ReadRetries, kind_of
 from penstock.efo_consumer._wire.decode import DecodedPayload, decode_payload
-from penstock.efo_consumer.errors import (
-    PayloadDecodeError,
-    RecordPublisherFatalError,
-    RecordPublisherRetriesError,
-    ShardEndError,
-)
+from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError, ShardEndError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
 
     from penstock.aws import AwsSession, JsonClient
     from penstock.efo_consumer._model.shards import Shard
+    from penstock.efo_consumer._publish.condition import NoteSign
 
 # An iterator lives 5 minutes (API reference): one that waited longer than this with the consumer is not worth a call.
 _ITERATOR_SECONDS = 280.0
@@ -41,10 +39,11 @@ _ITERATOR_SECONDS = 280.0
 # missing from an answer that claims to be at the tip.
 _LAG_SECONDS = 1.0
 
+# Kinesis always says how far behind an answer is.
+_UNSAID_SECONDS = 60.0
+
 # After a reshard ListShards may show the children late.
 _CHILDREN_PATIENCE_SECONDS = 60.0
-
-_RETRYABLE = (AwsError, PayloadDecodeError, ShardEndError, OSError)
 
 
 class _Iterator(msgspec.Struct):
@@ -89,6 +88,7 @@ class ShardPoll:
         shard_id: str,
         position: ShardPosition,
         tools: PollingTools,
+        note: NoteSign = unnoted,
     ) -> None:
         self._client = client
         self._stream = stream
@@ -96,9 +96,15 @@ class ShardPoll:
         self._tools = tools
         self._iterator: str | None = None
         self._iterator_at = 0.0
-        self._iterator_failures = 0
-        self._failures = 0
-        self._throttles = 0
+        self._note = note
+        self._retries = ReadRetries(
+            stream=stream.name,
+            shard_id=shard_id,
+            patience_seconds=tools.config.retry_patience.total_seconds(),
+            service_seconds=tools.service_clock.latest,
+        )
+        self._operation = ""
+        self._counted = 0
         self._next_read_at = 0.0
         self._asked_at = 0.0
         self._endless_since: float | None = None
@@ -110,19 +116,21 @@ class ShardPoll:
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
-            RecordPublisherRetriesError: the attempts are used up.
+            RecordPublisherRetriesError: the attempts, or the patience, are used up.
         """
         while True:
             try:
                 if self._iterator is None or self._now() - self._iterator_at > _ITERATOR_SECONDS:
+                    self._begin("GetShardIterator")
                     self._iterator = await self._get_shard_iterator()
                     self._iterator_at = self._now()
-                    self._iterator_failures = 0
+                self._begin("GetRecords")
                 payload = await self._get_records(self._iterator)
                 children = payload.child_shards
                 if payload.next_iterator is None and not children:
+                    self._begin("ListShards")
                     children = await self._listed_children()
-            except _RETRYABLE as error:
+            except READ_ERRORS as error:
                 if error_code(error) == NOT_FOUND:
                     raise await resource_missing(
                         KinesisDiagnosis(self._client),
@@ -133,9 +141,10 @@ class ShardPoll:
                     ) from error
                 await self._sleep(self._after(error))
                 continue
-            self._failures = 0
-            self._throttles = 0
+            self._counted = 0
+            self._retries.succeeded()
             if payload.next_iterator is None and not children:
+                self._note(ShardSign.STUCK, "its last answer names no child shards, and ListShards not all of them")
                 await self._sleep(self._until_children())
                 continue
             self._endless_since = None
@@ -145,6 +154,10 @@ class ShardPoll:
             if payload.last_sequence_number is not None:
                 self.position = ShardPosition.after(payload.last_sequence_number)
             return self._event(payload, children)
+
+    def _begin(self, operation: str) -> None:
+        if operation != self._operation:
+            self._operation, self._counted = operation, 0
 
     async def _get_shard_iterator(self) -> str:
         body = msgspec.json.encode({**self._stream.request, "ShardId": self._shard_id, **_iterator_type(self.position)})
@@ -186,7 +199,7 @@ class ShardPoll:
 
     async def _listed_children(self) -> tuple[Shard, ...]:
         """The shard's children, once ListShards shows it closed and all of them; none until then."""
-        once = replace(self._tools.config.get_records, max_attempts=1)
+        once = BackoffPolicy(max_attempts=1)
         shards = await list_shards(self._client, self._stream, backoff=once)
         shard = next((one for one in shards if one.shard_id == self._shard_id), None)
         children = tuple(one for one in shards if self._shard_id in one.parent_shard_ids)
@@ -213,39 +226,48 @@ class ShardPoll:
 
     def _after(self, error: Exception) -> float:
         """Seconds to wait before the next attempt."""
-        config = self._tools.config
-        for_iterator = self._iterator is None
-        policy = config.get_shard_iterator if for_iterator else config.get_records
-        kind = classify(error) if isinstance(error, AwsError | OSError) else ErrorKind.RETRYABLE
+        policy, key = self._limit()
+        kind = kind_of(error)
         if kind is ErrorKind.FATAL:
             raise RecordPublisherFatalError(
                 with_advice(error), stream=self._stream.name, shard_id=self._shard_id, code=code_of(error)
             ) from error
-        if kind is ErrorKind.THROTTLED:
-            # Others read the shard too, or a large answer used up its bytes: no failure, only to be waited out.
-            delay = policy.delay_seconds(self._throttles, self._tools.random)
-            self._throttles += 1
-            self._tools.pace.postpone(self._stream.name, self._shard_id, self._now() + delay)
-            # The pace holds back reads; a call for an iterator has to wait here.
-            return delay if for_iterator else 0.0
-        failures = self._iterator_failures if for_iterator else self._failures
-        if failures + 1 >= policy.max_attempts:
-            raise RecordPublisherRetriesError(
-                f"{policy.max_attempts} attempts in a row failed, the last with: {error}",
-                stream=self._stream.name,
-                shard_id=self._shard_id,
-                code=code_of(error),
-                attempts=policy.max_attempts,
-            ) from error
-        if for_iterator:
-            self._iterator_failures += 1
-        else:
-            self._failures += 1
-        if error_code(error) == "ExpiredIteratorException":
-            # A fresh one helps, without delay; if it is expired too, that is a failure like others.
+        is_expired = error_code(error) == "ExpiredIteratorException"
+        # Flink gets a new iterator without counting.
+        self._counted += not is_expired
+        self._retries.failed(
+            error,
+            now=self._now(),
+            operation=self._operation,
+            counted=0 if is_expired else self._counted,
+            most=policy.max_attempts,
+            key=key,
+        )
+        # What ListShards did not answer says nothing about how long the children are missing.
+        self._endless_since = None
+        if is_expired:
             self._iterator = None
+            if self._retries.failures == 1:
+                # A fresh one helps, without delay.
+                return 0.0
+        is_throttled = kind is ErrorKind.THROTTLED
+        self._note(ShardSign.THROTTLED if is_throttled else ShardSign.REFUSED, str(error))
+        delay = policy.delay_seconds(self._retries.failures - 1, self._tools.random)
+        if is_throttled and self._operation == "GetRecords":
+            # Others read the shard too, or a large answer used up its bytes: all readers of the process wait.
+            self._tools.pace.postpone(self._stream.name, self._shard_id, self._now() + delay)
             return 0.0
-        return policy.delay_seconds(failures, self._tools.random)
+        return delay
+
+    def _limit(self) -> tuple[BackoffPolicy, str]:
+        config = self._tools.config
+        match self._operation:
+            case "GetShardIterator":
+                return config.get_shard_iterator, "getiterator.maxretries"
+            case "GetRecords":
+                return config.get_records, "getrecords.maxretries"
+            case _:
+                return replace(config.get_records, max_attempts=None), ""
 
     def _now(self) -> float:
         return self._tools.clock()
@@ -301,7 +323,7 @@ class PollingRecordPublisher:
         self._metrics = metrics or publisher_metrics()
 
     async def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         """See `RecordPublisher.publish`.
 
@@ -313,20 +335,21 @@ class PollingRecordPublisher:
 
         Raises:
             RecordPublisherFatalError: trying again is useless.
-            RecordPublisherRetriesError: the attempts are used up.
+            RecordPublisherRetriesError: the attempts, or the patience, are used up.
         """
         if position.type is PositionType.SHARD_END:
             return
-        poll = ShardPoll(self._client, stream, shard_id, position, self._tools)
-        try:
-            while True:
-                event = await poll.read()
-                self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
-                yield event
-                if event.child_shards:
-                    return
-        finally:
-            self._metrics.shard_left(stream=stream.name, shard_id=shard_id)
+        poll = ShardPoll(self._client, stream, shard_id, position, self._tools, note)
+        while True:
+            event = await poll.read()
+            self._metrics.event_read(event, stream=stream.name, shard_id=shard_id)
+            yield event
+            if event.child_shards:
+                return
+
+    def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
+        """See `RecordPublisher.waits_since`: nothing waits, as a read is made only when its answer is taken."""
+        return None
 
     async def close(self) -> None:
         """Close the client's connections."""
@@ -341,25 +364,42 @@ async def read_once(
     *,
     tools: PollingTools | None = None,
     with_gaps: bool = False,
+    note: NoteSign = unnoted,
 ) -> AsyncGenerator[ShardEvent, None]:
     """Read what the shard holds after a position, up to its tip or end: for the replay of a range.
 
     Ends at the tip instead of waiting there. The caller stops it, with `aclose()`, where its range ends; events are
     those of GetRecords calls and do not know of the range. Answers without records, which lead over the time between
-    two of them, are told `with_gaps` only: without a continuation as long as no record came.
+    two of them, are told `with_gaps` only: without a continuation as long as no record came. `note` is told of failures
+    that are retried.
 
     Raises:
         RecordPublisherFatalError: trying again is useless.
-        RecordPublisherRetriesError: the attempts are used up.
+        RecordPublisherRetriesError: the attempts, or the patience, are used up.
     """
     if after.type is PositionType.SHARD_END:
         return
     identity = StreamIdentity(stream) if isinstance(stream, str) else stream
-    poll = ShardPoll(client, identity, shard_id, after, tools or PollingTools())
+    tools = tools or PollingTools()
+    poll = ShardPoll(client, identity, shard_id, after, tools, note)
+    unsaid_since: float | None = None
     while True:
         event = await poll.read()
         if event.records.num_rows or event.child_shards or with_gaps:
             yield event
+        if event.records.num_rows or event.child_shards or event.millis_behind_latest is not None:
+            unsaid_since = None
+        elif unsaid_since is None:
+            unsaid_since = tools.clock()
+        elif tools.clock() - unsaid_since > _UNSAID_SECONDS:
+            raise RecordPublisherRetriesError(
+                f"for {_UNSAID_SECONDS:g} s GetRecords has given neither records nor MillisBehindLatest, so it cannot "
+                "be told where the shard's tip is: check that the endpoint is Kinesis",
+                stream=identity.name,
+                shard_id=shard_id,
+                code="MillisBehindLatestMissing",
+                attempts=1,
+            )
         # Zero is said only at the tip: an answer without records further back is a gap to be read over.
         if event.child_shards or event.millis_behind_latest == 0:
             return

@@ -5,12 +5,15 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.efo_consumer._publish.condition import unnoted
+
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._model.shards import StreamIdentity
+    from penstock.efo_consumer._publish.condition import NoteSign
 
 
 ARRIVAL_MARGIN_SECONDS = 1.0
@@ -32,18 +35,22 @@ class RecordPublisher(Protocol):
     """Publishes the records of shards, one generator per shard."""
 
     def publish(
-        self, stream: StreamIdentity, shard_id: str, position: ShardPosition
+        self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:
         """Yield the shard's events from `position` on, in order, without gap or repeat.
 
         The caller pulls: the next event is fetched, and the HTTP/2 window credited, only as events are taken.
         Ends after the event that has child shards. `aclose()`, or cancelling the caller, ends the
-        subscription.
+        subscription. `note` is told what happens between two events: failures that are retried, ends of subscriptions.
 
         Raises:
             RecordPublisherFatalError: the service said that trying again is useless.
-            RecordPublisherRetriesError: every attempt failed.
+            RecordPublisherRetriesError: every attempt failed, for as long or as often as is allowed.
         """
+        ...
+
+    def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
+        """When the first record arrived that is known to wait, in seconds since the epoch; None without one."""
         ...
 
     async def close(self) -> None:

@@ -13,7 +13,7 @@ from penstock.efo_consumer._model.events import ShardEvent
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND, resource_missing
 from penstock.efo_consumer._publish.publisher import ARRIVAL_MARGIN_SECONDS
-from penstock.efo_consumer._publish.retries import RETRYABLE, SUBSCRIPTION_ERRORS, Resubscribe, SubscribeRetries
+from penstock.efo_consumer._publish.retries import READ_ERRORS, RETRYABLE, Resubscribe, SubscribeRetries
 from penstock.efo_consumer.errors import RecordPublisherError, ShardEndError, SubscriptionSilentError
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class SubscribeCall:
                     self._outcome = "shard_end"
                     return
             error = None
-        except SUBSCRIPTION_ERRORS as failure:
+        except READ_ERRORS as failure:
             error = failure
             self._suspect = isinstance(failure, RETRYABLE)
             self._span.record_exception(failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypedDict, runtime_checkable
 
+from penstock.efo_consumer._publish.condition import ShardCondition
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class OpenRequest:
         session_seconds: after which a session that nobody called is ended; 0 leaves it to the reader.
         fail_on_data_loss: whether records that the stream no longer holds are an error, instead of counted and
             skipped; None leaves it to the reader.
+        retry_patience_seconds: how long errors that may pass are retried; 0 for ever, None leaves it to the reader.
         caller: where the caller's streams are. A reader behind an endpoint refuses streams of another place than its
             own; None compares nothing.
     """
@@ -56,6 +58,7 @@ class OpenRequest:
     named_shards_only: bool = False
     session_seconds: float = 0.0
     fail_on_data_loss: bool | None = None
+    retry_patience_seconds: float | None = None
     caller: AwsLocation | None = None
 
 
@@ -76,8 +79,7 @@ class PositionsSnapshot:
         positions: equal to the start when nothing is new.
         records: between start and positions, as far as they were buffered.
         bytes: their data and partition keys.
-        millis_behind_latest: the largest of all open shards, by Kinesis at its newest event; -1 when one is
-            not known yet.
+        millis_behind_latest: the largest of all open shards, as in `ShardStats`; -1 when one is not known.
         lineage: with `named_shards_only`, the shards that continue those that ended.
     """
 
@@ -106,8 +108,9 @@ class ShardStats:
     """Numbers about a shard, since its session was opened.
 
     Attributes:
-        millis_behind_latest: by Kinesis at the newest event; while there is no room for the next one, as Kinesis would
-            say now of what is known to wait; -1 when not known.
+        millis_behind_latest: how far behind its tip the shard is known to be, at most: what Kinesis said last, and the
+            time since then, by the service's clock; 0 while answers say that it is at its tip; -1 when nothing is
+            known.
         records: received.
         bytes: received, data and partition keys.
         subscriptions: times that the reader began to follow the shard.
@@ -116,7 +119,7 @@ class ShardStats:
         replays: ranges that were read again from Kinesis.
         losses: positions whose records were gone, and that were skipped.
         starved: subscriptions that Kinesis cut because there was no room for their events, and that were renewed.
-        condition: what the reader does to the shard, in words, if it is not reading as usual; empty otherwise.
+        condition: what the shard is doing, since when and why.
     """
 
     stream_name: str
@@ -130,7 +133,7 @@ class ShardStats:
     replays: int
     losses: int = 0
     starved: int = 0
-    condition: str = ""
+    condition: ShardCondition = ShardCondition()  # noqa: RUF009  # frozen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +180,7 @@ class RangeOptions(TypedDict, total=False):
     with_encryption_type: bool
     max_batch_bytes: int
     fail_on_data_loss: bool | None
+    retry_patience_seconds: float | None
 
 
 class ShardReader(Protocol):
@@ -224,11 +228,13 @@ class ShardReader(Protocol):
         with_encryption_type: bool = False,
         max_batch_bytes: int = 0,
         fail_on_data_loss: bool | None = None,
+        retry_patience_seconds: float | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the records of the ranges, range by range, in sequence order, always the same ones.
 
-        Needs no session: what no buffer holds is read again from Kinesis. Epoch 0 skips the check of the
-            epoch. `fail_on_data_loss` is as in `OpenRequest`; None leaves it to what the session was opened with.
+        Needs no session: what no buffer holds is read again from Kinesis. Epoch 0 skips the check of the epoch.
+        `fail_on_data_loss` and `retry_patience_seconds` are as in `OpenRequest`; None leaves them to what the session
+        was opened with.
 
         Raises:
             DataLossError: the stream no longer holds a range.

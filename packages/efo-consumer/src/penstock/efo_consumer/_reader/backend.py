@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
@@ -15,6 +16,7 @@ from penstock.efo_consumer._continuity.guard import ContinuitySource
 from penstock.efo_consumer._continuity.rule import OldestRecord, StreamFacts
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.factory import RecordPublisherFactory
 from penstock.efo_consumer._publish.list_shards import list_shards
@@ -22,16 +24,27 @@ from penstock.efo_consumer._publish.polling import PollingTools, read_once
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
+    from datetime import timedelta
 
     from penstock.aws import AwsSession
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._model.shards import Shard
+    from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
 
 
 class ReaderBackend(ContinuitySource, Protocol):
     """Kinesis, as far as a shard reader uses it."""
+
+    @property
+    def retry_patience(self) -> timedelta:
+        """How long reading retries errors that may pass; zero for ever."""
+        ...
+
+    def with_patience(self, retry_patience: timedelta) -> ReaderBackend:
+        """Give the same with another patience. Only the first one is closed."""
+        ...
 
     def record_publisher(
         self, record_publisher: RecordPublisherType, consumer_arns: Mapping[str, str]
@@ -39,10 +52,13 @@ class ReaderBackend(ContinuitySource, Protocol):
         """Make a publisher for one session; `consumer_arns` is by stream name."""
         ...
 
-    def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+    def read_once(
+        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+    ) -> AsyncGenerator[ShardEvent, None]:
         """Poll a shard from a position on, in order, up to its tip or end; for ranges that are read again.
 
-        Events without records are told too: they show that reading goes on.
+        Events without records are told too: they show that reading goes on. `note` is told of failures that are
+        retried.
         """
         ...
 
@@ -87,10 +103,27 @@ class KinesisBackend:
         """See `ReaderBackend.list_shards`."""
         return await list_shards(self._client, StreamIdentity.of(stream_name))
 
-    def read_once(self, stream_name: str, shard_id: str, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+    def read_once(
+        self, stream_name: str, shard_id: str, after: ShardPosition, *, note: NoteSign = unnoted
+    ) -> AsyncGenerator[ShardEvent, None]:
         """See `ReaderBackend.read_once`."""
         stream = StreamIdentity.of(stream_name)
-        return read_once(self._client, stream, shard_id, after, tools=self._polling_tools, with_gaps=True)
+        return read_once(self._client, stream, shard_id, after, tools=self._polling_tools, with_gaps=True, note=note)
+
+    @property
+    def retry_patience(self) -> timedelta:
+        """See `ReaderBackend.retry_patience`."""
+        return self._config.retry_patience
+
+    def with_patience(self, retry_patience: timedelta) -> KinesisBackend:
+        """See `ReaderBackend.with_patience`."""
+        if retry_patience == self.retry_patience:
+            return self
+        # Its connections, its pace and what it knows of streams are the same.
+        other = copy(self)
+        other._config = replace(self._config, retry_patience=retry_patience)
+        other._polling_tools = replace(self._polling_tools, config=other._config)
+        return other
 
     def service_millis(self) -> int:
         """See `ContinuitySource.service_millis`."""

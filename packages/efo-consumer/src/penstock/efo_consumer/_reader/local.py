@@ -7,6 +7,7 @@ import logging
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Self
 
 from opentelemetry import trace
@@ -15,7 +16,9 @@ from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.pool import BufferPool
 from penstock.efo_consumer._buffer.segment import Piece
 from penstock.efo_consumer._continuity.guard import LEFT, check_streams, find_loss, report
+from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
+from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
 from penstock.efo_consumer._reader.follow import follow_steps
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._buffer.spill import SpillFolder
     from penstock.efo_consumer._continuity.guard import Loss
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange, StreamPositions
+    from penstock.efo_consumer._publish.condition import WatchedShard
     from penstock.efo_consumer._reader.api import (
         OpenRequest,
         PositionsSnapshot,
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
 _WATCH_SECONDS = 1.0
+_ALARM_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("penstock.efo_consumer")
@@ -85,6 +90,8 @@ class LocalShardReader:
         self._last_epoch = 0
         self.is_draining = False
         self._watch: asyncio.Task[None] | None = None
+        self._alarm: asyncio.Task[None] | None = None
+        self._alarms: dict[str, ShardAlarms] = {}
         observe(self)
         self._fencing_tokens: dict[str, int] = {}
         deaggregates = self._config.deaggregate and self._config.publisher.deaggregate
@@ -144,6 +151,8 @@ class LocalShardReader:
             await session.adopt(request, epoch, created)
             session.skipped(lost)
             self._watch_for_abandoned(session)
+            if self._alarm is None:
+                self._alarm = asyncio.create_task(self._warn(), name="warn of shards in trouble")
             return epoch
 
     async def positions(
@@ -170,6 +179,7 @@ class LocalShardReader:
         with_encryption_type: bool = False,
         max_batch_bytes: int = 0,
         fail_on_data_loss: bool | None = None,
+        retry_patience_seconds: float | None = None,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """See `ShardReader.read_range`. Leaving the generator early counts as not fetched."""
         session = self._sessions.get(session_id)
@@ -178,6 +188,9 @@ class LocalShardReader:
         if session is not None:
             session.touch()
         fail = self._fails_on_data_loss(fail_on_data_loss, session)
+        backend = self._backend if session is None else session.backend
+        if retry_patience_seconds is not None:
+            backend = backend.with_patience(timedelta(seconds=retry_patience_seconds))
         rebatcher = Rebatcher(max_batch_bytes or DEFAULT_MAX_BATCH_BYTES)
         span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
         replayed: list[ShardRange] = []
@@ -187,7 +200,7 @@ class LocalShardReader:
             for shard_range in ranges:
                 stream, shard_id = shard_range.stream_name, shard_range.shard_id
                 columns = ReadColumns(stream, shard_id, with_encryption_type=with_encryption_type)
-                source = self._records(session, shard_range, replayed, same, fail)
+                source = self._records(session, shard_range, backend, replayed, same, fail)
                 try:
                     async for records in source:
                         if self._deaggregator is not None:
@@ -240,10 +253,11 @@ class LocalShardReader:
 
     async def aclose(self) -> None:
         """End every session, then the backend's connections."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
-            await asyncio.gather(watch, return_exceptions=True)
+        tasks = [task for task in (self._watch, self._alarm) if task is not None]
+        self._watch = self._alarm = None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         sessions, self._sessions = self._sessions, {}
         await asyncio.gather(*(session.aclose() for session in sessions.values()))
         if self._spill is not None:
@@ -299,6 +313,37 @@ class LocalShardReader:
                     await self.close_session(session_id, self._sessions[session_id].epoch)
             await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(left.values()))))
 
+    async def _warn(self) -> None:
+        while True:
+            await asyncio.sleep(_ALARM_SECONDS)
+            try:
+                await self.warn()
+            except Exception:
+                # Warnings are no part of reading.
+                _log.exception("cannot tell which shards are in trouble")
+
+    async def warn(self) -> None:
+        """Log which shards make no progress, and whose records expire unread; once each, and again when that is over.
+
+        Called every few seconds while a session is open.
+        """
+        self._alarms = {name: self._alarms.get(name, ShardAlarms()) for name in self._sessions}
+        for name, session in list(self._sessions.items()):
+            shards = [await self._with_retention(shard) for shard in session.watched()]
+            for message in self._alarms[name].look(shards):
+                _log.warning("%s", message)
+
+    async def _with_retention(self, shard: WatchedShard) -> WatchedShard:
+        if shard.millis_behind is None or shard.millis_behind <= RETENTION_SHARE * SHORTEST_RETENTION_MILLIS:
+            # Of no stream is that more than the share.
+            return replace(shard, retention_millis=SHORTEST_RETENTION_MILLIS)
+        try:
+            facts = await self._backend.stream_facts(shard.stream)
+        except (AwsError, EfoConsumerError) as error:
+            _log.info("cannot tell the retention period of %s: %s", shard.stream, error)
+            return shard
+        return replace(shard, retention_millis=facts.retention_millis)
+
     def _seconds_to_live(self) -> dict[str, float]:
         """By session, of those that end when nobody calls them."""
         now = self._clock()
@@ -332,6 +377,7 @@ class LocalShardReader:
         self,
         session: ReaderSession | None,
         shard_range: ShardRange,
+        backend: ReaderBackend,
         replayed: list[ShardRange],
         same: set[str],
         fail: bool,
@@ -351,7 +397,7 @@ class LocalShardReader:
             if session is not None:
                 session.replayed(part)
             records = replay(
-                self._backend,
+                backend,
                 part,
                 stall_seconds=self._config.range_deadline.total_seconds(),
                 fail_on_data_loss=fail,

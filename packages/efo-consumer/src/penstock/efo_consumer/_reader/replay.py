@@ -6,29 +6,37 @@ import asyncio
 import math
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
 from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, check_streams, find_loss, judge_refusal, report
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer.errors import (
     DataLossError,
     EfoConsumerError,
     RangeDeadlineError,
+    RecordPublisherRetriesError,
     ShardFailedError,
     StreamRecreatedError,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Awaitable, Callable
 
     import pyarrow as pa
 
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.positions import ShardRange
+    from penstock.efo_consumer._publish.condition import NoteSign, ShardSign
     from penstock.efo_consumer._reader.backend import ReaderBackend
+
+_T = TypeVar("_T")
 
 # GetRecords may lag by a second and call that the tip: what was promised shows up by then, or is not there.
 _TIP_SECONDS = 2.0
@@ -52,7 +60,7 @@ async def replay(
     Args:
         backend: Kinesis.
         shard_range: what to read.
-        stall_seconds: how long nothing new may come.
+        stall_seconds: how long answers may bring nothing new. Failures are retried for the backend's patience instead.
         fail_on_data_loss: whether a loss is an error.
         same: the streams that are known to be those of the ranges; this one is added once that was asked.
 
@@ -105,8 +113,11 @@ async def read_checked(
                     if at.sequence_number is not None and records.num_rows:
                         records = records.slice(rows_upto(records, int(at.sequence_number)))
                     if records.num_rows:
+                        now = backend.service_millis()
                         if at.rank[0] and not is_reported:
-                            loss = await find_loss(backend, stream, shard_id, at, backend.service_millis())
+                            loss = await _bear(
+                                backend, stream, shard_id, partial(find_loss, backend, stream, shard_id, at, now)
+                            )
                             if loss is not None:
                                 tell(loss)
                         at = position_at(records, records.num_rows - 1)
@@ -120,7 +131,11 @@ async def read_checked(
             code = getattr(error, "code", type(error).__name__)
             # A position that was chosen because it cannot be refused is tried once.
             is_cured = refusals <= (_REFUSALS if begin == at else 1)
-            found = await judge_refusal(backend, stream, shard_id, at, code) if is_cured else None
+            found = None
+            if is_cured:
+                found = await _bear(
+                    backend, stream, shard_id, partial(judge_refusal, backend, stream, shard_id, at, code)
+                )
             if found is None:
                 raise
             if isinstance(found, Resume):
@@ -131,6 +146,25 @@ async def read_checked(
             if found.listed is not None:
                 return
             begin, is_reported = ShardPosition.trim_horizon(), True
+
+
+async def _bear(
+    backend: ReaderBackend,
+    stream: str,
+    shard_id: str,
+    call: Callable[[], Awaitable[_T]],
+    note: NoteSign = unnoted,
+) -> _T:
+    """Ask Kinesis what the rule of continuity needs, for as long as the patience lasts."""
+    return await bear(
+        call,
+        stream=StreamIdentity.of(stream).name,
+        shard_id=shard_id,
+        operation="asking Kinesis what became of a position",
+        patience_seconds=backend.retry_patience.total_seconds(),
+        note=note,
+        service_seconds=lambda: backend.service_millis() / 1000,
+    )
 
 
 class _Replay:
@@ -151,6 +185,8 @@ class _Replay:
         self._backend = backend
         self._range = shard_range
         self._stall_seconds = stall_seconds
+        self._deadline = math.inf
+        self._limit: asyncio.Timeout | None = None
         self._fail = fail
         self._same = same
         self._refusals = 0
@@ -165,23 +201,27 @@ class _Replay:
     async def read(self) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give what is left of the range."""
         loop = asyncio.get_running_loop()
-        began, deadline, behind = loop.time(), loop.time() + self._stall_seconds, math.inf
+        began, behind = loop.time(), math.inf
+        self._comes_on()
         continuation: str | None = None
         while True:
-            events = self._backend.read_once(self._range.stream_name, self._range.shard_id, self._begin)
+            events = self._backend.read_once(
+                self._range.stream_name, self._range.shard_id, self._begin, note=self._note
+            )
             async with aclosing(events):
-                while (event := await self._next(events, deadline)) is not None:
-                    leads_further = event.continuation != continuation or event.millis_behind_latest < behind
+                while (event := await self._next(events)) is not None:
+                    told = event.millis_behind_latest
+                    leads_further = event.continuation != continuation or (told is not None and told < behind)
                     if event.records.num_rows or leads_further:
-                        deadline, continuation = loop.time() + self._stall_seconds, event.continuation
-                        behind = event.millis_behind_latest
+                        self._comes_on()
+                        continuation, behind = event.continuation, behind if told is None else told
                     records, ends = self._select(event)
                     if records.num_rows:
                         await self._check_stream()
                         await self._check(records)
                         yield records
                         # While the caller has them, reading does not stand still.
-                        deadline = loop.time() + self._stall_seconds
+                        self._comes_on()
                     if ends:
                         self._check_end()
                         return
@@ -205,10 +245,17 @@ class _Replay:
         # A position that was chosen because it cannot be refused is tried once.
         if self._refusals <= (_REFUSALS if self._begin == self._given else 1):
             try:
-                found = await judge_refusal(
-                    self._backend, stream, shard_id, self._given, code, created_millis=self._range.created_millis
+                ask = partial(
+                    judge_refusal,
+                    self._backend,
+                    stream,
+                    shard_id,
+                    self._given,
+                    code,
+                    created_millis=self._range.created_millis,
                 )
-            except AwsError as cause:
+                found = await _bear(self._backend, stream, shard_id, ask)
+            except (AwsError, RecordPublisherRetriesError) as cause:
                 error = cause
         if found is None:
             raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
@@ -247,14 +294,9 @@ class _Replay:
         now = self._backend.service_millis()
         if judge(at, now) is Verdict.CONTINUOUS:
             return
-        loss = await find_loss(
-            self._backend,
-            self._range.stream_name,
-            self._range.shard_id,
-            at,
-            now,
-            created_millis=self._range.created_millis,
-        )
+        stream, shard_id = self._range.stream_name, self._range.shard_id
+        look = partial(find_loss, self._backend, stream, shard_id, at, now, created_millis=self._range.created_millis)
+        loss = await _bear(self._backend, stream, shard_id, look)
         if loss is not None:
             self._report(loss, at)
 
@@ -272,14 +314,25 @@ class _Replay:
             fail=self._fail,
         )
 
-    async def _next(self, events: AsyncGenerator[ShardEvent, None], deadline: float) -> ShardEvent | None:
+    def _comes_on(self) -> None:
+        self._deadline = asyncio.get_running_loop().time() + self._stall_seconds
+
+    def _note(self, sign: ShardSign, cause: str) -> None:
+        # A failure that is retried is no standstill: the patience bounds it, and the error then names the cause.
+        self._comes_on()
+        if self._limit is not None:
+            self._limit.reschedule(self._deadline)
+
+    async def _next(self, events: AsyncGenerator[ShardEvent, None]) -> ShardEvent | None:
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(self._deadline) as self._limit:
                 return await anext(events, None)
         except TimeoutError as error:
             raise RangeDeadlineError(
                 stream=self._range.stream_name, shard_id=self._range.shard_id, seconds=self._stall_seconds
             ) from error
+        finally:
+            self._limit = None
 
     def _select(self, event: ShardEvent) -> tuple[pa.RecordBatch, bool]:
         """Give the event's records of the range that were not given, and whether the range ends with it."""

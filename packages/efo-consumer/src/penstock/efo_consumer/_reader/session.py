@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._buffer.segment import NotAtHandError, Piece
 from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._publish.condition import WatchedShard
 from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo
 from penstock.efo_consumer._reader.reach import Reach, reach
 from penstock.efo_consumer._reader.shards import SessionShards
@@ -68,6 +69,11 @@ class ReaderSession:
         self._calls = 0
         self._time_to_live = 0.0
         self._named_only = False
+
+    @property
+    def backend(self) -> ReaderBackend:
+        """Kinesis, with the patience that the caller asked for."""
+        return self._followed.backend
 
     @property
     def fail_on_data_loss(self) -> bool:
@@ -189,6 +195,14 @@ class ReaderSession:
         """See `ShardReader.stats`."""
         return [shard.stats() for _, shard in sorted(self._followed.shards.items())]
 
+    def watched(self) -> list[WatchedShard]:
+        """What is to be known of the shards for warnings."""
+        return [
+            WatchedShard(stream, shard_id, shard.condition, shard.stalled_seconds, shard.millis_behind_latest)
+            for (stream, shard_id), shard in sorted(self._followed.shards.items())
+            if shard.failure is None
+        ]
+
     def info(self, now: float, *, with_shards: bool) -> SessionInfo:
         """See `SessionListing.sessions`."""
         return SessionInfo(
@@ -282,3 +296,5 @@ class ReaderSession:
             position = None if told is None else told.get(*key)
             if told is None or (position is not None and position.rank >= shard.buffer.end.rank):
                 raise shard.failure
+        if told is None and self._followed.failure is not None:
+            raise self._followed.failure

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
@@ -15,7 +15,9 @@ from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created, find_loss, report
 from penstock.efo_consumer._continuity.rule import Verdict, judge
 from penstock.efo_consumer._model.positions import ShardPosition
-from penstock.efo_consumer._publish.metrics import publisher_metrics
+from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
+from penstock.efo_consumer._publish.metrics import watched
+from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._reader.api import ShardStats
 from penstock.efo_consumer._reader.metrics import stood_still
 from penstock.efo_consumer.errors import (
@@ -28,16 +30,19 @@ from penstock.efo_consumer.errors import (
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
+    from datetime import timedelta
 
     from penstock.efo_consumer._buffer.pool import BufferPool
     from penstock.efo_consumer._continuity.guard import ContinuitySource, Loss
     from penstock.efo_consumer._model.events import ShardEvent
     from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+    from penstock.efo_consumer._publish.condition import ShardCondition
     from penstock.efo_consumer._publish.publisher import RecordPublisher
     from penstock.efo_consumer._reader.signal import Bell
     from penstock.efo_consumer.errors import ShardReaderError
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 # How long an open shard whose subscriptions bring nothing is polled before it is subscribed to again.
 _POLL_SECONDS = 300.0
@@ -61,6 +66,7 @@ class FollowedShard:
         judge: tells what the refusal of a position with a code means.
         poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
         fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
+        retry_patience: how long errors that may pass are retried; zero for ever.
         clock: monotonic seconds.
         created_millis: when the stream was created, in milliseconds since the epoch, if known.
     """
@@ -79,6 +85,7 @@ class FollowedShard:
         judge: Callable[[FollowedShard, str], Awaitable[Loss | Resume | None]],
         poller: Callable[[], RecordPublisher],
         fail_on_data_loss: bool,
+        retry_patience: timedelta,
         clock: Callable[[], float],
         created_millis: int | None = None,
     ) -> None:
@@ -97,7 +104,9 @@ class FollowedShard:
         self._source = source
         self._judge = judge
         self._poller = poller
-        self._condition = ""
+        self._tracker = ConditionTracker(clock(), source.service_millis(), origin.known_millis)
+        self._way = ""
+        self.retry_patience = retry_patience
         self._refusals = 0
         self._is_gap_reported = False
         self._created_millis = created_millis
@@ -109,16 +118,14 @@ class FollowedShard:
         self._bytes = 0
         self._subscriptions = 0
         self._starved = 0
-        self._metrics = publisher_metrics()
-        self._full_since: float | None = None
-        self._waits_since: Callable[[StreamIdentity, str], float | None] | None = None
+        self._publisher: RecordPublisher | None = None
 
     def start(self, publisher: RecordPublisher) -> None:
         """Follow the shard from the buffer's end on, unless a task does or the end was reached."""
         if self.buffer.end.is_shard_end or (self._task is not None and not self._task.done()):
             return
         self.failure = None
-        self._waits_since = getattr(publisher, "waits_since", None)
+        self._publisher = publisher
         name = f"follow {self.stream.name}/{self.shard_id}"
         self._task = asyncio.create_task(self._follow(publisher), name=name)
 
@@ -136,15 +143,26 @@ class FollowedShard:
 
     @property
     def millis_behind_latest(self) -> int | None:
-        """As Kinesis said at the newest event; while there is no room for the next one, as it would say of that now."""
-        behind = self.buffer.millis_behind_latest
-        if behind is None or self._full_since is None:
+        """How far behind its tip the shard is known to be, at most; None if nothing is known."""
+        now_millis = self._source.service_millis()
+        behind = self._tracker.millis_behind(self._clock(), now_millis)
+        waits_since = None if self._publisher is None else self._publisher.waits_since(self.stream, self.shard_id)
+        if waits_since is None or self.has_ended:
             return behind
-        if behind:
-            # A record was there already, which grows older.
-            behind += int((self._clock() - self._full_since) * 1000)
-        arrived = None if self._waits_since is None else self._waits_since(self.stream, self.shard_id)
-        return behind if arrived is None else max(behind, int((time.time() - arrived) * 1000))
+        return max(behind or 0, now_millis - int(waits_since * 1000))
+
+    @property
+    def condition(self) -> ShardCondition:
+        """What the shard is doing."""
+        return self._tracker.condition
+
+    @property
+    def stalled_seconds(self) -> float:
+        """For how long the shard has not come on although it was not known to be caught up."""
+        return 0.0 if self.failure is not None else self._tracker.stalled_seconds(self._clock())
+
+    def _note(self, sign: ShardSign, cause: str = "") -> None:
+        self._tracker.note(sign, cause, self._source.service_millis())
 
     def stats(self) -> ShardStats:
         """Give the shard's numbers."""
@@ -161,17 +179,18 @@ class FollowedShard:
             replays=self.replays,
             losses=self.losses,
             starved=self._starved,
-            condition=self._condition,
+            condition=self.condition,
         )
 
     async def _follow(self, publisher: RecordPublisher) -> None:
         begin: ShardPosition | None = self.buffer.end
         try:
-            while begin is not None:
-                try:
-                    begin = await self._read(publisher, begin)
-                except SubscriptionStuckError as error:
-                    begin = await self._poll(error)
+            with watched(self, stream=self.stream.name, shard_id=self.shard_id):
+                while begin is not None:
+                    try:
+                        begin = await self._read(publisher, begin)
+                    except SubscriptionStuckError as error:
+                        begin = await self._poll(error)
         except (DataLossError, StreamRecreatedError) as error:
             self.failure = error
             self._on_news()
@@ -180,13 +199,12 @@ class FollowedShard:
         except Exception as error:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
             self._fail(type(error).__name__, repr(error), error)
-        finally:
-            self._metrics.shard_left(stream=self.stream.name, shard_id=self.shard_id)
 
     async def _poll(self, error: SubscriptionStuckError) -> ShardPosition | None:
         """Read a shard whose subscriptions bring nothing by polling: to its end, or for some minutes."""
         _log.warning("%s", error)
-        self._condition = "polling, as its subscriptions bring nothing"
+        self._note(ShardSign.STUCK, str(error))
+        self._way = "polled, as its subscriptions bring nothing"
         try:
             async with asyncio.timeout(_POLL_SECONDS):
                 begin: ShardPosition | None = self.buffer.end
@@ -197,16 +215,16 @@ class FollowedShard:
         except TimeoutError:
             return self.buffer.end
         finally:
-            self._condition = ""
+            self._way = ""
 
     async def _read(self, publisher: RecordPublisher, begin: ShardPosition) -> ShardPosition | None:
         """Read the shard to its end; give where to begin anew if a position was refused."""
         try:
             await self._wait_for_room()
             self._subscriptions += 1
-            async with aclosing(publisher.publish(self.stream, self.shard_id, begin)) as events:
+            async with aclosing(publisher.publish(self.stream, self.shard_id, begin, note=self._note)) as events:
                 async for event in events:
-                    await self._check(event)
+                    await self._bear(partial(self._check, event), "to look for lost records")
                     self._take(event)
                     self._refusals = 0
                     await self._wait_for_room()
@@ -220,7 +238,9 @@ class FollowedShard:
             self._refusals += 1
             # A position that was chosen because it cannot be refused is tried once.
             is_cured = self._refusals <= (_REFUSALS if begin == self.buffer.end else 1)
-            found = await self._judge(self, code) if is_cured else None
+            found = None
+            if is_cured:
+                found = await self._bear(partial(self._judge, self, code), "to ask why a position was refused")
             if found is None:
                 raise
             if isinstance(found, Resume):
@@ -233,9 +253,21 @@ class FollowedShard:
                 return ShardPosition.trim_horizon()
             self.lineage = found.listed
             self.buffer.close()
+            self._note(ShardSign.END, "the shard is gone")
             self._on_end(self, found.children)
             self._on_news()
             return None
+
+    async def _bear(self, call: Callable[[], Awaitable[_T]], purpose: str) -> _T:
+        return await bear(
+            call,
+            stream=self.stream.name,
+            shard_id=self.shard_id,
+            operation=f"asking Kinesis {purpose}",
+            patience_seconds=self.retry_patience.total_seconds(),
+            note=self._note,
+            service_seconds=lambda: self._source.service_millis() / 1000,
+        )
 
     async def _check(self, event: ShardEvent) -> None:
         """Prove that nothing expired between the buffer's end and this event; report a loss otherwise."""
@@ -250,7 +282,7 @@ class FollowedShard:
         if event.records.num_rows:
             # What the records say of the time counts too, should the clock be behind.
             last = arrived_millis_at(event.records, event.records.num_rows - 1)
-            now = max(now, last + event.millis_behind_latest)
+            now = max(now, last + (event.millis_behind_latest or 0))
         if not self._is_gap_reported and judge(self.buffer.end, now) is not Verdict.CONTINUOUS:
             loss = await find_loss(
                 self._source,
@@ -270,13 +302,25 @@ class FollowedShard:
         Raises:
             StreamRecreatedError: it is another stream of the same name.
         """
-        before, self._moved_at = self._moved_at, self._clock()
-        if self._created_millis is not None and self._moved_at - before >= _LONG_SECONDS:
+        now = self._clock()
+        if self._created_millis is not None and now - self._moved_at >= _LONG_SECONDS:
             facts = await self._source.stream_facts(self.stream.name)
             check_created(self.stream.name, self._created_millis, facts)
+        self._moved_at = now
 
     def _take(self, event: ShardEvent) -> None:
+        before = self.buffer.end
         self._pool.append(self.buffer, event)
+        if event.child_shards:
+            self._note(ShardSign.END)
+        else:
+            self._tracker.answered(
+                event.millis_behind_latest,
+                self._clock(),
+                self._source.service_millis(),
+                came_on=event.records.num_rows > 0 or self.buffer.end != before,
+                note=self._way,
+            )
         self._records += event.records.num_rows
         self._bytes += event.nbytes
         self._starved += event.is_after_starvation
@@ -311,13 +355,14 @@ class FollowedShard:
         self._on_news()
 
     async def _wait_for_room(self) -> None:
-        self._full_since = now = self._clock()
-        try:
-            while not self._pool.make_room(self.buffer, now, self._room.rings):
-                await self._room.wait(LOOK_AGAIN_SECONDS)
-                before, now = now, self._clock()
-                stood_still(now - before, stream=self.stream.name, shard_id=self.shard_id)
-                if (behind := self.millis_behind_latest) is not None:
-                    self._metrics.still_behind(behind, stream=self.stream.name, shard_id=self.shard_id)
-        finally:
-            self._full_since = None
+        now = self._clock()
+        is_full = False
+        while not self._pool.make_room(self.buffer, now, self._room.rings):
+            if not is_full:
+                self._note(ShardSign.NO_ROOM, "the buffers are full: nobody takes what was read")
+                is_full = True
+            await self._room.wait(LOOK_AGAIN_SECONDS)
+            before, now = now, self._clock()
+            stood_still(now - before, stream=self.stream.name, shard_id=self.shard_id)
+        if is_full:
+            self._note(ShardSign.ROOM)

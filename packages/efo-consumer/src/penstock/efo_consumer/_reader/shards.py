@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._continuity.guard import check_streams, judge_refusal
@@ -11,8 +12,10 @@ from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, succ
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
+from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
 from penstock.efo_consumer._reader.shard import FollowedShard
+from penstock.efo_consumer.errors import RecordPublisherRetriesError, ShardFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +59,7 @@ class SessionShards:
     ) -> None:
         self.shards: dict[ShardKey, FollowedShard] = {}
         self.graphs: dict[str, ShardGraph] = {}
-        self._backend = backend
+        self.backend = backend
         self._config = config
         self._pool = pool
         self._room = room
@@ -74,6 +77,8 @@ class SessionShards:
         self._closed = False
         self._named_only = False
         self.fail_on_data_loss = config.fail_on_data_loss
+        self.failure: ShardFailedError | None = None
+        """Why it cannot be told which shards follow those that ended."""
 
     async def adopt(self, request: OpenRequest, created: Mapping[str, int]) -> None:
         """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew.
@@ -91,6 +96,10 @@ class SessionShards:
         self.created |= created
         asked = request.fail_on_data_loss
         self.fail_on_data_loss = self._config.fail_on_data_loss if asked is None else asked
+        patience = request.retry_patience_seconds
+        if patience is not None:
+            self.backend = self.backend.with_patience(timedelta(seconds=patience))
+        self.failure = None
         await self._use_publisher(request)
         # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
         await asyncio.gather(*(self.shards[key].stop() for key in self._outdated(wanted)))
@@ -98,6 +107,7 @@ class SessionShards:
         self._finished = {}
         for key, shard in self.shards.items():
             shard.fail_on_data_loss = self.fail_on_data_loss
+            shard.retry_patience = self.backend.retry_patience
             shard.buffer.forget_promises(wanted.get(key, ShardPosition.trim_horizon()))
             if self._publisher is not None:
                 shard.start(self._publisher)
@@ -186,7 +196,7 @@ class SessionShards:
                     self._remove(key)
         if unknown := [stream for stream in positions.created if stream not in self.created]:
             # Shards that come from another reader of a fleet.
-            self.created |= await check_streams(self._backend, positions.created, unknown)
+            self.created |= await check_streams(self.backend, positions.created, unknown)
         for stream, shards in positions.streams.items():
             self.graphs.setdefault(stream, ShardGraph())
             finished = self._finished.setdefault(stream, {})
@@ -226,11 +236,12 @@ class SessionShards:
             room=self._room,
             on_news=self._news.ring,
             on_end=self._ended,
-            source=self._backend,
+            source=self.backend,
             judge=self._judge,
             poller=self._polling_publisher,
             created_millis=self.created.get(stream),
             fail_on_data_loss=self.fail_on_data_loss,
+            retry_patience=self.backend.retry_patience,
             clock=self._clock,
         )
         self.shards[key] = shard
@@ -245,7 +256,7 @@ class SessionShards:
     async def _judge(self, shard: FollowedShard, code: str) -> Loss | Resume | None:
         stream = shard.stream.name
         return await judge_refusal(
-            self._backend,
+            self.backend,
             stream,
             shard.shard_id,
             shard.buffer.end,
@@ -256,7 +267,7 @@ class SessionShards:
 
     def _polling_publisher(self) -> RecordPublisher:
         if self._poller is None:
-            self._poller = self._backend.record_publisher(RecordPublisherType.POLLING, {})
+            self._poller = self.backend.record_publisher(RecordPublisherType.POLLING, {})
         return self._poller
 
     def _ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
@@ -277,6 +288,12 @@ class SessionShards:
             not graph.children(shard) for shard in self._finished.get(stream, ())
         )
 
+    def _waiting(self, stream: str) -> str:
+        """A shard whose parents or children have to be listed."""
+        graph = self.graphs[stream]
+        unlisted = [shard for shard in self._finished.get(stream, ()) if not graph.children(shard)]
+        return min([*unlisted, *graph.unknown_parents()], default="")
+
     def _discover(self, stream: str) -> None:
         task = self._discoveries.get(stream)
         if task is None or task.done():
@@ -285,13 +302,34 @@ class SessionShards:
 
     async def _run_discovery(self, stream: str) -> None:
         graph = self.graphs[stream]
+        identity = StreamIdentity.of(stream)
+        retries = ReadRetries(
+            stream=identity.name,
+            shard_id=self._waiting(stream),
+            patience_seconds=self.backend.retry_patience.total_seconds(),
+            service_seconds=lambda: self.backend.service_millis() / 1000,
+        )
         while self._discovery_needed(stream):
             try:
-                listed = await self._backend.list_shards(stream)
+                listed = await self.backend.list_shards(stream)
+                retries.succeeded()
                 for shard in listed:
                     graph.add(shard.shard_id, shard.parent_shard_ids)
             except Exception as error:
-                # Children wait for it, so it is tried until it works; what is read meanwhile is not held up.
+                # Children wait for it; what is read meanwhile is not held up.
+                try:
+                    retries.failed(error, now=self._clock(), operation="ListShards")
+                except RecordPublisherRetriesError as last:
+                    shard_id = self._waiting(stream)
+                    self.failure = ShardFailedError(
+                        stream=identity.name,
+                        shard_id=shard_id,
+                        code=last.code,
+                        reason=f"cannot find the shards that follow {shard_id}: {last}",
+                    )
+                    self.failure.__cause__ = last
+                    self._news.ring()
+                    return
                 _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
             else:
                 for expired in graph.unknown_parents():
@@ -318,10 +356,10 @@ class SessionShards:
 
     async def _use_publisher(self, request: OpenRequest) -> None:
         arns = {consumer.stream_name: consumer.consumer_arn for consumer in request.consumers}
-        key = (request.record_publisher, arns)
+        key = (request.record_publisher, arns, self.backend.retry_patience)
         if self._publisher is not None and key == self._publisher_key:
             return
-        publisher = self._backend.record_publisher(request.record_publisher, arns)
+        publisher = self.backend.record_publisher(request.record_publisher, arns)
         predecessor, self._publisher, self._publisher_key = self._publisher, publisher, key
         try:
             await asyncio.gather(*(shard.stop() for shard in self.shards.values()))

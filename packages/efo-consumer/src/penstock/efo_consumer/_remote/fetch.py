@@ -48,6 +48,7 @@ def read_ranges(
     max_batch_bytes: int = 0,
     patience_seconds: float = 0.0,
     fail_on_data_loss: bool | None = None,
+    retry_patience_seconds: float | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of the ranges, READ_SCHEMA, range by range, in sequence order; always the same ones.
 
@@ -56,8 +57,8 @@ def read_ranges(
 
     Of several addresses, joined by commas, each range is asked of the reader that follows its shard, and of the next
     one when that cannot be reached. While none can be reached, they are tried again for up to `patience_seconds`,
-    for what is left. `fail_on_data_loss` is as in `OpenRequest`; None leaves it to what the session was opened
-    with.
+    for what is left. `fail_on_data_loss` and `retry_patience_seconds` are as in `OpenRequest`; None leaves them to what
+    the session was opened with.
 
     Raises:
         DataLossError: the stream no longer holds a range.
@@ -78,6 +79,7 @@ def read_ranges(
                 with_encryption_type=with_encryption_type,
                 max_batch_bytes=max_batch_bytes,
                 fail_on_data_loss=fail_on_data_loss,
+                retry_patience_seconds=retry_patience_seconds,
             )
             try:
                 with closing(_read(retrieval.endpoint, security, request)) as batches:

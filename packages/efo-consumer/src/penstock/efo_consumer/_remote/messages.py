@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.aws import AwsLocation
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition, ShardRange, StreamPositions
+from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import (
     FollowedBatch,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _POSITION_TYPES = {kind: pb.PositionType.Value(f"POSITION_TYPE_{kind.name}") for kind in PositionType}
+_STATE_TYPES = {state: pb.ShardState.Value(f"SHARD_STATE_{state.name}") for state in ShardState}
+_STATES = {number: state for state, number in _STATE_TYPES.items()}
 _POSITION_KINDS = {number: kind for kind, number in _POSITION_TYPES.items()}
 
 
@@ -98,6 +101,7 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
         named_shards_only=request.named_shards_only,
         session_seconds=request.session_seconds,
         fail_on_data_loss=request.fail_on_data_loss,
+        retry_patience_seconds=request.retry_patience_seconds,
         caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
     )
 
@@ -113,8 +117,14 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         named_shards_only=message.named_shards_only,
         session_seconds=message.session_seconds,
         fail_on_data_loss=message.fail_on_data_loss if message.HasField("fail_on_data_loss") else None,
+        retry_patience_seconds=patience_from_message(message),
         caller=_from_message(AwsLocation, message.caller) if message.HasField("caller") else None,
     )
+
+
+def patience_from_message(message: pb.OpenRequest | pb.ReadRangeRequest) -> float | None:
+    """How long errors that may pass are retried, in seconds; None where the request leaves it to the reader."""
+    return message.retry_patience_seconds if message.HasField("retry_patience_seconds") else None
 
 
 def snapshot_to_message(snapshot: PositionsSnapshot) -> pb.PositionsResponse:
@@ -177,12 +187,16 @@ def ranges_from_messages(messages: Iterable[pb.ShardRange]) -> list[ShardRange]:
 
 def stats_to_message(stats: ShardStats) -> pb.ShardStats:
     """Stats to message."""
-    return _to_message(pb.ShardStats, stats)
+    state = _STATE_TYPES[stats.condition.state]
+    return _to_message(pb.ShardStats, stats, condition=_to_message(pb.ShardCondition, stats.condition, state=state))
 
 
 def stats_from_message(message: pb.ShardStats) -> ShardStats:
     """Message to stats."""
-    return _from_message(ShardStats, message)
+    condition = message.condition
+    # A reader of another version may know more states, or none.
+    state = _STATES.get(condition.state, ShardState.READING)
+    return _from_message(ShardStats, message, condition=_from_message(ShardCondition, condition, state=state))
 
 
 def session_to_message(session: SessionInfo) -> pb.Session:

@@ -92,6 +92,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 with_encryption_type=request.with_encryption_type,
                 max_batch_bytes=request.max_batch_bytes,
                 fail_on_data_loss=request.fail_on_data_loss if request.HasField("fail_on_data_loss") else None,
+                retry_patience_seconds=messages.patience_from_message(request),
             )
             try:
                 yield encoder.schema

@@ -78,7 +78,7 @@ class DecodedPayload(msgspec.Struct, frozen=True):
         continuation: SubscribeToShard's `ContinuationSequenceNumber`; None where absent or null.
         next_iterator: GetRecords' `NextShardIterator`; None where absent or null.
         last_sequence_number: the last record's; None without records.
-        millis_behind_latest: 0 where absent.
+        millis_behind_latest: None where absent, which says nothing about the tip.
         child_shards: empty where absent, null, or empty.
         nbytes: data and partition keys (UTF-8), in bytes.
     """
@@ -87,7 +87,7 @@ class DecodedPayload(msgspec.Struct, frozen=True):
     continuation: str | None
     next_iterator: str | None
     last_sequence_number: str | None
-    millis_behind_latest: int
+    millis_behind_latest: int | None
     child_shards: tuple[Shard, ...]
     nbytes: int
 
@@ -113,7 +113,7 @@ def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = 
         continuation=payload.continuation,
         next_iterator=payload.next_iterator,
         last_sequence_number=payload.records[-1].sequence if payload.records else None,
-        millis_behind_latest=payload.behind or 0,
+        millis_behind_latest=payload.behind,
         child_shards=tuple(_child_shard(child) for child in payload.children or ()),
         nbytes=nbytes,
     )

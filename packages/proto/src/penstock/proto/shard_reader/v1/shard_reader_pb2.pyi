@@ -76,6 +76,52 @@ POSITION_TYPE_SHARD_END: PositionType.ValueType  # 4
 """After the last record of a closed shard."""
 Global___PositionType: _TypeAlias = PositionType  # noqa: Y015
 
+class _ShardState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ShardStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SHARD_STATE_UNSPECIFIED: _ShardState.ValueType  # 0
+    SHARD_STATE_READING: _ShardState.ValueType  # 1
+    """It is read, and is behind its tip, or Kinesis has not said where that is."""
+    SHARD_STATE_CAUGHT_UP: _ShardState.ValueType  # 2
+    """Everything that it holds was read."""
+    SHARD_STATE_THROTTLED: _ShardState.ValueType  # 3
+    """Kinesis refuses calls because there are too many."""
+    SHARD_STATE_REFUSED: _ShardState.ValueType  # 4
+    """Calls fail: Kinesis refuses them or does not answer, or there are no credentials."""
+    SHARD_STATE_RESUBSCRIBING: _ShardState.ValueType  # 5
+    """Its subscription ended, and the next one has brought nothing yet."""
+    SHARD_STATE_STARVED: _ShardState.ValueType  # 6
+    """It is left unread: the buffers are full, as nobody takes what they hold."""
+    SHARD_STATE_STUCK: _ShardState.ValueType  # 7
+    """It gives neither records nor the shards that continue it."""
+    SHARD_STATE_ENDED: _ShardState.ValueType  # 8
+    """It was read to its end."""
+
+class ShardState(_ShardState, metaclass=_ShardStateEnumTypeWrapper):
+    """What a shard is doing."""
+
+SHARD_STATE_UNSPECIFIED: ShardState.ValueType  # 0
+SHARD_STATE_READING: ShardState.ValueType  # 1
+"""It is read, and is behind its tip, or Kinesis has not said where that is."""
+SHARD_STATE_CAUGHT_UP: ShardState.ValueType  # 2
+"""Everything that it holds was read."""
+SHARD_STATE_THROTTLED: ShardState.ValueType  # 3
+"""Kinesis refuses calls because there are too many."""
+SHARD_STATE_REFUSED: ShardState.ValueType  # 4
+"""Calls fail: Kinesis refuses them or does not answer, or there are no credentials."""
+SHARD_STATE_RESUBSCRIBING: ShardState.ValueType  # 5
+"""Its subscription ended, and the next one has brought nothing yet."""
+SHARD_STATE_STARVED: ShardState.ValueType  # 6
+"""It is left unread: the buffers are full, as nobody takes what they hold."""
+SHARD_STATE_STUCK: ShardState.ValueType  # 7
+"""It gives neither records nor the shards that continue it."""
+SHARD_STATE_ENDED: ShardState.ValueType  # 8
+"""It was read to its end."""
+Global___ShardState: _TypeAlias = ShardState  # noqa: Y015
+
 @_typing.final
 class ShardPosition(_message.Message):
     """A position in a shard, between two records."""
@@ -224,6 +270,7 @@ class OpenRequest(_message.Message):
     FAIL_ON_DATA_LOSS_FIELD_NUMBER: _builtins.int
     CALLER_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
+    RETRY_PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same query."""
     record_publisher: Global___RecordPublisherType.ValueType
@@ -234,6 +281,10 @@ class OpenRequest(_message.Message):
     """Seconds after which a session that nobody called is ended; zero leaves it to the reader."""
     fail_on_data_loss: _builtins.bool
     """Whether records that the stream no longer holds are an error, instead of counted and skipped; the reader's own setting where absent."""
+    retry_patience_seconds: _builtins.float
+    """Seconds for which errors that may pass are retried, from the first one since the last success; 0 for ever; the reader's own setting
+    where absent.
+    """
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """Where to begin, one entry per stream. Required: LATEST is resolved by the caller, once."""
@@ -262,14 +313,20 @@ class OpenRequest(_message.Message):
         fail_on_data_loss: _builtins.bool | None = ...,
         caller: _aws_pb2.AwsLocation | None = ...,
         settings: Global___SessionSettings | None = ...,
+        retry_patience_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "caller", b"caller", "fail_on_data_loss", b"fail_on_data_loss", "settings", b"settings"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "caller", b"caller", "fail_on_data_loss", b"fail_on_data_loss", "retry_patience_seconds", b"retry_patience_seconds", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "caller", b"caller", "consumers", b"consumers", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "session_id", b"session_id", "session_seconds", b"session_seconds", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "caller", b"caller", "consumers", b"consumers", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "retry_patience_seconds", b"retry_patience_seconds", "session_id", b"session_id", "session_seconds", b"session_seconds", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
     _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
+    _WhichOneofReturnType__retry_patience_seconds: _TypeAlias = _typing.Literal["retry_patience_seconds"]  # noqa: Y015
+    _WhichOneofArgType__retry_patience_seconds: _TypeAlias = _typing.Literal["_retry_patience_seconds", b"_retry_patience_seconds"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fail_on_data_loss) -> _WhichOneofReturnType__fail_on_data_loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_patience_seconds) -> _WhichOneofReturnType__retry_patience_seconds | None: ...
 
 Global___OpenRequest: _TypeAlias = OpenRequest  # noqa: Y015
 
@@ -438,7 +495,7 @@ class PositionsResponse(_message.Message):
     bytes: _builtins.int
     """Their bytes (data and partition keys)."""
     millis_behind_latest: _builtins.int
-    """The largest of all shards: milliseconds that the newest buffered record lies behind the tip, by Kinesis; -1 when not known."""
+    """The largest of all shards that have not ended, as in ShardStats; -1 when one is not known."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """One entry per stream. Equal to start when nothing is new."""
@@ -553,6 +610,7 @@ class ReadRangeRequest(_message.Message):
     MAX_BATCH_BYTES_FIELD_NUMBER: _builtins.int
     FAIL_ON_DATA_LOSS_FIELD_NUMBER: _builtins.int
     WITH_SHARED_BLOCKS_FIELD_NUMBER: _builtins.int
+    RETRY_PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """As in Open."""
     epoch: _builtins.int
@@ -565,6 +623,8 @@ class ReadRangeRequest(_message.Message):
     """As in Open; what was said there where absent."""
     with_shared_blocks: _builtins.bool
     """The caller is of the reader's machine and user, and came by its Unix socket: it takes blocks of shared memory."""
+    retry_patience_seconds: _builtins.float
+    """As in Open; what was said there where absent."""
     @_builtins.property
     def ranges(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardRange]:
         """Answered in this order."""
@@ -579,14 +639,20 @@ class ReadRangeRequest(_message.Message):
         max_batch_bytes: _builtins.int = ...,
         fail_on_data_loss: _builtins.bool | None = ...,
         with_shared_blocks: _builtins.bool = ...,
+        retry_patience_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "fail_on_data_loss", b"fail_on_data_loss"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "fail_on_data_loss", b"fail_on_data_loss", "retry_patience_seconds", b"retry_patience_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "max_batch_bytes", b"max_batch_bytes", "ranges", b"ranges", "session_id", b"session_id", "with_encryption_type", b"with_encryption_type", "with_shared_blocks", b"with_shared_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "max_batch_bytes", b"max_batch_bytes", "ranges", b"ranges", "retry_patience_seconds", b"retry_patience_seconds", "session_id", b"session_id", "with_encryption_type", b"with_encryption_type", "with_shared_blocks", b"with_shared_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
     _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
+    _WhichOneofReturnType__retry_patience_seconds: _TypeAlias = _typing.Literal["retry_patience_seconds"]  # noqa: Y015
+    _WhichOneofArgType__retry_patience_seconds: _TypeAlias = _typing.Literal["_retry_patience_seconds", b"_retry_patience_seconds"]  # noqa: Y015
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__fail_on_data_loss) -> _WhichOneofReturnType__fail_on_data_loss | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retry_patience_seconds) -> _WhichOneofReturnType__retry_patience_seconds | None: ...
 
 Global___ReadRangeRequest: _TypeAlias = ReadRangeRequest  # noqa: Y015
 
@@ -792,7 +858,7 @@ class ShardStats(_message.Message):
     shard_id: _builtins.str
     """Id of the shard."""
     millis_behind_latest: _builtins.int
-    """Milliseconds behind the tip at the last event, by Kinesis; -1 when not known."""
+    """Milliseconds behind the tip that the shard is known to be, at most: what Kinesis said last, and the time since then; -1 when not known."""
     records: _builtins.int
     """Records received since Open."""
     bytes: _builtins.int
@@ -809,8 +875,10 @@ class ShardStats(_message.Message):
     """Positions whose records the stream no longer held, and that were skipped, since Open."""
     starved: _builtins.int
     """Subscriptions that Kinesis cut because there was no room for their events, and that were renewed, since Open."""
-    condition: _builtins.str
-    """What the reader does to the shard, in words, if it is not reading as usual; empty otherwise."""
+    @_builtins.property
+    def condition(self) -> Global___ShardCondition:
+        """What the shard is doing."""
+
     def __init__(
         self,
         *,
@@ -825,15 +893,45 @@ class ShardStats(_message.Message):
         replays: _builtins.int = ...,
         losses: _builtins.int = ...,
         starved: _builtins.int = ...,
-        condition: _builtins.str = ...,
+        condition: Global___ShardCondition | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["condition", b"condition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "condition", b"condition", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ShardStats: _TypeAlias = ShardStats  # noqa: Y015
+
+@_typing.final
+class ShardCondition(_message.Message):
+    """What a shard is doing, since when and why."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STATE_FIELD_NUMBER: _builtins.int
+    SINCE_MILLIS_FIELD_NUMBER: _builtins.int
+    CAUSE_FIELD_NUMBER: _builtins.int
+    state: Global___ShardState.ValueType
+    """What."""
+    since_millis: _builtins.int
+    """Since when, in milliseconds since 1970-01-01T00:00:00Z, by the clock of Kinesis; 0 if unknown."""
+    cause: _builtins.str
+    """Why, in words; empty where there is nothing to say."""
+    def __init__(
+        self,
+        *,
+        state: Global___ShardState.ValueType = ...,
+        since_millis: _builtins.int = ...,
+        cause: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "since_millis", b"since_millis", "state", b"state"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShardCondition: _TypeAlias = ShardCondition  # noqa: Y015
 
 @_typing.final
 class StatsResponse(_message.Message):

@@ -1,0 +1,265 @@
+"""What a shard is doing, since when and why, and how far it is behind: one state machine. No I/O.
+
+Whoever reads a shard notes signs, and the table says which state they lead to. The lag is what is known: it grows from
+the last proof that the shard was caught up, or from the last answer that told it, whatever happens meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+
+class ShardState(StrEnum):
+    """What a shard is doing."""
+
+    READING = "reading"
+    """It is read, and is behind its tip, or the service has not said where that is."""
+    CAUGHT_UP = "caught up"
+    """Everything that it holds was read."""
+    THROTTLED = "throttled"
+    """The service refuses calls because there are too many."""
+    REFUSED = "refused"
+    """Calls fail: the service refuses them or does not answer, or there are no credentials."""
+    RESUBSCRIBING = "resubscribing"
+    """Its subscription ended, and the next one has brought nothing yet."""
+    STARVED = "starved"
+    """It is left unread: the buffers are full, as nobody takes what they hold."""
+    STUCK = "stuck at its end"
+    """It gives neither records nor the shards that continue it."""
+    ENDED = "ended"
+    """It was read to its end."""
+
+
+class ShardSign(StrEnum):
+    """What happened to a shard."""
+
+    BEHIND = "an answer that is behind the tip, or does not say"
+    AT_TIP = "an answer at the tip"
+    THROTTLED = "a call was throttled"
+    REFUSED = "a call failed"
+    SUBSCRIPTION_ENDED = "a subscription ended"
+    NO_ROOM = "the buffers are full"
+    ROOM = "the buffers have room again"
+    STUCK = "neither records nor children came"
+    END = "the shard's end"
+
+
+def _row(*targets: ShardState) -> Mapping[ShardState, ShardState]:
+    return dict(zip(ShardState, targets, strict=True))
+
+
+_READ, _TIP, _SLOW, _FAIL, _SUB, _FULL, _STUCK, _END = ShardState
+TRANSITIONS: Final[Mapping[ShardSign, Mapping[ShardState, ShardState]]] = {
+    # From:                             read    at tip  throttl refused resubsc starved stuck   ended
+    ShardSign.BEHIND:             _row(_READ, _READ, _READ, _READ, _READ, _READ, _READ, _END),
+    ShardSign.AT_TIP:             _row(_TIP, _TIP, _TIP, _TIP, _TIP, _TIP, _TIP, _END),
+    ShardSign.THROTTLED:          _row(_SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _SLOW, _END),
+    ShardSign.REFUSED:            _row(_FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _FAIL, _END),
+    ShardSign.SUBSCRIPTION_ENDED: _row(_SUB, _SUB, _SUB, _SUB, _SUB, _SUB, _SUB, _END),
+    ShardSign.NO_ROOM:            _row(_FULL, _FULL, _FULL, _FULL, _FULL, _FULL, _FULL, _END),
+    # What happened while there was no room stays: only starvation itself is over.
+    ShardSign.ROOM:               _row(_READ, _TIP, _SLOW, _FAIL, _SUB, _READ, _STUCK, _END),
+    ShardSign.STUCK:              _row(_STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _STUCK, _END),
+    ShardSign.END:                _row(_END, _END, _END, _END, _END, _END, _END, _END),
+}  # fmt: skip
+"""Where each sign leads from each state."""
+
+NoteSign = Callable[[ShardSign, str], None]
+"""Takes a sign and its cause in words; what publishers tell of a shard beside its events."""
+
+
+def unnoted(sign: ShardSign, cause: str) -> None:
+    """Take a sign of a shard that nobody watches."""
+
+
+@dataclass(frozen=True)
+class ShardCondition:
+    """What a shard is doing.
+
+    Attributes:
+        state: what.
+        since_millis: since when, by the service's clock, in milliseconds since the epoch; 0 if unknown.
+        cause: why, in words; empty where there is nothing to say.
+    """
+
+    state: ShardState = ShardState.READING
+    since_millis: int = 0
+    cause: str = ""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether the shard is read, or was read to its end."""
+        return self.state in (ShardState.READING, ShardState.CAUGHT_UP, ShardState.ENDED)
+
+    def __str__(self) -> str:
+        words = self.state.value
+        if self.since_millis and not self.is_well:
+            words += f" since {utc(self.since_millis)}"
+        return f"{words}: {self.cause}" if self.cause else words
+
+
+def utc(millis: float) -> str:
+    """A time for people, to the second."""
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+FRESH_SECONDS: Final = 10.0
+"""How long an answer at the tip proves that there is nothing to read: an idle subscription has one every 5 s."""
+
+
+class ConditionTracker:
+    """The condition and the lag of one shard, by the signs that are noted.
+
+    Args:
+        now: monotonic seconds.
+        service_millis: the service's time, in milliseconds since the epoch.
+        known_millis: up to where everything is known to have been read, by the service's clock; None if unknown.
+    """
+
+    def __init__(self, now: float, service_millis: int, known_millis: int | None) -> None:
+        self.condition = ShardCondition(since_millis=service_millis)
+        self.progress_at = now
+        """When the shard last came on, or was at its tip; monotonic seconds."""
+        self._known_millis = known_millis
+        self._told: tuple[int, float] | None = None
+
+    def note(self, sign: ShardSign, cause: str, service_millis: int) -> None:
+        """Take a sign."""
+        before = self.condition
+        state = TRANSITIONS[sign][before.state]
+        if state is before.state and sign is ShardSign.ROOM:
+            return
+        since = before.since_millis if state is before.state else service_millis
+        if (state, since, cause) != (before.state, before.since_millis, before.cause):
+            self.condition = ShardCondition(state, since, cause)
+
+    def answered(
+        self, millis_behind: int | None, now: float, service_millis: int, *, came_on: bool, note: str = ""
+    ) -> None:
+        """Take an answer that is not the shard's end.
+
+        Args:
+            millis_behind: how far behind its tip the shard is, as the service says; None where it does not, which
+                proves nothing.
+            now: monotonic seconds.
+            service_millis: the service's time.
+            came_on: whether it had records, or led further.
+            note: what is to be said of the way in which the shard is read.
+        """
+        at_tip = millis_behind == 0
+        if at_tip or came_on:
+            self.progress_at = now
+        if millis_behind is not None:
+            self._told = (millis_behind, now)
+        self.note(ShardSign.AT_TIP if at_tip else ShardSign.BEHIND, note, service_millis)
+
+    def millis_behind(self, now: float, service_millis: int) -> int | None:
+        """How far behind its tip the shard is known to be, at most; None if nothing is known.
+
+        0 for an answer at the tip, for as long as the next one is not overdue.
+        """
+        if self.condition.state is ShardState.ENDED:
+            return 0
+        if self._told is None:
+            # Whoever reads will soon know better; in trouble this is all that is known.
+            if self.condition.is_well or self._known_millis is None:
+                return None
+            return max(0, service_millis - self._known_millis)
+        behind, at = self._told
+        return 0 if behind == 0 and self._is_fresh(now) else behind + int((now - at) * 1000)
+
+    def stalled_seconds(self, now: float) -> float:
+        """For how long the shard has not come on although it was not known to be caught up; 0 if it has."""
+        return 0.0 if self.condition.state is ShardState.ENDED or self._is_fresh(now) else now - self.progress_at
+
+    def _is_fresh(self, now: float) -> bool:
+        return self.condition.state is ShardState.CAUGHT_UP and now - self.progress_at <= FRESH_SECONDS
+
+
+STALLED_SECONDS: Final = 30.0
+RETENTION_SHARE: Final = 0.8
+
+
+@dataclass(frozen=True)
+class WatchedShard:
+    """What `ShardAlarms` looks at.
+
+    Attributes:
+        stream: the stream.
+        shard_id: the shard.
+        condition: what it is doing.
+        stalled_seconds: for how long it has not come on.
+        millis_behind: how far it is behind; None if unknown.
+        retention_millis: how long the stream keeps records; None where that was not asked.
+    """
+
+    stream: str
+    shard_id: str
+    condition: ShardCondition
+    stalled_seconds: float
+    millis_behind: int | None
+    retention_millis: int | None = None
+
+
+class ShardAlarms:
+    """Decides what is to be logged of shards in trouble: each trouble once, and once more when it is over."""
+
+    def __init__(self) -> None:
+        self._stalled: dict[tuple[str, str], float] = {}
+        self._late: set[tuple[str, str]] = set()
+
+    def look(self, shards: Iterable[WatchedShard]) -> list[str]:
+        """The warnings of this moment. Shards that are not given any more are forgotten."""
+        stalled: dict[tuple[str, str], list[WatchedShard]] = defaultdict(list)
+        messages: list[str] = []
+        seen = set()
+        for shard in shards:
+            key = (shard.stream, shard.shard_id)
+            seen.add(key)
+            if shard.stalled_seconds >= STALLED_SECONDS:
+                if key not in self._stalled:
+                    stalled[shard.stream, str(shard.condition)].append(shard)
+                self._stalled[key] = shard.stalled_seconds
+            elif (seconds := self._stalled.pop(key, None)) is not None:
+                messages.append(f"{_name(shard)}: comes on again, after {seconds:.0f} s; {shard.condition.state.value}")
+            messages += self._look_at_lag(key, shard)
+        self._stalled = {key: seconds for key, seconds in self._stalled.items() if key in seen}
+        self._late &= seen
+        return [_stalled_words(condition, group) for (_, condition), group in stalled.items()] + messages
+
+    def _look_at_lag(self, key: tuple[str, str], shard: WatchedShard) -> list[str]:
+        if shard.millis_behind is None or shard.retention_millis is None:
+            return []
+        is_late = shard.millis_behind > RETENTION_SHARE * shard.retention_millis
+        if is_late == (key in self._late):
+            return []
+        behind, kept = shard.millis_behind / 3_600_000, shard.retention_millis / 3_600_000
+        if not is_late:
+            self._late.discard(key)
+            return [f"{_name(shard)}: {behind:.1f} h behind, no longer near the {kept:g} h of the stream's retention"]
+        self._late.add(key)
+        return [
+            f"{_name(shard)}: {behind:.1f} h behind, and the stream keeps records for {kept:g} h: what is not read in "
+            f"time is lost. Lengthen the retention period, or give the reader more cores or larger batches "
+            f"({shard.condition})"
+        ]
+
+
+def _name(shard: WatchedShard) -> str:
+    return f"{shard.stream}/{shard.shard_id}"
+
+
+def _stalled_words(condition: str, shards: list[WatchedShard]) -> str:
+    first = shards[0]
+    names = _name(first)
+    if len(shards) > 1:
+        shown = ", ".join(one.shard_id for one in shards[:3])
+        names = f"{first.stream}: {len(shards)} shards ({shown}{', …' if len(shards) > 3 else ''})"
+    lags = [one.millis_behind for one in shards if one.millis_behind is not None]
+    behind = f"at most {max(lags) / 1000:.0f} s behind" if lags else "how far behind is not known"
+    return f"{names}: no progress for {first.stalled_seconds:.0f} s ({behind}): {condition}"

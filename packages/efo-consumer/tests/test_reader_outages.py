@@ -1,0 +1,283 @@
+"""Outages that pass by themselves: reading bears them, and its lag and condition say meanwhile what is known."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options, running_sts
+from penstock.efo_consumer import (
+    KinesisBackend,
+    LocalShardReader,
+    OpenRequest,
+    RangeDeadlineError,
+    ReaderConfig,
+    RecordPublisherConfig,
+    RecordPublisherType,
+    ShardFailedError,
+    ShardPosition,
+    ShardState,
+    ShardStats,
+    StreamConsumer,
+    StreamPositions,
+    ranges_between,
+)
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+SHARD = "shardId-000000000000"
+START = StreamPositions({"s": {SHARD: ShardPosition.trim_horizon()}})
+WAYS = pytest.mark.parametrize("way", [RecordPublisherType.EFO, RecordPublisherType.POLLING])
+OPERATIONS = ("SubscribeToShard", "GetShardIterator", "GetRecords")
+
+
+@dataclass
+class Query:
+    """A stream of one shard, and a session that reads it."""
+
+    emulator: RunningEmulator
+    reader: LocalShardReader
+    epoch: int
+    position: StreamPositions = START
+    rows: list[bytes] = field(default_factory=list)
+
+    async def put(self, *rows: bytes) -> None:
+        records = [{"Data": row, "PartitionKey": "k"} for row in rows]
+        await asyncio.to_thread(self.emulator.client().put_records, StreamName="s", Records=records)
+
+    async def read(self, rows: int) -> None:
+        """Read on until there are so many rows."""
+        async with asyncio.timeout(40):
+            while len(self.rows) < rows:
+                found = await self.reader.positions("q", self.epoch, self.position, wait_seconds=5)
+                async for batch in self.reader.read_range("q", ranges_between(self.position, found.positions)):
+                    self.rows += batch.column("data").to_pylist()
+                self.position = found.positions
+
+    async def stats(self) -> ShardStats:
+        (stats,) = await self.reader.stats("q")
+        return stats
+
+    async def until(self, holds: Callable[[ShardStats], bool]) -> ShardStats:
+        """Wait until the shard's numbers are so."""
+        async with asyncio.timeout(40):
+            while not holds(stats := await self.stats()):  # noqa: ASYNC110  # the reader tells nobody
+                await asyncio.sleep(0.02)
+        return stats
+
+    def fail(self, kind: str = "error", **options: Any) -> None:
+        """Let every call that reads fail; without `count` until the faults are cleared."""
+        if kind == "error":
+            options = {"code": "InternalFailure", **options}
+        for operation in OPERATIONS:
+            self.emulator.faults.add(kind, operation=operation, **options)
+
+    def cut(self) -> None:
+        """End the connections of the subscriptions; polling has none."""
+        self.emulator.faults.add("reset", operation="SubscribeToShard", count=1)
+
+    @property
+    def hits(self) -> int:
+        return sum(fault["hits"] for fault in self.emulator.faults.list())
+
+
+@asynccontextmanager
+async def query(
+    way: RecordPublisherType, *, aws: AwsSession | None = None, config: ReaderConfig | None = None, **changes: Any
+) -> AsyncIterator[Query]:
+    options: dict[str, Any] = {
+        "consumer_creation_delay": timedelta(0),
+        "resubscribe_interval": timedelta(seconds=0.2),
+        "idle_event_interval": timedelta(seconds=0.2),
+    }
+    with running_emulator(**options) as emulator:
+        client = emulator.client()
+        client.create_stream(StreamName="s", ShardCount=1)
+        arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+        consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="billing")["Consumer"]
+        publisher = RecordPublisherConfig(**{"resubscribe_interval": timedelta(seconds=0.2), **changes})
+        session = aws or AwsSession(emulator_options(emulator.endpoint_url))
+        request = OpenRequest(
+            session_id="q",
+            positions=START,
+            record_publisher=way,
+            consumers=(StreamConsumer("s", consumer["ConsumerARN"]),) if way is RecordPublisherType.EFO else (),
+        )
+        async with asyncio.timeout(60), LocalShardReader(KinesisBackend(session, publisher), config) as reader:
+            yield Query(emulator, reader, await reader.open(request))
+
+
+@WAYS
+@pytest.mark.parametrize("kind", ["error", "throttle"])
+async def test_seconds_of_failures_end_no_query(way: RecordPublisherType, kind: str) -> None:
+    """With the default options: 500s, or throttling, for several seconds cost time, and no record comes twice."""
+    async with query(way) as opened:
+        await opened.put(b"1", b"2")
+        await opened.read(2)
+        opened.fail(kind)
+        opened.cut()
+        expected = ShardState.REFUSED if kind == "error" else ShardState.THROTTLED
+        await opened.put(b"3", b"4")
+        stats = await opened.until(lambda one: one.condition.state is expected and one.millis_behind_latest > 4000)
+        assert stats.condition.cause
+        assert opened.hits > 3
+        opened.emulator.faults.clear()
+        await opened.read(4)
+        assert opened.rows == [b"1", b"2", b"3", b"4"]
+        await opened.until(lambda one: one.condition.state is ShardState.CAUGHT_UP and not one.millis_behind_latest)
+
+
+@WAYS
+async def test_the_lag_of_a_shard_that_stands_still_grows(way: RecordPublisherType) -> None:
+    """From the last proof, and in the snapshot as in the numbers, while records wait that nobody can read."""
+    async with query(way) as opened:
+        await opened.put(b"1")
+        await opened.read(1)
+        await opened.until(lambda one: one.millis_behind_latest == 0)
+        opened.fail()
+        opened.cut()
+        await opened.put(*[b"waits"] * 18)
+        first = await opened.until(lambda one: one.millis_behind_latest > 0)
+        later = await opened.until(lambda one: one.millis_behind_latest > 3000)
+        assert first.condition.state is not ShardState.CAUGHT_UP
+        assert later.condition.since_millis
+        snapshot = await opened.reader.positions("q", opened.epoch, opened.position)
+        assert snapshot.millis_behind_latest >= later.millis_behind_latest
+
+
+@WAYS
+async def test_past_the_patience_the_error_says_all_that_is_known(way: RecordPublisherType) -> None:
+    """The shard, the call, since when, the last cause and what to do."""
+    async with query(way, retry_patience=timedelta(seconds=1)) as opened:
+        opened.fail(message="out of order")
+        opened.cut()
+        with pytest.raises(ShardFailedError, match=r"out of order.*health of the service") as caught:
+            await opened.read(1)
+        words = str(caught.value)
+        assert words.startswith(f"s/{SHARD}: ")
+        assert "every attempt has failed for" in words
+        assert "s, since 20" in words
+        assert "retryPatience" in words
+
+
+async def test_the_caller_decides_how_long_failures_are_borne() -> None:
+    """What a session asks for counts, not what the reader was started with."""
+    async with query(RecordPublisherType.POLLING, retry_patience=timedelta(hours=1)) as opened:
+        opened.fail()
+        request = OpenRequest(
+            session_id="q",
+            positions=START,
+            record_publisher=RecordPublisherType.POLLING,
+            retry_patience_seconds=0.5,
+        )
+        opened.epoch = await opened.reader.open(request)
+        with pytest.raises(ShardFailedError, match="retryPatience"):
+            await opened.read(1)
+        ranges = ranges_between(START, StreamPositions({"s": {SHARD: ShardPosition.after("1")}}))
+        with pytest.raises(ShardFailedError, match="retryPatience"):
+            _ = [one async for one in opened.reader.read_range("other", ranges, retry_patience_seconds=0.5)]
+
+
+async def test_a_range_that_is_read_again_bears_what_reading_bears() -> None:
+    """Failures that are retried are no standstill of the range, however short its deadline is."""
+    config = ReaderConfig(range_deadline=timedelta(seconds=1))
+    async with query(RecordPublisherType.POLLING, config=config) as opened:
+        await opened.put(b"1", b"2")
+        await opened.read(2)
+        ranges = ranges_between(START, opened.position)
+        opened.fail()
+
+        async def read_again() -> list[bytes]:
+            batches = opened.reader.read_range("another session", ranges)
+            return [row async for batch in batches for row in batch.column("data").to_pylist()]
+
+        again = asyncio.create_task(read_again())
+        done, _ = await asyncio.wait([again], timeout=3)
+        assert not done
+        opened.emulator.faults.clear()
+        assert await again == [b"1", b"2"]
+        opened.emulator.faults.add("silence", operation="GetRecords")
+        with pytest.raises(RangeDeadlineError):
+            await read_again()
+
+
+@WAYS
+async def test_credentials_that_cannot_be_refreshed_are_waited_for(way: RecordPublisherType) -> None:
+    """While their source is away and the old ones are over, reading is refused; it goes on when the source is back."""
+    with running_sts() as sts:
+        sts.lifetime = timedelta(seconds=2)
+        sts.refusal = (500, "InternalFailure")
+        options: dict[str, Any] = {"consumer_creation_delay": timedelta(0)}
+        with running_emulator(**options) as emulator:
+            client = emulator.client()
+            client.create_stream(StreamName="s", ShardCount=1)
+            arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+            consumer = client.register_stream_consumer(StreamARN=arn, ConsumerName="billing")["Consumer"]
+            client.put_record(StreamName="s", Data=b"row", PartitionKey="k")
+            backend = KinesisBackend(AwsSession(sts.options(emulator.endpoint_url)))
+            request = OpenRequest(
+                session_id="q",
+                positions=START,
+                record_publisher=way,
+                consumers=(StreamConsumer("s", consumer["ConsumerARN"]),),
+            )
+            async with asyncio.timeout(60), LocalShardReader(backend) as reader:
+                opened = Query(emulator, reader, await reader.open(request))
+                stats = await opened.until(lambda one: one.condition.state is ShardState.REFUSED)
+                assert "credentials" in stats.condition.cause
+                sts.refusal, sts.lifetime = None, timedelta(hours=1)
+                await opened.read(1)
+                assert opened.rows == [b"row"]
+
+
+async def test_children_are_looked_for_as_long_as_the_patience_lasts() -> None:
+    """A shard that was read to its end before: while ListShards fails nobody knows what follows it."""
+    async with query(RecordPublisherType.POLLING) as opened:
+        client = opened.emulator.client()
+        await asyncio.to_thread(client.split_shard, StreamName="s", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+        ended = StreamPositions({"s": {SHARD: ShardPosition.shard_end()}})
+        opened.emulator.faults.add("error", operation="ListShards", code="InternalFailure")
+        request = OpenRequest(
+            session_id="q",
+            positions=ended,
+            record_publisher=RecordPublisherType.POLLING,
+            retry_patience_seconds=0.1,
+        )
+        config = ReaderConfig(discovery_interval=timedelta(seconds=0.1))
+        session = AwsSession(emulator_options(opened.emulator.endpoint_url))
+        async with LocalShardReader(KinesisBackend(session), config) as reader:
+            epoch = await reader.open(request)
+            with pytest.raises(ShardFailedError, match=f"cannot find the shards that follow {SHARD}"):
+                await reader.positions("q", epoch, ended, wait_seconds=20)
+            opened.emulator.faults.clear()
+            await opened.put(b"of a child")
+            again = Query(opened.emulator, reader, await reader.open(request), ended)
+            await again.read(1)
+
+
+async def test_a_shard_that_makes_no_progress_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """After half a minute by the reader's clock, with its condition; and once more when it comes on."""
+    caplog.set_level(logging.WARNING, logger="penstock.efo_consumer._reader.local")
+    async with query(RecordPublisherType.POLLING) as opened:
+        await opened.until(lambda one: one.condition.state is ShardState.CAUGHT_UP)
+        opened.fail("throttle")
+        await opened.until(lambda one: one.condition.state is ShardState.THROTTLED)
+        (shard,) = opened.reader._sessions["q"]._followed.shards.values()
+        shard._tracker.progress_at -= 30
+        await opened.reader.warn()
+        await opened.reader.warn()
+        (line,) = caplog.messages
+        assert line.startswith(f"s/{SHARD}: no progress for 3")
+        assert "throttled since 20" in line
+        assert "ProvisionedThroughputExceededException" in line
+        opened.emulator.faults.clear()
+        await opened.until(lambda one: one.condition.state is ShardState.CAUGHT_UP)
+        await opened.reader.warn()
+        assert caplog.messages[1].startswith(f"s/{SHARD}: comes on again, after ")
