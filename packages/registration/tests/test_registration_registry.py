@@ -10,6 +10,7 @@ from penstock.registration import (
     ConflictPolicy,
     ConsumerState,
     OrphanFate,
+    RegistrarConfig,
     RegistrationStrategy,
 )
 from penstock.registration.errors import (
@@ -18,6 +19,7 @@ from penstock.registration.errors import (
     ConsumerLimitError,
     InvalidRequestError,
     RegistrationDeniedError,
+    RegistrationError,
     RegistrationTimeoutError,
     StaleFencingTokenError,
     StreamNotFoundError,
@@ -325,6 +327,29 @@ async def test_a_full_stream_comes_through_with_its_fields(home):
         await home.acquire()
     assert raised.value.existing == ["other"]
     assert "consumers of the stream: other" in str(raised.value)
+
+
+async def test_a_request_says_how_its_calls_are_tried_again(home):
+    """Of either home: as often, and for as long, as it says; the next request is the registry's own matter again."""
+    few = RegistrarConfig(register_max_retries=1, list_max_retries=2)
+    home.kinesis.fail("describe_stream_consumer", *["LimitExceededException"] * 3)
+    with pytest.raises(RegistrationError):
+        await home.acquire(config=few)
+    assert home.kinesis.calls.count("describe_stream_consumer") == 3
+    home.kinesis.fail("register_stream_consumer", *["LimitExceededException"] * 2)
+    with pytest.raises(ConsumerLimitError):
+        await home.acquire(config=few)
+    assert home.kinesis.calls.count("register_stream_consumer") == 2
+    home.kinesis.fail("register_stream_consumer", *["LimitExceededException"] * 2)
+    assert (await home.acquire()).registration_is_ours
+
+
+async def test_a_request_says_how_long_its_consumer_may_take(open_home):
+    """And the error says that time."""
+    async with open_home(kinesis=FakeKinesis(looks=10**6)) as home:
+        with pytest.raises(RegistrationTimeoutError) as raised:
+            await home.acquire(config=RegistrarConfig(register_timeout=timedelta(seconds=7)))
+        assert raised.value.timeout_seconds == 7
 
 
 async def test_kinesis_that_is_slow_comes_through(open_home):

@@ -251,7 +251,7 @@ class LocalConsumerRegistry:
         self, record: ConsumerRecord, request: AcquireRequest
     ) -> lease_rules.Granted | lease_rules.Refused | lease_rules.Wait:
         # Until it is registered the lease lives as long as that may take: nobody sends heartbeats for it yet.
-        while_registering = self._registrar.longest_seconds
+        while_registering = self._registrar.configured(request.config).longest_seconds
         return lease_rules.acquire(
             record,
             job_id=request.job_id,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
-from penstock.aws import AwsLocation
+from penstock.aws import AwsLocation, BackoffPolicy
 from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
+from penstock.proto.aws.v1.aws_pb2 import Backoff
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
-from penstock.registration._config import ConflictPolicy, RegistrationStrategy
+from penstock.registration._config import ConflictPolicy, RegistrarConfig, RegistrationStrategy
 from penstock.registration._values import AcquireRequest, Consumer, ConsumerState, Lease, Orphan, OrphanFate
-from penstock.registration.errors import InvalidRequestError
+from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
 
 _STRATEGIES: Final = {
     RegistrationStrategy.LAZY: pb.REGISTRATION_STRATEGY_LAZY,
@@ -53,6 +54,24 @@ def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
         conflict_policy=_POLICIES[request.conflict_policy],
         time_to_live_seconds=request.time_to_live.total_seconds() if request.time_to_live else 0.0,
         caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
+        **({} if request.config is None else _config_fields(request.config)),
+    )
+
+
+def _config_fields(config: RegistrarConfig) -> dict[str, Any]:
+    return {
+        "register_backoff": _backoff_message(config.policy("register")),
+        "list_backoff": _backoff_message(config.policy("list")),
+        "register_timeout_seconds": config.register_timeout.total_seconds(),
+    }
+
+
+def _backoff_message(policy: BackoffPolicy) -> Backoff:
+    return Backoff(
+        base_seconds=policy.base.total_seconds(),
+        maximum_seconds=policy.maximum.total_seconds(),
+        exponent=policy.exponent,
+        max_attempts=policy.max_attempts or 0,
     )
 
 
@@ -63,6 +82,10 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
         time_to_live = timedelta(seconds=seconds) if seconds else None
     except (OverflowError, ValueError) as error:
         raise InvalidRequestError(field="time_to_live_seconds", reason=f"{seconds} is no time of a lease") from error
+    try:
+        config = _config_of(message)
+    except (OverflowError, ValueError, RegistrationOptionError) as error:
+        raise InvalidRequestError(field="register_backoff", reason=str(error)) from error
     return AcquireRequest(
         stream_name=message.stream_name,
         stream_arn=message.stream_arn or None,
@@ -72,8 +95,25 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
         consumer_arn=message.consumer_arn or None,
         conflict_policy=_POLICY_OF.get(message.conflict_policy, ConflictPolicy.REFUSE),
         time_to_live=time_to_live,
+        config=config,
         caller=_location_of(message.caller) if message.HasField("caller") else None,
     )
+
+
+def _config_of(message: pb.AcquireRequest) -> RegistrarConfig | None:
+    if not message.HasField("register_backoff") or not message.HasField("list_backoff"):
+        return None
+    values: dict[str, Any] = {}
+    for call, backoff in (("register", message.register_backoff), ("list", message.list_backoff)):
+        values |= {
+            f"{call}_max_retries": backoff.max_attempts - 1,
+            f"{call}_backoff_base": timedelta(seconds=backoff.base_seconds),
+            f"{call}_backoff_max": timedelta(seconds=backoff.maximum_seconds),
+            f"{call}_backoff_expconst": backoff.exponent,
+        }
+    if message.register_timeout_seconds:
+        values["register_timeout"] = timedelta(seconds=message.register_timeout_seconds)
+    return RegistrarConfig(**values)
 
 
 def _location_of(message: AwsLocationMessage) -> AwsLocation:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import random as random_module
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Final
+from typing import Final, Self
 
 from opentelemetry import trace
 
@@ -65,6 +66,15 @@ class StreamConsumerRegistrar(KinesisLookups):
     def longest_seconds(self) -> float:
         """How long a registration may take at most, the end of an older one included."""
         return (self._config.register_timeout + self._config.deregister_timeout).total_seconds()
+
+    def configured(self, config: RegistrarConfig | None) -> Self:
+        """The same registrar, with the retries and times of a request; those of deregistering stay its own."""
+        if config is None:
+            return self
+        asked = {one.name: getattr(config, one.name) for one in fields(config) if not one.name.startswith("dereg")}
+        same = copy(self)
+        same._config = replace(self._config, **asked)
+        return same
 
     async def register(
         self,

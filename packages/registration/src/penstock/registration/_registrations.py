@@ -74,7 +74,7 @@ class Registrations:
 
         looked_up = self.next_event()
         try:
-            consumer = await self._registrar.register(
+            consumer = await self._registrar.configured(request.config).register(
                 request.stream_name,
                 request.consumer_name,
                 stream_arn=request.stream_arn,

@@ -9,6 +9,7 @@ from enum import StrEnum
 from penstock.aws import AwsLocation
 from penstock.registration._config import (
     ConflictPolicy,
+    RegistrarConfig,
     RegistrationStrategy,
     check_consumer_name,
     consumer_name_of,
@@ -41,6 +42,9 @@ class AcquireRequest:
     """How long the lease should live without a heartbeat. The registry has a default and a cap."""
     timeout: timedelta | None = None
     """How long to wait, for another job's lease and for Kinesis together. Default: as long as it takes."""
+    config: RegistrarConfig | None = None
+    """How calls that register and look up the consumer are tried again for this request, and for how long. The
+    registry's own counts where None, and for deregistering, which is its own business."""
     caller: AwsLocation | None = None
     """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
 

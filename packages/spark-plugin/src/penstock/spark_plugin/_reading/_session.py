@@ -258,6 +258,8 @@ def _request(options: KinesisOptions, stream: str, job_id: str) -> AcquireReques
         # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
         conflict_policy=ConflictPolicy.WAIT,
         timeout=_HELD_TIMEOUT,
+        # A registry in this process has them already.
+        config=registrar_config(options) if options.registry_endpoint else None,
         caller=caller_location(options) if options.registry_endpoint else None,
     )
 

@@ -67,7 +67,7 @@ class Backoff(_message.Message):
     exponent: _builtins.float
     """At least 1."""
     max_attempts: _builtins.int
-    """Attempts in all, the first included; at least 1."""
+    """Attempts in all, the first included; 0 for no bound."""
     def __init__(
         self,
         *,

@@ -195,6 +195,7 @@ class AcquireRequest(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     REGISTER_BACKOFF_FIELD_NUMBER: _builtins.int
     LIST_BACKOFF_FIELD_NUMBER: _builtins.int
+    REGISTER_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream. Required."""
     stream_arn: _builtins.str
@@ -211,6 +212,8 @@ class AcquireRequest(_message.Message):
     """Refuse when unspecified."""
     time_to_live_seconds: _builtins.float
     """Seconds that the caller would like the lease to live without heartbeat; zero leaves it to the registry, which may also cap it."""
+    register_timeout_seconds: _builtins.float
+    """Seconds until the consumer must be ACTIVE; the registry's own where zero."""
     @_builtins.property
     def caller(self) -> _aws_pb2.AwsLocation:
         """Where the caller's stream is. The registry refuses a stream of another place than its own; what is absent is not compared."""
@@ -237,10 +240,11 @@ class AcquireRequest(_message.Message):
         caller: _aws_pb2.AwsLocation | None = ...,
         register_backoff: _aws_pb2.Backoff | None = ...,
         list_backoff: _aws_pb2.Backoff | None = ...,
+        register_timeout_seconds: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
