@@ -23,6 +23,7 @@ from penstock.async_sink import (
     write_batches,
 )
 from penstock.async_sink.errors import DestinationError, InvalidRecordError, RecordsRejectedError, RecordTooLargeError
+from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -68,6 +69,22 @@ def batch_of(numbers: range, key: str = "k{}") -> pa.RecordBatch:
             "partitionKey": [key.format(number) for number in numbers],
         }
     )
+
+
+async def test_fifty_requests_are_under_way_at_once() -> None:
+    """With the limits as they are by default: while the stream takes its time, 25,000 records fly and 10,000 wait."""
+    with running_emulator(tls=False, enforce_limits=False) as emulator:
+        await asyncio.to_thread(create_stream, emulator)
+        emulator.faults.add(kind="delay", operation="PutRecords", seconds=4.0, count=50)
+        options = emulator_options(emulator.endpoint_url)
+        async with KinesisStreamsSink(options, "flights", strategy=aimd_strategy).create_writer() as writer:
+            writing = asyncio.create_task(writer.write_many(batch_of(range(36_000))))
+            await wait_until(lambda: writer.in_flight_requests == 50 and writer.buffered_entries == 10_000)
+            assert not writing.done()
+            await writing
+        assert writer.metrics.records_out == 36_000
+        stream = emulator.kinesis.streams["flights"]
+        assert emulator.call(lambda: len(stream.shards[0].records)) == 36_000
 
 
 def test_everything_arrives_although_shards_throttle(emulator: RunningEmulator) -> None:
