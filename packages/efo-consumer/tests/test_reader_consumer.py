@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     CheckpointError,
@@ -159,7 +159,7 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_with_its_name(tmp_path: 
     assert Consumer("s", config=ReaderConfig()).name == "default"
 
 
-async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last() -> None:
+async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """One item per name; a table that is not there is told."""
     with running_emulator(companions=("dynamodb",)) as running:
         # moto keeps tables for as long as the process lives.
@@ -170,7 +170,9 @@ async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last() -> None:
             AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
             BillingMode="PAY_PER_REQUEST",
         )
-        store = DynamoDbCheckpointStore(running, table)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", running.endpoints["dynamodb"])
+        session = AwsSession(emulator_options(running.endpoint_url))
+        store = DynamoDbCheckpointStore(session, table)
         assert await store.load("billing") is None
         for number in ("1", "2"):
             positions = StreamPositions({"orders": {"shard": ShardPosition.after(number)}})
@@ -178,10 +180,13 @@ async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last() -> None:
             assert await store.load("billing") == positions
         assert await store.load("other") is None
         client.put_item(TableName=table, Item={"name": {"S": "odd"}, "positions": {"S": "{}"}})
+        await store.close()
         for name, where in (("odd", table), ("billing", "nothing")):
+            store = DynamoDbCheckpointStore(session, where)
             with pytest.raises(CheckpointError) as raised:
-                await DynamoDbCheckpointStore(running, where).load(name)
+                await store.load(name)
             assert raised.value.name == name
+            await store.close()
 
 
 async def test_the_consumer_of_the_readme_runs(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     Consumer,
@@ -133,21 +133,25 @@ async def test_latest_is_resolved_once_although_nothing_was_checkpointed(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
-async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(kind: str, tmp_path: Path) -> None:
+async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Consumers of one name, each of another stream, write to one place in turns: each finds its own again."""
     table = f"checkpoints-{uuid.uuid4().hex}"  # moto keeps tables for as long as the process lives
     with running_emulator(companions=("dynamodb",) if kind == "dynamodb" else ()) as running:
         if kind == "dynamodb":
+            monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", running.endpoints["dynamodb"])
             running.client("dynamodb").create_table(
                 TableName=table,
                 KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
                 AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
                 BillingMode="PAY_PER_REQUEST",
             )
+        session = AwsSession(emulator_options(running.endpoint_url))
         stores = {
             stream: SqliteCheckpointStore(tmp_path / "all.db")
             if kind == "sqlite"
-            else DynamoDbCheckpointStore(running, table)
+            else DynamoDbCheckpointStore(session, table)
             for stream in ("orders", "returns")
         }
         for number in ("1", "2", "3"):
@@ -157,6 +161,7 @@ async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(kin
             found = await store.load("billing")
             assert found is not None
             assert found.streams == {stream: {"shard": ShardPosition.after("3")} for stream in ("orders", "returns")}
+            await store.close()
 
 
 async def test_the_default_file_keeps_endpoints_apart_and_looking_makes_no_file(tmp_path: Path) -> None:

@@ -8,19 +8,19 @@ import os
 import sqlite3
 import time
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from botocore.exceptions import BotoCoreError, ClientError
 from platformdirs import user_state_path
 
-from penstock.aws import AwsError, BackoffPolicy, retry
+from penstock.aws import AwsError, BackoffPolicy, error_code, retry
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer.errors import CheckpointError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
+
+    from penstock.aws import AwsSession
 
 _TABLE = "CREATE TABLE IF NOT EXISTS checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)"
 _BUSY_SECONDS = 10.0
@@ -46,6 +46,10 @@ class CheckpointStore(Protocol):
         Raises:
             CheckpointError: it cannot be written.
         """
+        ...
+
+    async def close(self) -> None:
+        """Close what is open; a consumer does so at its end. Using it again opens it again."""
         ...
 
 
@@ -106,6 +110,9 @@ class SqliteCheckpointStore:
         # A write that has begun is finished when its caller is cancelled: the file is either old or new.
         await asyncio.shield(asyncio.to_thread(self._save, name, positions))
 
+    async def close(self) -> None:
+        """See `CheckpointStore.close`: between two calls the file is closed."""
+
     def _looked_up(self, name: str, look: Callable[[sqlite3.Connection], _T]) -> _T | None:
         try:
             if not self._path.exists():
@@ -146,24 +153,16 @@ _ATTEMPTS = 20
 _CHANGED = "ConditionalCheckFailedException"
 
 
-class Clients(Protocol):
-    """What gives boto3 clients: an `AwsSession`, or a fake."""
-
-    def client(self, service_name: str) -> Any:
-        """A client, usable from several threads."""
-        ...
-
-
 class DynamoDbCheckpointStore:
     """A `CheckpointStore` in a table that is there already, with the string `name` as its only key; one item per name.
 
     Args:
-        session: gives the client of DynamoDB.
+        session: has the credentials; DynamoDB is that of its region, or at `AWS_ENDPOINT_URL_DYNAMODB`.
         table_name: of the table.
     """
 
-    def __init__(self, session: Clients, table_name: str) -> None:
-        self._client = session.client("dynamodb")
+    def __init__(self, session: AwsSession, table_name: str) -> None:
+        self._client = session.aio_client("dynamodb")
         self._table_name = table_name
         # What was written last, by name: as long as nobody else writes, a checkpoint needs no read.
         self._known: dict[str, str] = {}
@@ -189,8 +188,12 @@ class DynamoDbCheckpointStore:
                 return
         raise CheckpointError(name=name, reason=f"others wrote it {_ATTEMPTS} times meanwhile")
 
+    async def close(self) -> None:
+        """See `CheckpointStore.close`."""
+        await self._client.close()
+
     async def _read(self, name: str) -> str | None:
-        answer = await self._call(name, self._client.get_item, Key={"name": {"S": name}}, ConsistentRead=True)
+        answer = await self._call(name, "get_item", Key={"name": {"S": name}}, ConsistentRead=True)
         item = answer.get("Item")
         if item is None:
             return None
@@ -208,21 +211,20 @@ class DynamoDbCheckpointStore:
             }
         item = {"name": {"S": name}, "positions": {"S": text}}
         try:
-            await self._call(name, self._client.put_item, Item=item, **condition)
+            await self._call(name, "put_item", Item=item, **condition)
         except CheckpointError as error:
-            cause = error.__cause__
-            if isinstance(cause, ClientError) and cause.response["Error"].get("Code") == _CHANGED:
+            if error.__cause__ is not None and error_code(error.__cause__) == _CHANGED:
                 return False
             raise
         return True
 
-    async def _call(self, name: str, method: Callable[..., dict[str, Any]], **request: Any) -> dict[str, Any]:
-        call = partial(asyncio.to_thread, method, TableName=self._table_name, **request)
+    async def _call(self, name: str, operation: str, **request: Any) -> dict[str, Any]:
+        table = self._table_name
         try:
-            return await retry(call, BackoffPolicy())
-        except (ClientError, BotoCoreError, AwsError) as error:
-            reason = f"table {self._table_name}: {error}"
-            if isinstance(error, ClientError) and error.response["Error"].get("Code") == "ResourceNotFoundException":
+            return await retry(lambda: self._client.call(operation, TableName=table, **request), BackoffPolicy())
+        except AwsError as error:
+            reason = f"table {table}: {error}"
+            if error_code(error) == "ResourceNotFoundException":
                 reason += ": create it with the string key `name`, or look at the region and the account"
             raise CheckpointError(name=name, reason=reason) from error
 

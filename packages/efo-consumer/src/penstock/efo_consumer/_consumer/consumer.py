@@ -165,6 +165,8 @@ class Consumer:
             session = AwsSession(self._aws)
             if self._uses_default_store:
                 self._store = SqliteCheckpointStore(namespace=session.endpoint_url("kinesis"))
+            if self._store is not None:
+                exits.push_async_callback(self._store.close)
             saved = None if self._store is None else await self._store.load(self.name)
             self._positions = await begin(session, self.streams, saved, self._start)
             consumers: tuple[StreamConsumer, ...] = ()

@@ -105,8 +105,11 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
         place = str(arguments.checkpoints or "the state directory, for this endpoint")
     found: list[tuple[str, StreamPositions]] = []
     missing = set(arguments.streams)
-    for name in names or known:
-        positions = await store.load(name)
+    try:
+        loaded = [(name, await store.load(name)) for name in names or known]
+    finally:
+        await store.close()
+    for name, positions in loaded:
         if positions is None:
             hint = f"; there are {', '.join(known)}" if known and name not in known else ""
             raise CheckpointError(name=name, reason=f"is not in {place}{hint}: a consumer writes it at its checkpoints")
