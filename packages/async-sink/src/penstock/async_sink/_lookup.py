@@ -5,7 +5,15 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.async_sink.errors import DestinationError
-from penstock.aws import AwsConnectionError, AwsServiceError, BackoffPolicy, JsonClient, retry
+from penstock.aws import (
+    AwsConnectionError,
+    AwsCredentialsError,
+    AwsError,
+    AwsServiceError,
+    BackoffPolicy,
+    JsonClient,
+    retry,
+)
 
 # Hundreds of tasks that start together ask together, and some are throttled: a handful of seconds spreads them.
 LOOKUP_BACKOFF = BackoffPolicy(
@@ -19,11 +27,16 @@ async def look_up(client: JsonClient, operation: str, parameters: Mapping[str, A
     Raises:
         AwsServiceError: the service refused, for good or each time.
         AwsConnectionError: no answer came, each time.
+        AwsCredentialsError: there are no credentials that have not expired, and none can be fetched.
     """
     return await retry(lambda: client.call(operation, parameters), LOOKUP_BACKOFF)
 
 
-def lookup_failed(destination: str, error: AwsServiceError | AwsConnectionError, hint: str = "") -> DestinationError:
+LOOKUP_ERRORS = (AwsServiceError, AwsConnectionError, AwsCredentialsError)
+"""What a look-up fails with, when its options are right."""
+
+
+def lookup_failed(destination: str, error: AwsError, hint: str = "") -> DestinationError:
     """The error of a writer that cannot be opened as a look-up failed; `hint` says how to do without it."""
     suffix = f"; {hint}" if hint else ""
     if isinstance(error, AwsServiceError):

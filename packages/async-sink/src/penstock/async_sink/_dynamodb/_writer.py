@@ -11,13 +11,11 @@ from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry, size_in_b
 from penstock.async_sink._dynamodb._rows import plain_rows
 from penstock.async_sink._dynamodb._wire import encode_request, rounds_of, unprocessed_places
 from penstock.async_sink._entries import EntryFailure, EntryListener
-from penstock.async_sink._lookup import look_up, lookup_failed
+from penstock.async_sink._lookup import LOOKUP_ERRORS, look_up, lookup_failed
 from penstock.async_sink._writer import AsyncSinkWriter
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
 from penstock.aws import (
-    AwsConnectionError,
     AwsOptions,
-    AwsServiceError,
     AwsSession,
     ErrorKind,
     JsonClient,
@@ -112,7 +110,7 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter
         assert self._client is not None
         try:
             table = (await look_up(self._client, "DescribeTable", {"TableName": self.destination}))["Table"]
-        except (AwsServiceError, AwsConnectionError) as error:
+        except LOOKUP_ERRORS as error:
             await self.close_destination()
             raise lookup_failed(self.destination, error, "not called when key_names are given") from error
         except BaseException:

@@ -11,11 +11,9 @@ from penstock.async_sink._kinesis._entry import KinesisRequestEntry
 from penstock.async_sink._kinesis._put_records import PutRecords, WireFormat
 from penstock.async_sink._kinesis._shard_ranges import ShardRanges
 from penstock.async_sink._kinesis._writer import KinesisEntryWriter
-from penstock.async_sink._lookup import look_up, lookup_failed
+from penstock.async_sink._lookup import LOOKUP_ERRORS, look_up, lookup_failed
 from penstock.aws import (
-    AwsConnectionError,
     AwsOptions,
-    AwsServiceError,
     AwsSession,
     ErrorKind,
     JsonClient,
@@ -66,7 +64,7 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
         assert self._client is not None
         try:
             await self._refresh(self._client, self._shards)
-        except (AwsServiceError, AwsConnectionError) as error:
+        except LOOKUP_ERRORS as error:
             await self.close_destination()
             raise lookup_failed(self.destination, error) from error
         except BaseException:
