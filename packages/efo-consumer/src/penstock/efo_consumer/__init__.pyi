@@ -38,7 +38,7 @@ from ._reader.api import (
     StreamConsumer,
 )
 from ._reader.backend import KinesisBackend, ReaderBackend
-from ._reader.config import ReaderConfig
+from ._reader.config import ReaderConfig, SessionSettings
 from ._reader.local import LocalShardReader
 from ._reader.replay import read_checked
 from ._remote.client import RemoteShardReader
@@ -115,6 +115,7 @@ __all__ = [
     "SessionInfo",
     "SessionListing",
     "SessionNotFoundError",
+    "SessionSettings",
     "Shard",
     "ShardCondition",
     "ShardEvent",

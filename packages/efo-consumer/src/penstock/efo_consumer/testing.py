@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.shards import StreamIdentity
     from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
+    from penstock.efo_consumer._reader.config import SessionSettings
 
 _MILLIS_PER_RECORD = 10
 
@@ -195,6 +196,10 @@ class FakeKinesis:
     def retry_patience(self) -> timedelta:
         """See `ReaderBackend.retry_patience`."""
         return timedelta(minutes=10)
+
+    def with_settings(self, settings: SessionSettings) -> FakeKinesis:
+        """See `ReaderBackend.with_settings`; nothing here is retried or paced."""
+        return self
 
     def with_patience(self, retry_patience: timedelta) -> FakeKinesis:
         """See `ReaderBackend.with_patience`; nothing here fails for a while."""

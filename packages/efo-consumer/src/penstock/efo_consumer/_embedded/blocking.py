@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.aws import AwsLocation
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._reader.api import PositionsOptions, PositionsSnapshot, ShardReader, ShardStats
+    from penstock.efo_consumer._reader.config import SessionSettings
     from penstock.rpc import ClientSecurity
 
 
@@ -61,6 +62,7 @@ class BlockingSession:
         *,
         fail_on_data_loss: bool | None = None,
         retry_patience_seconds: float | None = None,
+        settings: SessionSettings | None = None,
         caller: AwsLocation | None = None,
     ) -> int:
         """See `ShardReader.open`; the other calls are for the session that was opened last."""
@@ -73,6 +75,7 @@ class BlockingSession:
             ),
             fail_on_data_loss=fail_on_data_loss,
             retry_patience_seconds=retry_patience_seconds,
+            settings=settings,
             caller=caller,
         )
         self.epoch = self._thread.call(self._reader.open(request))

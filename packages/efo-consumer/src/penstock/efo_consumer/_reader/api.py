@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from penstock.aws import AwsLocation
     from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._reader.config import SessionSettings
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class OpenRequest:
         fail_on_data_loss: whether records that the stream no longer holds are an error, instead of counted and
             skipped; None leaves it to the reader.
         retry_patience_seconds: how long errors that may pass are retried; 0 for ever, None leaves it to the reader.
+        settings: how this session's shards are followed; None leaves all of it to the reader.
         caller: where the caller's streams are. A reader behind an endpoint refuses streams of another place than its
             own; None compares nothing.
     """
@@ -59,6 +61,7 @@ class OpenRequest:
     session_seconds: float = 0.0
     fail_on_data_loss: bool | None = None
     retry_patience_seconds: float | None = None
+    settings: SessionSettings | None = None
     caller: AwsLocation | None = None
 
 

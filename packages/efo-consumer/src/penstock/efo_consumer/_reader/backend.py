@@ -21,6 +21,7 @@ from penstock.efo_consumer._publish.config import RecordPublisherConfig
 from penstock.efo_consumer._publish.factory import RecordPublisherFactory
 from penstock.efo_consumer._publish.list_shards import list_shards
 from penstock.efo_consumer._publish.polling import PollingTools, read_once
+from penstock.efo_consumer._reader.config import ReaderConfig
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._publish.condition import NoteSign
     from penstock.efo_consumer._publish.publisher import RecordPublisher, RecordPublisherType
+    from penstock.efo_consumer._reader.config import SessionSettings
 
 
 class ReaderBackend(ContinuitySource, Protocol):
@@ -44,6 +46,10 @@ class ReaderBackend(ContinuitySource, Protocol):
 
     def with_patience(self, retry_patience: timedelta) -> ReaderBackend:
         """Give the same with another patience. Only the first one is closed."""
+        ...
+
+    def with_settings(self, settings: SessionSettings) -> ReaderBackend:
+        """Give the same with the settings of a session. Only the first one is closed."""
         ...
 
     def record_publisher(
@@ -117,12 +123,19 @@ class KinesisBackend:
 
     def with_patience(self, retry_patience: timedelta) -> KinesisBackend:
         """See `ReaderBackend.with_patience`."""
-        if retry_patience == self.retry_patience:
+        return self._with(replace(self._config, retry_patience=retry_patience))
+
+    def with_settings(self, settings: SessionSettings) -> KinesisBackend:
+        """See `ReaderBackend.with_settings`."""
+        return self._with(settings.reader(ReaderConfig(publisher=self._config)).publisher)
+
+    def _with(self, config: RecordPublisherConfig) -> KinesisBackend:
+        if config == self._config:
             return self
         # Its connections, its pace and what it knows of streams are the same.
         other = copy(self)
-        other._config = replace(self._config, retry_patience=retry_patience)
-        other._polling_tools = replace(self._polling_tools, config=other._config)
+        other._config = config
+        other._polling_tools = replace(self._polling_tools, config=config)
         return other
 
     def service_millis(self) -> int:

@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 
-from penstock.efo_consumer._publish.config import RecordPublisherConfig
+from penstock.aws import BackoffPolicy
+from penstock.efo_consumer._publish.config import RecordPublisherConfig, SubscribeTransportType
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 _MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionSettings:
+    """How the shards of one session are followed; what is None is as the reader is set.
+
+    Only what one session can have for itself: buffers, say, are shared by all sessions of a reader.
+
+    Raises:
+        EfoConsumerConfigError: a value is out of range; the error names it.
+    """
+
+    subscribe_to_shard: BackoffPolicy | None = None
+    """See `RecordPublisherConfig`, for this and those below."""
+    get_records: BackoffPolicy | None = None
+    get_shard_iterator: BackoffPolicy | None = None
+    get_records_max_records: int | None = None
+    get_records_interval: timedelta | None = None
+    get_records_adaptive: bool | None = None
+    subscribe_transport: SubscribeTransportType | None = None
+    connect_timeout: timedelta | None = None
+    discovery_interval: timedelta | None = None
+    """See `ReaderConfig`."""
+    idle_offset_interval: timedelta | None = None
+    """See `ReaderConfig`."""
+
+    def __post_init__(self) -> None:
+        self.reader(ReaderConfig())
+
+    def reader(self, config: ReaderConfig) -> ReaderConfig:
+        """A reader's config, as this session has it."""
+        given = {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
+        own = {name: given.pop(name) for name in ("discovery_interval", "idle_offset_interval") if name in given}
+        return replace(config, **own, publisher=replace(config.publisher, **given))
 
 
 @dataclass(frozen=True, kw_only=True)

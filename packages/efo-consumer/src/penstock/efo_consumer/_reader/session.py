@@ -48,7 +48,9 @@ class ReaderSession:
     ) -> None:
         self.session_id = session_id
         self.epoch = 0
+        self._own_config = config
         self._config = config
+        """With the settings that the caller asked for."""
         self._room = room
         self._clock = clock
         self._news = Bell()
@@ -83,12 +85,13 @@ class ReaderSession:
     async def adopt(self, request: OpenRequest, epoch: int, created: Mapping[str, int]) -> None:
         """Serve a new epoch; whoever still asks with an older one is refused from now on."""
         self.epoch = epoch
+        self._config = self._own_config if request.settings is None else request.settings.reader(self._own_config)
         self._named_only = request.named_shards_only
         self._time_to_live = request.session_seconds or self._config.session_timeout.total_seconds()
         self.touch()
         self._news.ring()
         self._told_idle_at = self._clock()
-        await self._followed.adopt(request, created)
+        await self._followed.adopt(request, created, self._config)
 
     async def positions(
         self, epoch: int, start: StreamPositions, *, max_records: int, max_bytes: int, wait_seconds: float

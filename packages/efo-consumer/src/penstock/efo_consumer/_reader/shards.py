@@ -59,6 +59,7 @@ class SessionShards:
     ) -> None:
         self.shards: dict[ShardKey, FollowedShard] = {}
         self.graphs: dict[str, ShardGraph] = {}
+        self._own_backend = backend
         self.backend = backend
         self._config = config
         self._pool = pool
@@ -80,13 +81,15 @@ class SessionShards:
         self.failure: ShardFailedError | None = None
         """Why it cannot be told which shards follow those that ended."""
 
-    async def adopt(self, request: OpenRequest, created: Mapping[str, int]) -> None:
+    async def adopt(self, request: OpenRequest, created: Mapping[str, int], config: ReaderConfig) -> None:
         """Serve new positions: shards whose buffers hold all that may be asked for go on, the others begin anew.
 
         Args:
             request: the positions, and how to read.
             created: when each of their streams was created, where that is known.
+            config: with the request's settings.
         """
+        self._config = config
         wanted = {
             (stream, shard_id): position
             for stream, shards in request.positions.streams.items()
@@ -96,6 +99,9 @@ class SessionShards:
         self.created |= created
         asked = request.fail_on_data_loss
         self.fail_on_data_loss = self._config.fail_on_data_loss if asked is None else asked
+        self.backend = self._own_backend
+        if request.settings is not None:
+            self.backend = self.backend.with_settings(request.settings)
         patience = request.retry_patience_seconds
         if patience is not None:
             self.backend = self.backend.with_patience(timedelta(seconds=patience))
@@ -356,7 +362,7 @@ class SessionShards:
 
     async def _use_publisher(self, request: OpenRequest) -> None:
         arns = {consumer.stream_name: consumer.consumer_arn for consumer in request.consumers}
-        key = (request.record_publisher, arns, self.backend.retry_patience)
+        key = (request.record_publisher, arns, self.backend.retry_patience, request.settings)
         if self._publisher is not None and key == self._publisher_key:
             return
         publisher = self.backend.record_publisher(request.record_publisher, arns)

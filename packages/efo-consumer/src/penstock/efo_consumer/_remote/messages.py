@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, TypeVar
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.aws import AwsLocation
+from penstock.aws import AwsError, AwsLocation, BackoffPolicy
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
+from penstock.efo_consumer._publish.config import SubscribeTransportType
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import (
     FollowedBatch,
@@ -18,8 +20,10 @@ from penstock.efo_consumer._reader.api import (
     ShardStats,
     StreamConsumer,
 )
-from penstock.efo_consumer.errors import PositionsError
+from penstock.efo_consumer._reader.config import SessionSettings
+from penstock.efo_consumer.errors import EfoConsumerConfigError, PositionsError
 from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
+from penstock.proto.aws.v1.aws_pb2 import Backoff
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 if TYPE_CHECKING:
@@ -102,6 +106,7 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
         session_seconds=request.session_seconds,
         fail_on_data_loss=request.fail_on_data_loss,
         retry_patience_seconds=request.retry_patience_seconds,
+        settings=None if request.settings is None else settings_to_message(request.settings),
         caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
     )
 
@@ -118,7 +123,62 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         session_seconds=message.session_seconds,
         fail_on_data_loss=message.fail_on_data_loss if message.HasField("fail_on_data_loss") else None,
         retry_patience_seconds=patience_from_message(message),
+        settings=settings_from_message(message.settings) if message.HasField("settings") else None,
         caller=_from_message(AwsLocation, message.caller) if message.HasField("caller") else None,
+    )
+
+
+_BACKOFFS = ("subscribe_to_shard", "get_records", "get_shard_iterator")
+_TIMES = ("get_records_interval", "connect_timeout", "discovery_interval", "idle_offset_interval")
+_PLAIN = ("get_records_max_records", "get_records_adaptive", "subscribe_transport")
+
+
+def settings_to_message(settings: SessionSettings) -> pb.SessionSettings:
+    """Settings to message."""
+    values: dict[str, Any] = {name: getattr(settings, name) for name in _PLAIN}
+    for name in _BACKOFFS:
+        policy = getattr(settings, name)
+        values[name] = None if policy is None else _backoff_to_message(policy)
+    for name in _TIMES:
+        time = getattr(settings, name)
+        values[f"{name}_seconds"] = None if time is None else time.total_seconds()
+    return pb.SessionSettings(**values)
+
+
+def settings_from_message(message: pb.SessionSettings) -> SessionSettings:
+    """Message to settings.
+
+    Raises:
+        EfoConsumerConfigError: a value is out of range.
+    """
+    given = {field.name: value for field, value in message.ListFields()}
+    # False and 0 are given, too, where the message has them.
+    values: dict[str, Any] = {name: given[name] for name in _PLAIN if name in given}
+    try:
+        values |= {name: _backoff_from_message(given[name]) for name in _BACKOFFS if name in given}
+        values |= {name: timedelta(seconds=given[f"{name}_seconds"]) for name in _TIMES if f"{name}_seconds" in given}
+        if "subscribe_transport" in values:
+            values["subscribe_transport"] = SubscribeTransportType(values["subscribe_transport"])
+    except (AwsError, OverflowError, ValueError) as error:
+        raise EfoConsumerConfigError(option="settings", reason=str(error)) from error
+    return SessionSettings(**values)
+
+
+def _backoff_to_message(policy: BackoffPolicy) -> Backoff:
+    return Backoff(
+        base_seconds=policy.base.total_seconds(),
+        maximum_seconds=policy.maximum.total_seconds(),
+        exponent=policy.exponent,
+        max_attempts=policy.max_attempts or 0,
+    )
+
+
+def _backoff_from_message(message: Backoff) -> BackoffPolicy:
+    return BackoffPolicy(
+        base=timedelta(seconds=message.base_seconds),
+        maximum=timedelta(seconds=message.maximum_seconds),
+        exponent=message.exponent,
+        max_attempts=message.max_attempts or None,
     )
 
 

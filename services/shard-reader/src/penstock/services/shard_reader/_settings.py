@@ -113,7 +113,7 @@ def aws_options(arguments: argparse.Namespace) -> AwsOptions:
     Raises:
         AwsOptionError: naming the setting that is wrong.
     """
-    return AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS})
+    return AwsOptions(**{name: value for name in _AWS if (value := getattr(arguments, name))})
 
 
 def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:

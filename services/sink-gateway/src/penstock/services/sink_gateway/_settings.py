@@ -108,7 +108,7 @@ class GatewaySettings:
         credit = {name.removeprefix("credit_"): value for name, value in _numbers(arguments, _CREDIT).items()}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=AwsOptions(**{name: getattr(arguments, name) or None for name in _AWS}),
+            aws=AwsOptions(**{name: value for name in _AWS if (value := getattr(arguments, name))}),
             sink=sink,
             window=CreditWindow(
                 largest_batch_entries=sink.max_batch_size,

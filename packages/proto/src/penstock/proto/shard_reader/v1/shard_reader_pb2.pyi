@@ -345,6 +345,7 @@ class SessionSettings(_message.Message):
     SUBSCRIBE_TRANSPORT_FIELD_NUMBER: _builtins.int
     DISCOVERY_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
     IDLE_OFFSET_INTERVAL_SECONDS_FIELD_NUMBER: _builtins.int
+    CONNECT_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     get_records_max_records: _builtins.int
     """Records that one GetRecords asks for, 1 to 10,000."""
     get_records_interval_seconds: _builtins.float
@@ -357,6 +358,8 @@ class SessionSettings(_message.Message):
     """Seconds before ListShards is asked again about a shard's parents or children."""
     idle_offset_interval_seconds: _builtins.float
     """Seconds between two positions that moved without a record."""
+    connect_timeout_seconds: _builtins.float
+    """Seconds for connecting for SubscribeToShard, and for its answer."""
     @_builtins.property
     def subscribe_to_shard(self) -> _aws_pb2.Backoff:
         """Attempts to subscribe (FLIP-128, `subscribetoshard`)."""
@@ -381,11 +384,14 @@ class SessionSettings(_message.Message):
         subscribe_transport: _builtins.str | None = ...,
         discovery_interval_seconds: _builtins.float | None = ...,
         idle_offset_interval_seconds: _builtins.float | None = ...,
+        connect_timeout_seconds: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds", "_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "connect_timeout_seconds", b"connect_timeout_seconds", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds", "_discovery_interval_seconds", b"_discovery_interval_seconds", "_get_records_adaptive", b"_get_records_adaptive", "_get_records_interval_seconds", b"_get_records_interval_seconds", "_get_records_max_records", b"_get_records_max_records", "_idle_offset_interval_seconds", b"_idle_offset_interval_seconds", "_subscribe_transport", b"_subscribe_transport", "connect_timeout_seconds", b"connect_timeout_seconds", "discovery_interval_seconds", b"discovery_interval_seconds", "get_records", b"get_records", "get_records_adaptive", b"get_records_adaptive", "get_records_interval_seconds", b"get_records_interval_seconds", "get_records_max_records", b"get_records_max_records", "get_shard_iterator", b"get_shard_iterator", "idle_offset_interval_seconds", b"idle_offset_interval_seconds", "subscribe_to_shard", b"subscribe_to_shard", "subscribe_transport", b"subscribe_transport"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__connect_timeout_seconds: _TypeAlias = _typing.Literal["connect_timeout_seconds"]  # noqa: Y015
+    _WhichOneofArgType__connect_timeout_seconds: _TypeAlias = _typing.Literal["_connect_timeout_seconds", b"_connect_timeout_seconds"]  # noqa: Y015
     _WhichOneofReturnType__discovery_interval_seconds: _TypeAlias = _typing.Literal["discovery_interval_seconds"]  # noqa: Y015
     _WhichOneofArgType__discovery_interval_seconds: _TypeAlias = _typing.Literal["_discovery_interval_seconds", b"_discovery_interval_seconds"]  # noqa: Y015
     _WhichOneofReturnType__get_records_adaptive: _TypeAlias = _typing.Literal["get_records_adaptive"]  # noqa: Y015
@@ -398,6 +404,8 @@ class SessionSettings(_message.Message):
     _WhichOneofArgType__idle_offset_interval_seconds: _TypeAlias = _typing.Literal["_idle_offset_interval_seconds", b"_idle_offset_interval_seconds"]  # noqa: Y015
     _WhichOneofReturnType__subscribe_transport: _TypeAlias = _typing.Literal["subscribe_transport"]  # noqa: Y015
     _WhichOneofArgType__subscribe_transport: _TypeAlias = _typing.Literal["_subscribe_transport", b"_subscribe_transport"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__connect_timeout_seconds) -> _WhichOneofReturnType__connect_timeout_seconds | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__discovery_interval_seconds) -> _WhichOneofReturnType__discovery_interval_seconds | None: ...
     @_typing.overload
