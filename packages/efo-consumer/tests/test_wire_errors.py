@@ -139,7 +139,7 @@ async def test_attempts_that_are_counted_are_used_up(way: SubscribeTransportType
         code = {"code": "InternalFailure"} if kind == "error" else {}
         opened.server.faults.add(kind, operation=operation, **code)
         counted = {"subscribe_to_shard": COUNTED, "get_records": COUNTED}
-        with pytest.raises(RecordPublisherRetriesError, match=r"4 attempts in a row .* maxretries allows") as caught:
+        with pytest.raises(RecordPublisherRetriesError, match=r"4 attempts in a row .*maxretries allows") as caught:
             await read(opened.publisher(way, **counted), 5)
         assert caught.value.attempts == opened.hits == COUNTED.max_attempts
 

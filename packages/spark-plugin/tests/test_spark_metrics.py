@@ -11,7 +11,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from pyspark.sql import SparkSession
 
-from penstock.efo_consumer import ShardPosition, ShardStats, StreamPositions
+from penstock.efo_consumer import ShardCondition, ShardPosition, ShardState, ShardStats, StreamPositions
 from penstock.spark_plugin import (
     KinesisOptions,
     KinesisProgress,
@@ -31,6 +31,13 @@ NAMES = {
     "avgMillisBehindLatest",
     "maxMillisBehindLatest",
     "shards",
+    "shardsReading",
+    "shardsCaughtUp",
+    "shardsThrottled",
+    "shardsRefused",
+    "shardsResubscribing",
+    "shardsStarved",
+    "shardsStuck",
     "records",
     "bytes",
     "subscriptions",
@@ -84,11 +91,31 @@ def test_a_query_is_the_sum_of_its_shards() -> None:
     assert (numbers.replays, numbers.losses, numbers.starved) == (2, 1, 3)
     assert ReaderNumbers.of(stats).max_millis_behind_latest == 90_000
     assert ReaderNumbers.of([]).max_millis_behind_latest == -1
-    assert set(numbers.to_json()) == NAMES | {"millisBehindLatest"}
+    assert set(numbers.to_json()) == NAMES | {"millisBehindLatest", "condition"}
     report = json.loads(json.dumps(numbers.to_json()))
     assert ReaderNumbers.from_json(report) == numbers
     del report["starved"]
     assert ReaderNumbers.from_json(report) == replace(numbers, starved=0), "the report of an older server"
+
+
+def test_a_query_tells_what_its_shards_are_doing() -> None:
+    """How many are in each state, and of the one in the worst trouble since when and why; ended ones are left out."""
+    conditions = [
+        ShardCondition(ShardState.CAUGHT_UP),
+        ShardCondition(ShardState.THROTTLED, 2_000, "Rate exceeded"),
+        ShardCondition(ShardState.REFUSED, 3_000, "no answer"),
+        ShardCondition(ShardState.REFUSED, 1_000, "first"),
+        ShardCondition(ShardState.ENDED),
+    ]
+    stats = [replace(shard(f"s{place}", 0), condition=one) for place, one in enumerate(conditions)]
+    numbers = ReaderNumbers.of(stats, StreamPositions({"flights": {"s4": ShardPosition.shard_end()}}))
+    assert (numbers.shards, numbers.shards_caught_up) == (4, 1)
+    assert (numbers.shards_throttled, numbers.shards_refused, numbers.shards_stuck) == (1, 2, 0)
+    assert numbers.condition == "flights/s3: refused since 1970-01-01T00:00:01Z: first"
+    report = json.loads(json.dumps(numbers.to_json()))
+    assert (report["shardsRefused"], report["condition"]) == (2, numbers.condition)
+    assert ReaderNumbers.from_json(report) == numbers
+    assert ReaderNumbers.of(stats[:1]).condition == ""
 
 
 def test_the_reader_in_the_driver_gives_opentelemetry_metrics(

@@ -45,6 +45,7 @@ ARRIVES: list[tuple[str, str, dict[str, Any]]] = [
     ("adaptiveReads", "false", {"reader.publisher.get_records_adaptive": False}),
     ("subscribeTransport", "http1", {"reader.publisher.subscribe_transport": SubscribeTransportType.HTTP1}),
     ("shardDiscoveryInterval", "3s", {"reader.discovery_interval": milliseconds(3000)}),
+    ("retryPatience", "90s", {"reader.publisher.retry_patience": milliseconds(90_000)}),
     ("failOnDataLoss", "false", {"reader.fail_on_data_loss": False}),
     ("deaggregate", "false", {"reader.deaggregate": False}),
     ("bufferBytes", "256m", {"reader.buffer_bytes": 256 << 20}),

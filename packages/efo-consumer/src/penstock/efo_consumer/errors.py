@@ -159,7 +159,7 @@ class RecordPublisherError(EfoConsumerError):
         self.stream = stream
         self.shard_id = shard_id
         self.code = code
-        super().__init__(f"{stream}/{shard_id}: {message}")
+        super().__init__(f"{stream}/{shard_id}: {message}" if shard_id else f"{stream}: {message}")
 
 
 class RecordPublisherFatalError(RecordPublisherError):
@@ -243,10 +243,10 @@ class SubscriptionStuckError(RecordPublisherError):
 
 
 class RecordPublisherRetriesError(RecordPublisherError):
-    """Every attempt failed.
+    """Every attempt failed, for as long as `retryPatience` or as often as a number of attempts allows.
 
-    Cure: Look at the last failure in the message (network, throttling), then start the query again; the retry options
-    allow more attempts.
+    Cure: Look at the last failure in the message (network, endpoint, throttling, credentials), then start the query
+    again; a longer `retryPatience` bears longer outages.
 
     Attributes:
         attempts: how many were made since the last one that brought an event.

@@ -48,6 +48,7 @@ class FakeShardReader:
         consumers: Sequence[StreamConsumer] = (),
         *,
         fail_on_data_loss: bool | None = None,
+        retry_patience_seconds: float | None = None,
     ) -> int:
         """Note where it begins."""
         self.opened_at.append(positions)

@@ -10,10 +10,14 @@ import msgspec
 
 from penstock.aws import BackoffPolicy, retry
 from penstock.efo_consumer._model.shards import Shard, StreamIdentity
+from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._wire.decode import HashKeys
 from penstock.efo_consumer.errors import PayloadDecodeError
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     from penstock.aws import JsonClient
 
 
@@ -69,10 +73,15 @@ async def list_shards(
     filter: ShardFilter | None = None,
     page_shards: int = 1000,
     backoff: BackoffPolicy | None = None,
+    retry_patience: timedelta | None = None,
 ) -> list[Shard]:
     """The stream's shards in the service's order, all pages; without a filter, also closed ones that hold records.
 
+    Args:
+        retry_patience: how long errors that may pass are retried, instead of by `backoff`; zero for ever.
+
     Raises:
+        RecordPublisherRetriesError: every attempt failed for as long as `retry_patience`.
         AwsServiceError: the service refused, or every attempt was throttled or failed.
         AwsConnectionError: no answer came in any attempt.
         PayloadDecodeError: the answer is not one of ListShards.
@@ -84,7 +93,17 @@ async def list_shards(
     shards: list[Shard] = []
     while True:
         call = partial(client.call_raw, "ListShards", msgspec.json.encode(request))
-        answer = await retry(call, backoff or BackoffPolicy())
+        if retry_patience is None:
+            answer = await retry(call, backoff or BackoffPolicy())
+        else:
+            answer = await bear(
+                call,
+                stream=identity.name,
+                shard_id="",
+                operation="ListShards",
+                patience_seconds=retry_patience.total_seconds(),
+                note=unnoted,
+            )
         try:
             page = _decode(answer)
         except msgspec.MsgspecError as error:

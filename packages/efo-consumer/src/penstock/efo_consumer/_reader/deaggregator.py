@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
 
 from penstock.aws import AwsError
+from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.metrics import publisher_metrics
+from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._wire.kpl import MAGIC, DeaggregationCounts, HashKeyRange, deaggregate
 from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
     import pyarrow as pa
 
@@ -52,29 +56,41 @@ class Deaggregator:
         """List these streams before the next aggregate is taken apart: they may not be those of before."""
         self._listed.difference_update(streams)
 
-    async def take_apart(self, records: pa.RecordBatch, stream: str, shard_id: str) -> pa.RecordBatch:
+    async def take_apart(
+        self, records: pa.RecordBatch, stream: str, shard_id: str, *, retry_patience: timedelta
+    ) -> pa.RecordBatch:
         """Give the user records, USER_RECORD_SCHEMA, or the records as they are when none is an aggregate.
 
-        They are always the same ones of the same records.
+        They are always the same ones of the same records. Where the shard's keys are not known yet, ListShards is asked
+        for as long as the patience lasts.
 
         Raises:
             ShardFailedError: there are aggregates, and the shard's keys cannot be told.
         """
         if not pc.call_function("starts_with", [records.column("data")], _BEGINS_WITH_MAGIC).true_count:
             return records
-        keys = await self._keys(stream, shard_id)
+        keys = await self._keys(stream, shard_id, retry_patience)
         counts = DeaggregationCounts()
         given = deaggregate(records, keys, counts=counts)
         self._metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
         return given
 
-    async def _keys(self, stream: str, shard_id: str) -> HashKeyRange | None:
+    async def _keys(self, stream: str, shard_id: str, retry_patience: timedelta) -> HashKeyRange | None:
         key = (stream, shard_id)
         async with self._listing:
             if key in self._ranges and stream in self._listed:
                 return self._ranges[key]
             try:
-                self.learn(stream, await self._backend.list_shards(stream))
+                listed = await bear(
+                    partial(self._backend.list_shards, stream),
+                    stream=stream,
+                    shard_id=shard_id,
+                    operation="ListShards",
+                    patience_seconds=retry_patience.total_seconds(),
+                    note=unnoted,
+                    service_seconds=lambda: self._backend.service_millis() / 1000,
+                )
+                self.learn(stream, listed)
                 self._listed.add(stream)
             except (EfoConsumerError, AwsError) as error:
                 code = getattr(error, "code", type(error).__name__)

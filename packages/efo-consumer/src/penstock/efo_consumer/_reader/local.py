@@ -204,7 +204,9 @@ class LocalShardReader:
                 try:
                     async for records in source:
                         if self._deaggregator is not None:
-                            records = await self._deaggregator.take_apart(records, stream, shard_id)
+                            records = await self._deaggregator.take_apart(
+                                records, stream, shard_id, retry_patience=backend.retry_patience
+                            )
                         rows += records.num_rows
                         for batch in rebatcher.add(columns.of(records)):
                             yield batch

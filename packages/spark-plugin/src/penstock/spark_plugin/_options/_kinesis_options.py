@@ -96,6 +96,8 @@ class KinesisOptions:
     get_records_interval: float = 200.0
     shard_discovery_interval: float = 10.0
     fail_on_data_loss: bool = True
+    retry_patience: float = 600.0
+    """0: for ever."""
     columns: str = "penstock"
     include_encryption_type: bool = False
     deaggregate: bool = True
@@ -180,15 +182,16 @@ class KinesisOptions:
     list_stream_consumers_backoff_base: float = 200.0
     list_stream_consumers_backoff_max: float = 1000.0
     list_stream_consumers_backoff_exponent: float = 1.5
-    subscribe_to_shard_max_retries: int = 5
+    subscribe_to_shard_max_retries: int | None = None
+    """None, here and below: `retry_patience` decides."""
     subscribe_to_shard_backoff_base: float = 1000.0
     subscribe_to_shard_backoff_max: float = 2000.0
     subscribe_to_shard_backoff_exponent: float = 1.5
-    get_records_max_retries: int = 3
+    get_records_max_retries: int | None = None
     get_records_backoff_base: float = 300.0
     get_records_backoff_max: float = 1000.0
     get_records_backoff_exponent: float = 1.5
-    get_shard_iterator_max_retries: int = 3
+    get_shard_iterator_max_retries: int | None = None
     get_shard_iterator_backoff_base: float = 300.0
     get_shard_iterator_backoff_max: float = 1000.0
     get_shard_iterator_backoff_exponent: float = 1.5

@@ -197,6 +197,17 @@ READING = (
         aws="kinesis.failOnDataLoss",
     ),
     OptionSpec(
+        name="retryPatience",
+        group="reading",
+        acts=(DRIVER, TASK, READER),
+        type=OptionType.SECONDS,
+        default="10m",
+        minimum=0,
+        doc="How long reading retries errors that may pass: an endpoint that fails or does not answer, throttling, "
+        "credentials that cannot be refreshed. It begins with the first error since the last success; 0 is for ever. "
+        "`getRecordsMaxRetries` and its siblings, once given, decide instead.",
+    ),
+    OptionSpec(
         name="columns",
         group="reading",
         acts=(DRIVER, TASK),

@@ -9,12 +9,15 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.aws import AwsSession
+from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import (
     KinesisBackend,
+    Shard,
     ShardEvent,
     ShardPosition,
+    StreamIdentity,
     StreamPositions,
+    list_shards,
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin._connections import aws_options
@@ -245,9 +248,15 @@ class AvailableNow:
         clock = self._session.service_clock()
         while not is_seen(clock, self._before_millis):
             await wait_until_seen(clock, self._before_millis)
-        backend = KinesisBackend(self._session, publisher_config(options))
+        config = publisher_config(options)
+        backend = KinesisBackend(self._session, config)
+
+        async def list_all(stream: str) -> Sequence[Shard]:
+            async with JsonClient(self._session) as client:
+                return await list_shards(client, StreamIdentity.of(stream), retry_patience=config.retry_patience)
+
         try:
-            found = await find_target(keys.keyed(start), self._before_millis, backend.list_shards, backend.read_once)
+            found = await find_target(keys.keyed(start), self._before_millis, list_all, backend.read_once)
         finally:
             await backend.aclose()
         return found.renamed(keys)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from datetime import timedelta
 
 import pyarrow as pa
 from opentelemetry.trace import use_span
@@ -127,7 +128,8 @@ async def _plan(
         for stream in streams:
             identity = StreamIdentity(stream, options.arn_of(stream))
             since = None if options.shard_ids else _filter(bounds, push_down, now_micros // 1000)
-            listed = await list_shards(client, identity, filter=since)
+            patience = timedelta(seconds=options.retry_patience)
+            listed = await list_shards(client, identity, filter=since, retry_patience=patience)
             found = bounds.of_stream(stream, listed, fail_on_data_loss=options.fail_on_data_loss)
             if options.shard_ids:
                 found = (replace(one, with_children=False) for one in found if one.shard_id in options.shard_ids)

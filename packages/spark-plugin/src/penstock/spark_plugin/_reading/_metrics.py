@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
-from penstock.efo_consumer import ShardStats, StreamPositions
+from penstock.efo_consumer import ShardState, ShardStats, StreamPositions
 from penstock.spark_plugin._options._kinesis_options import field_name
 
 _log = logging.getLogger(__name__)
@@ -20,10 +20,17 @@ UNKNOWN = -1
 INSTRUMENTATION: Final = "penstock.spark_plugin"
 
 GAUGES: Final = {
-    "minMillisBehindLatest": ("ms", "How far the shard that is nearest to its tip is behind it, by Kinesis"),
-    "avgMillisBehindLatest": ("ms", "How far shards are behind their tips on average, by Kinesis"),
-    "maxMillisBehindLatest": ("ms", "How far the shard that is farthest from its tip is behind it, by Kinesis"),
+    "minMillisBehindLatest": ("ms", "How far the shard that is nearest to its tip is known to be behind it"),
+    "avgMillisBehindLatest": ("ms", "How far shards are known to be behind their tips on average"),
+    "maxMillisBehindLatest": ("ms", "How far the shard that is farthest from its tip is known to be behind it"),
     "shards": ("{shard}", "Shards that the query follows"),
+    "shardsReading": ("{shard}", "Shards that are read and are behind their tips, or of which that is not known yet"),
+    "shardsCaughtUp": ("{shard}", "Shards of which everything was read"),
+    "shardsThrottled": ("{shard}", "Shards that Kinesis refuses because there are too many calls"),
+    "shardsRefused": ("{shard}", "Shards whose calls fail: refused, without an answer, or without credentials"),
+    "shardsResubscribing": ("{shard}", "Shards whose subscription ended, and whose next one has brought nothing yet"),
+    "shardsStarved": ("{shard}", "Shards that are left unread, as the reader's buffers are full"),
+    "shardsStuck": ("{shard}", "Shards that give neither records nor the shards that continue them"),
     "bufferedRecords": ("{record}", "Records in the reader's buffers"),
     "bufferedBytes": ("By", "Data and partition keys in the reader's buffers"),
 }
@@ -37,9 +44,28 @@ COUNTERS: Final = {
 }
 
 
+_STATES: Final = {
+    "shards_reading": ShardState.READING,
+    "shards_caught_up": ShardState.CAUGHT_UP,
+    "shards_throttled": ShardState.THROTTLED,
+    "shards_refused": ShardState.REFUSED,
+    "shards_resubscribing": ShardState.RESUBSCRIBING,
+    "shards_starved": ShardState.STARVED,
+    "shards_stuck": ShardState.STUCK,
+}
+_NEW_GAUGES: Final = frozenset(name for name in GAUGES if field_name(name) in _STATES)
+_WORST_FIRST: Final = (
+    ShardState.STUCK,
+    ShardState.REFUSED,
+    ShardState.THROTTLED,
+    ShardState.STARVED,
+    ShardState.RESUBSCRIBING,
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReaderNumbers:
-    """What a query's reader has done since it was opened, and where it stands. Lags of -1 are not known yet."""
+    """What a query's reader has done since it was opened, and where it stands. Lags of -1 are not known."""
 
     min_millis_behind_latest: int
     avg_millis_behind_latest: float
@@ -59,6 +85,16 @@ class ReaderNumbers:
     """Subscriptions that Kinesis cut because the reader had no room for their events; they were renewed."""
     buffered_records: int
     buffered_bytes: int
+    shards_reading: int = 0
+    """Of the shards that are followed, those that are read and are behind; the next ones as their names say."""
+    shards_caught_up: int = 0
+    shards_throttled: int = 0
+    shards_refused: int = 0
+    shards_resubscribing: int = 0
+    shards_starved: int = 0
+    shards_stuck: int = 0
+    condition: str = ""
+    """What the shard in the worst trouble is doing, since when and why; empty if all are read."""
 
     @classmethod
     def of(
@@ -87,6 +123,8 @@ class ReaderNumbers:
             **{name: sum(getattr(one, name) for one in stats) + (let_go or {}).get(name, 0) for name in COUNTERS},
             buffered_records=sum(one.buffered_records for one in stats),
             buffered_bytes=sum(one.buffered_bytes for one in stats),
+            **{name: sum(one.condition.state is state for one in followed) for name, state in _STATES.items()},
+            condition=_worst(followed),
         )
 
     @classmethod
@@ -97,21 +135,39 @@ class ReaderNumbers:
             KeyError, TypeError, ValueError: it is the report of another source.
         """
         average = float(document["avgMillisBehindLatest"])
-        gauges = {field_name(name): int(document[name]) for name in GAUGES if name != "avgMillisBehindLatest"}
-        # A server of Spark Connect may have an older version, which does not count everything.
-        counters = {field_name(name): int(document.get(name, 0)) for name in COUNTERS}
-        return cls(avg_millis_behind_latest=average, **gauges, **counters)
+        numbers = {
+            # A server of Spark Connect may have an older version, which does not count everything.
+            field_name(name): int(document.get(name, 0) if name in COUNTERS or name in _NEW_GAUGES else document[name])
+            for name in (*GAUGES, *COUNTERS)
+            if name != "avgMillisBehindLatest"
+        }
+        return cls(avg_millis_behind_latest=average, condition=str(document.get("condition", "")), **numbers)
 
     def values(self) -> dict[str, float]:
         """By the names that progress and metrics have."""
         return {name: getattr(self, field_name(name)) for name in (*GAUGES, *COUNTERS)}
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, float | str]:
         """For `lastProgress`; with `millisBehindLatest`, which is the largest."""
-        return {"millisBehindLatest": self.max_millis_behind_latest, **self.values()}
+        return {
+            "millisBehindLatest": self.max_millis_behind_latest,
+            **self.values(),
+            "condition": self.condition,
+        }
 
 
-assert {field_name(name) for name in (*GAUGES, *COUNTERS)} == {one.name for one in fields(ReaderNumbers)}
+assert {field_name(name) for name in (*GAUGES, *COUNTERS)} == {one.name for one in fields(ReaderNumbers)} - {
+    "condition"
+}
+
+
+def _worst(shards: Sequence[ShardStats]) -> str:
+    """The condition of the shard that is in the worst trouble, and of those for the longest time."""
+    troubled = [one for one in shards if not one.condition.is_well]
+    if not troubled:
+        return ""
+    one = min(troubled, key=lambda one: (_WORST_FIRST.index(one.condition.state), one.condition.since_millis))
+    return f"{one.stream_name}/{one.shard_id}: {one.condition}"
 
 
 class LetGo:

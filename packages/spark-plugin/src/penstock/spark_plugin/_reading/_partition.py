@@ -32,6 +32,7 @@ class KinesisPartition(InputPartition):
         patience_seconds: float = 0.0,
         socket_path: Path | None = None,
         fail_on_data_loss: bool = True,
+        retry_patience_seconds: float | None = None,
     ) -> None:
         super().__init__(None)
         self.address = address
@@ -45,7 +46,9 @@ class KinesisPartition(InputPartition):
         self.socket_path = socket_path
         """Unix socket of the same reader, for tasks on the driver's machine."""
         self.fail_on_data_loss = fail_on_data_loss
-        """Told with each read: a service that was started anew knows nothing of the session."""
+        """Told with each read, as the next one: a service that was started anew knows nothing of the session."""
+        self.retry_patience_seconds = retry_patience_seconds
+        """How long the reader retries errors of Kinesis that may pass."""
 
     def __repr__(self) -> str:
         ranges = ", ".join(f"{one.stream_name}/{one.shard_id}" for one in self.ranges)
@@ -81,6 +84,7 @@ def read_partition(partition: KinesisPartition) -> Iterator[pa.RecordBatch]:
                     with_encryption_type=partition.with_encryption_type,
                     patience_seconds=partition.patience_seconds,
                     fail_on_data_loss=partition.fail_on_data_loss,
+                    retry_patience_seconds=partition.retry_patience_seconds,
                 )
             )
         while True:

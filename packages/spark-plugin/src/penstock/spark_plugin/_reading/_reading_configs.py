@@ -4,13 +4,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock.aws import BackoffPolicy
-from penstock.efo_consumer import (
-    ReaderConfig,
-    RecordPublisherConfig,
-    RecordPublisherType,
-    SessionSettings,
-    SubscribeTransportType,
-)
+from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig, RecordPublisherType, SubscribeTransportType
 from penstock.registration import RegistrarConfig
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
@@ -50,54 +44,39 @@ def reader_config(options: KinesisOptions) -> ReaderConfig:
     )
 
 
-def session_settings(options: KinesisOptions) -> SessionSettings:
-    """What a reader behind an endpoint is told for this query's session."""
-    config = reader_config(options)
-    publisher = config.publisher
-    transport = publisher.subscribe_transport
-    return SessionSettings(
-        subscribe_to_shard=publisher.subscribe_to_shard,
-        get_records=publisher.get_records,
-        get_shard_iterator=publisher.get_shard_iterator,
-        get_records_max_records=publisher.get_records_max_records,
-        get_records_interval=publisher.get_records_interval,
-        get_records_adaptive=publisher.get_records_adaptive,
-        # auto leaves it to the reader, which knows its endpoint.
-        subscribe_transport=None if transport is SubscribeTransportType.AUTO else transport,
-        connect_timeout=publisher.connect_timeout,
-        discovery_interval=config.discovery_interval,
-        idle_offset_interval=config.idle_offset_interval,
-    )
-
-
 def publisher_config(options: KinesisOptions) -> RecordPublisherConfig:
     """How shards are followed, and polled."""
     return RecordPublisherConfig(
         record_publisher=RecordPublisherType(options.record_publisher),
         subscribe_transport=SubscribeTransportType(options.subscribe_transport),
+        retry_patience=timedelta(seconds=options.retry_patience),
         subscribe_to_shard=BackoffPolicy(
             base=_milliseconds(options.subscribe_to_shard_backoff_base),
             maximum=_milliseconds(options.subscribe_to_shard_backoff_max),
             exponent=options.subscribe_to_shard_backoff_exponent,
-            max_attempts=options.subscribe_to_shard_max_retries + 1,
+            max_attempts=_attempts(options.subscribe_to_shard_max_retries),
         ),
         get_records=BackoffPolicy(
             base=_milliseconds(options.get_records_backoff_base),
             maximum=_milliseconds(options.get_records_backoff_max),
             exponent=options.get_records_backoff_exponent,
-            max_attempts=options.get_records_max_retries + 1,
+            max_attempts=_attempts(options.get_records_max_retries),
         ),
         get_shard_iterator=BackoffPolicy(
             base=_milliseconds(options.get_shard_iterator_backoff_base),
             maximum=_milliseconds(options.get_shard_iterator_backoff_max),
             exponent=options.get_shard_iterator_backoff_exponent,
-            max_attempts=options.get_shard_iterator_max_retries + 1,
+            max_attempts=_attempts(options.get_shard_iterator_max_retries),
         ),
         get_records_max_records=options.get_records_max_records,
         get_records_interval=_milliseconds(options.get_records_interval),
         get_records_adaptive=options.adaptive_reads,
         connect_timeout=timedelta(seconds=options.subscribe_to_shard_timeout),
     )
+
+
+def _attempts(retries: int | None) -> int | None:
+    return None if retries is None else retries + 1
 
 
 def _milliseconds(value: float) -> timedelta:

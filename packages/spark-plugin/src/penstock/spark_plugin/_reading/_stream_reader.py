@@ -344,6 +344,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             traceparent=traceparent,
             patience_seconds=SERVICE_PATIENCE_SECONDS if self._options.reader_endpoint else 0.0,
             fail_on_data_loss=self._options.fail_on_data_loss,
+            retry_patience_seconds=self._options.retry_patience,
         )
 
 
