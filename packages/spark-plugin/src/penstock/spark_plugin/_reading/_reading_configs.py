@@ -4,7 +4,13 @@ from datetime import timedelta
 from pathlib import Path
 
 from penstock.aws import BackoffPolicy
-from penstock.efo_consumer import ReaderConfig, RecordPublisherConfig, RecordPublisherType, SubscribeTransportType
+from penstock.efo_consumer import (
+    ReaderConfig,
+    RecordPublisherConfig,
+    RecordPublisherType,
+    SessionSettings,
+    SubscribeTransportType,
+)
 from penstock.registration import RegistrarConfig
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
@@ -41,6 +47,26 @@ def reader_config(options: KinesisOptions) -> ReaderConfig:
         fail_on_data_loss=options.fail_on_data_loss,
         deaggregate=options.deaggregate,
         publisher=publisher_config(options),
+    )
+
+
+def session_settings(options: KinesisOptions) -> SessionSettings:
+    """What a reader behind an endpoint is told for this query's session."""
+    config = reader_config(options)
+    publisher = config.publisher
+    transport = publisher.subscribe_transport
+    return SessionSettings(
+        subscribe_to_shard=publisher.subscribe_to_shard,
+        get_records=publisher.get_records,
+        get_shard_iterator=publisher.get_shard_iterator,
+        get_records_max_records=publisher.get_records_max_records,
+        get_records_interval=publisher.get_records_interval,
+        get_records_adaptive=publisher.get_records_adaptive,
+        # auto leaves it to the reader, which knows its endpoint.
+        subscribe_transport=None if transport is SubscribeTransportType.AUTO else transport,
+        connect_timeout=publisher.connect_timeout,
+        discovery_interval=config.discovery_interval,
+        idle_offset_interval=config.idle_offset_interval,
     )
 
 

@@ -31,7 +31,7 @@ from penstock.rpc import ClientSecurity, ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading._addresses import reader_address
-from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config, session_settings
 from penstock.spark_plugin.errors import LeaseLostError, ReaderAddressError
 
 _log = logging.getLogger(__name__)
@@ -196,6 +196,8 @@ class KinesisSession:
                 _consumers(options, self._leases.leases if self._leases else ()),
                 fail_on_data_loss=options.fail_on_data_loss,
                 retry_patience_seconds=options.retry_patience,
+                # A reader in this process has them already.
+                settings=session_settings(options) if options.reader_endpoint else None,
                 caller=caller_location(options) if options.reader_endpoint else None,
             )
             # Of several services all addresses: tasks ask the one that follows a shard.
