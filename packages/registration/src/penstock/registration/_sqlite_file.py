@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from penstock.registration._sqlite_rows import CREATE
-from penstock.registration._threads import DaemonThreads
+from penstock.registration._threads import DaemonThread
 from penstock.registration.errors import LeaseStoreError
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class SqliteFile:
         self._path = path
         self._connection: sqlite3.Connection | None = None
         # One thread: a SQLite connection is for one user at a time.
-        self._thread = DaemonThreads(1, name="penstock lease store")
+        self._thread = DaemonThread(name="penstock lease store")
         self._waiting: list[_Operation] = []
         self._lock = threading.Lock()
 
@@ -77,7 +77,7 @@ class SqliteFile:
                 self._connection.close()
                 self._connection = None
 
-        await self._thread.run(close)
+        await asyncio.wrap_future(self._thread.submit(close))
         self._thread.close()
 
     def _run_waiting(self) -> None:
