@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer import KinesisBackend, ShardPosition, StreamPositions, measure_lag
+from penstock.efo_consumer import KinesisBackend, ShardPosition, ShardState, StreamPositions, measure_lag
+from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
 SHARDS = [f"shardId-{number:012d}" for number in range(4)]
@@ -22,7 +24,7 @@ def emulator() -> Iterator[RunningEmulator]:
         yield running
 
 
-async def lags(emulator: RunningEmulator, position: ShardPosition, ahead: float = 100) -> dict[str, float]:
+async def lags(emulator: RunningEmulator, position: ShardPosition, ahead: float = 100) -> dict[str, float | None]:
     backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
     try:
         positions = StreamPositions({"orders": {SHARDS[0]: position}})
@@ -50,3 +52,27 @@ async def test_what_waits_in_the_children_of_a_shard_that_was_read_to_its_end_co
     client.merge_shards(StreamName="orders", ShardToMerge=SHARDS[1], AdjacentShardToMerge=SHARDS[2])
     put(emulator)
     assert 90 < (await lags(emulator, last))[SHARDS[0]] < 130
+
+
+async def test_a_shard_that_is_throttled_is_told_with_what_is_known(emulator: RunningEmulator) -> None:
+    """Since when its position was known to be complete; nobody waits for minutes, and nobody reads 0."""
+    last = put(emulator)
+    emulator.faults.add("throttle", operation="GetRecords")
+    backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
+    now = time.time()
+    known = replace(last, caught_up_millis=int(now * 1000) - 60_000)
+    try:
+        (found,) = await measure_lag(backend, StreamPositions({"orders": {SHARDS[0]: known}}), now)
+        (unknown,) = await measure_lag(backend, StreamPositions({"orders": {SHARDS[0]: last}}), now)
+        assert found.seconds == pytest.approx(60, abs=1)
+        assert unknown.seconds is None
+        assert {found.condition.state, unknown.condition.state} == {ShardState.THROTTLED}
+        emulator.faults.clear()
+        (found,) = await measure_lag(backend, StreamPositions({"orders": {SHARDS[0]: last}}))
+        assert (found.seconds, found.condition.state) == (0, ShardState.CAUGHT_UP)
+        for operation in ("GetRecords", "GetShardIterator"):
+            emulator.faults.add("error", operation=operation, code="InternalFailure")
+        with pytest.raises(RecordPublisherRetriesError):
+            await measure_lag(backend, StreamPositions({"orders": {SHARDS[0]: last}}))
+    finally:
+        await backend.aclose()

@@ -1,12 +1,14 @@
 """`lag` and `tail` as people see them: a table with bars, colours, and an exit code for a Kinesis that is not there."""
 
 import io
+import json
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 
-from penstock.efo_consumer import ShardLag, ShardPosition
+from penstock.efo_consumer import ShardCondition, ShardLag, ShardPosition, ShardState
 from penstock.services.shard_reader.__main__ import lag_command, tail_command
 from penstock.services.shard_reader._lag import lag_table
 from penstock.services.shard_reader._tail import _as_row
@@ -41,6 +43,26 @@ def test_a_little_lag_is_a_short_bar() -> None:
     out = Terminal()
     Screen(out, environ={"TERM": "dumb", "COLUMNS": "140"}).show(lag_table([shard(1, 0.5)]))
     assert "██" not in out.getvalue()
+
+
+def test_a_shard_that_cannot_be_read_says_why() -> None:
+    """With what is known of its lag, which may be nothing; never as if it were caught up."""
+    name, one = shard(1, 0.0)
+    condition = ShardCondition(ShardState.THROTTLED, 1_767_268_800_000, "Rate exceeded")
+    out, pipe = Terminal(), io.StringIO()
+    table = lag_table([(name, replace(one, seconds=None, condition=condition)), shard(2, 3.0)])
+    Screen(out, environ={"TERM": "xterm", "COLUMNS": "160"}).show(table)
+    assert "throttled since 2026-01-01T12:00:00Z: Rate exceeded" in out.getvalue()
+    assert "unknown" in out.getvalue()
+    Screen(pipe, environ={}).show(table)
+    line, other = pipe.getvalue().splitlines()
+    assert "an unknown time behind, billing at " in line
+    assert line.endswith("throttled since 2026-01-01T12:00:00Z: Rate exceeded")
+    assert "3.0 s behind" in other
+    data = io.StringIO()
+    Screen(data, as_json=True).show(table)
+    first = json.loads(data.getvalue().splitlines()[0])
+    assert (first["secondsBehind"], first["condition"], first["cause"]) == (None, "throttled", "Rate exceeded")
 
 
 def test_a_record_is_coloured_but_its_data_steers_no_terminal() -> None:

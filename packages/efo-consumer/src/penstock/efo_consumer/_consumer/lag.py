@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._publish.condition import ConditionTracker, ShardCondition, ShardSign, ShardState
+from penstock.efo_consumer.errors import RecordPublisherRetriesError
 
 if TYPE_CHECKING:
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
 _AT_ONCE = 16
+# People wait for the answer.
+_PATIENCE = timedelta(seconds=5)
 
 
 @dataclass(frozen=True)
@@ -25,57 +30,104 @@ class ShardLag:
         shard_id: the shard.
         position: where the reader stands.
         seconds: the age of the first record behind the position, also in children of a shard that was read to its
-            end; 0 when there is none.
+            end; 0 when there is none. Of a shard that cannot be read, the time since its position was known to be
+            caught up; None where nothing is known.
+        condition: what was met on the way: whether the position is caught up, behind, at the shard's end, or the shard
+            cannot be read, and why.
     """
 
     stream_name: str
     shard_id: str
     position: ShardPosition
-    seconds: float
+    seconds: float | None
+    condition: ShardCondition = field(default_factory=ShardCondition)
 
 
-async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: float) -> list[ShardLag]:
+async def measure_lag(backend: ReaderBackend, positions: StreamPositions, now: float | None = None) -> list[ShardLag]:
     """Poll each shard once or a few times from its position on; one entry per shard, ordered by stream and id.
 
-    Takes of each shard's 5 reads a second, which all polling readers share.
+    Takes of each shard's 5 reads a second, which all polling readers share. A shard that is throttled or fails for
+    some seconds is told with that condition.
 
     Args:
         backend: Kinesis.
         positions: where the reader stands.
-        now: seconds since the epoch.
+        now: seconds since the epoch; the service's time unless given.
 
     Raises:
         RecordPublisherFatalError: a position or a shard is gone.
-        RecordPublisherRetriesError: a shard cannot be read.
+        RecordPublisherRetriesError: no shard can be read, and none is just throttled.
     """
     slots = asyncio.Semaphore(_AT_ONCE)
+    brief = backend.with_patience(_PATIENCE)
+    failures: list[RecordPublisherRetriesError] = []
 
     async def measure(stream: str, shard_id: str, position: ShardPosition) -> ShardLag:
         async with slots:
-            return ShardLag(stream, shard_id, position, await _seconds(backend, stream, shard_id, position, now))
+            one = _Measurement(brief, position, now)
+            try:
+                seconds: float | None = await one.seconds(stream, shard_id, position)
+            except RecordPublisherRetriesError as error:
+                if one.condition.state is not ShardState.THROTTLED:
+                    failures.append(error)
+                seconds = one.known_seconds
+            return ShardLag(stream, shard_id, position, seconds, one.condition)
 
-    return await asyncio.gather(
+    found = await asyncio.gather(
         *(
             measure(stream, shard_id, position)
             for stream, shards in sorted(positions.streams.items())
             for shard_id, position in sorted(shards.items())
         )
     )
+    if failures and len(failures) == len(found):
+        raise failures[0]
+    return found
 
 
-async def _seconds(backend: ReaderBackend, stream: str, shard_id: str, position: ShardPosition, now: float) -> float:
-    if position.is_shard_end:
+class _Measurement:
+    """The lag of one position, and what was met on the way."""
+
+    def __init__(self, backend: ReaderBackend, position: ShardPosition, now: float | None) -> None:
+        self._backend = backend
+        self._position = position
+        self._now = now
+        self._tracker = ConditionTracker(0.0, backend.service_millis(), position.known_millis)
+
+    @property
+    def condition(self) -> ShardCondition:
+        return self._tracker.condition
+
+    @property
+    def known_seconds(self) -> float | None:
+        known = self._position.known_millis
+        return None if known is None else max(0.0, self._seconds_now() - known / 1000)
+
+    async def seconds(self, stream: str, shard_id: str, position: ShardPosition) -> float:
+        if position.is_shard_end:
+            self._note(ShardSign.END)
+            return 0.0
+        async with aclosing(self._backend.read_once(stream, shard_id, position, note=self._note)) as events:
+            async for event in events:
+                if event.records.num_rows:
+                    self._note(ShardSign.BEHIND)
+                    arrived = event.records.column("approximateArrivalTimestamp")[0].as_py()
+                    return max(0.0, self._seconds_now() - float(arrived.timestamp()))
+                if event.child_shards:
+                    # The consumer has not seen the end yet: its positions lack the children that wait behind it.
+                    begin = ShardPosition.trim_horizon()
+                    behind = 0.0
+                    for one in event.child_shards:
+                        behind = max(behind, await self.seconds(stream, one.shard_id, begin))
+                    self._note(ShardSign.BEHIND if behind else ShardSign.AT_TIP)
+                    return behind
+                if event.millis_behind_latest == 0:
+                    break
+        self._note(ShardSign.AT_TIP)
         return 0.0
-    async with aclosing(backend.read_once(stream, shard_id, position)) as events:
-        async for event in events:
-            if event.records.num_rows:
-                arrived = event.records.column("approximateArrivalTimestamp")[0].as_py()
-                return max(0.0, now - float(arrived.timestamp()))
-            if event.child_shards:
-                # The consumer has not seen the end yet: its positions lack the children that wait behind it.
-                begin = ShardPosition.trim_horizon()
-                children = [await _seconds(backend, stream, one.shard_id, begin, now) for one in event.child_shards]
-                return max(children)
-            if event.millis_behind_latest == 0:
-                break
-    return 0.0
+
+    def _note(self, sign: ShardSign, cause: str = "") -> None:
+        self._tracker.note(sign, cause, self._backend.service_millis())
+
+    def _seconds_now(self) -> float:
+        return self._backend.service_millis() / 1000 if self._now is None else self._now

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
@@ -25,6 +24,7 @@ _COLUMNS: Final = (
     Column("STREAM"),
     Column("SHARD"),
     Column("BEHIND", justify="right"),
+    Column("CONDITION"),
     Column("POSITION"),
 )
 _ALERT_SECONDS: Final = (10.0, 300.0)
@@ -58,7 +58,7 @@ async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> No
     async def measure() -> list[Table]:
         found = []
         for name, positions in await _checkpoints(arguments, session):
-            found += [(name, shard) for shard in await measure_lag(backend, positions, time.time())]
+            found += [(name, shard) for shard in await measure_lag(backend, positions)]
         return [lag_table(found)]
 
     try:
@@ -69,11 +69,18 @@ async def lag(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> No
 
 def lag_table(found: Sequence[tuple[str, ShardLag]]) -> Table:
     """A row per consumer and shard; bars are against the shard that is furthest behind."""
-    longest = max((shard.seconds for _, shard in found), default=0.0)
+    longest = max((shard.seconds or 0.0 for _, shard in found), default=0.0)
     scale = max(longest, _ALERT_SECONDS[0])
     rows = [
         Row(
-            [name, shard.stream_name, shard.shard_id, _behind(shard.seconds, scale), str(shard.position)],
+            [
+                name,
+                shard.stream_name,
+                shard.shard_id,
+                _behind(shard.seconds, scale),
+                _condition(shard),
+                str(shard.position),
+            ],
             _as_json(name, shard),
             _as_text(name, shard),
         )
@@ -82,7 +89,14 @@ def lag_table(found: Sequence[tuple[str, ShardLag]]) -> Table:
     return Table(columns=_COLUMNS, rows=rows, empty="no shards")
 
 
-def _behind(seconds: float, scale: float) -> Cell:
+def _condition(shard: ShardLag) -> Cell:
+    condition = shard.condition
+    return Cell(str(condition), style="green" if condition.is_well else "red")
+
+
+def _behind(seconds: float | None, scale: float) -> Cell:
+    if seconds is None:
+        return Cell("unknown", style="yellow")
     level = sum(seconds >= limit for limit in _ALERT_SECONDS)
     text = f"{seconds:.1f} s" if seconds < 60 else age(seconds)
     return Cell(text, style=("green", "yellow", "red")[level], share=seconds / scale)
@@ -124,7 +138,9 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
 
 
 def _as_text(name: str, shard: ShardLag) -> str:
-    return f"{shard.stream_name}/{shard.shard_id} {shard.seconds:.1f} s behind, {name} at {shard.position}"
+    behind = "an unknown time" if shard.seconds is None else f"{shard.seconds:.1f} s"
+    condition = "" if shard.condition.is_well else f", {shard.condition}"
+    return f"{shard.stream_name}/{shard.shard_id} {behind} behind, {name} at {shard.position}{condition}"
 
 
 def _as_json(name: str, shard: ShardLag) -> dict[str, object]:
@@ -132,6 +148,8 @@ def _as_json(name: str, shard: ShardLag) -> dict[str, object]:
         "consumer": name,
         "streamName": shard.stream_name,
         "shardId": shard.shard_id,
-        "secondsBehind": round(shard.seconds, 3),
+        "secondsBehind": None if shard.seconds is None else round(shard.seconds, 3),
+        "condition": shard.condition.state.value,
+        "cause": shard.condition.cause,
         "position": shard.position.to_json(),
     }
