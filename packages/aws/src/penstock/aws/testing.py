@@ -99,11 +99,15 @@ def running_sts() -> Iterator[Sts]:
 class Proxy:
     """An HTTP proxy: makes tunnels (CONNECT), and hands http requests on."""
 
+    hosts: dict[str, tuple[str, int]]
+    """Where a name leads that only the proxy knows."""
+
     def __init__(self, port: int, user: str, password: str) -> None:
         self.address = f"127.0.0.1:{port}"
         self.url = (
             f"http://{quote(user)}:{quote(password, safe='')}@{self.address}" if user else f"http://{self.address}"
         )
+        self.hosts = {}
         self.seen: list[tuple[str, str]] = []
         """Method and target (host and port, or a URL) of each request that it let pass."""
         self.refused = 0
@@ -151,7 +155,7 @@ def running_proxy(user: str = "", password: str = "") -> Iterator[Proxy]:
 
         def _join(self, host: str, port: int, first: bytes) -> None:
             self.close_connection = True
-            with socket.create_connection((host, port)) as there:
+            with socket.create_connection(proxy.hosts.get(host, (host, port))) as there:
                 there.sendall(first)
                 up = Thread(target=_pass_on, args=(self.connection, there), daemon=True)
                 up.start()
