@@ -15,6 +15,7 @@ import pytest
 from penstock.aws import AwsOptions, AwsSession
 from penstock.aws.testing import Sts, emulator_options, running_sts
 from penstock.efo_consumer import (
+    InitialPositionError,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
@@ -184,6 +185,25 @@ async def test_reading_waits_for_an_sts_that_is_away(world: World, way: str) -> 
             await asyncio.sleep(0.01)
         sts.refusal = None
         assert await reading == [b"row"]
+
+
+async def test_a_start_waits_for_an_sts_that_is_away(world: World) -> None:
+    """Where to begin is asked again until there are credentials; a role that must not be assumed is told at once."""
+    with running_sts() as sts:
+        sts.refusal = (503, "ServiceUnavailable")
+        session = world.role_session("http1", sts)
+        starting = asyncio.create_task(
+            asyncio.to_thread(resolve_initial_positions, session, ["orders"], "TRIM_HORIZON")
+        )
+        while not sts.asked:  # noqa: ASYNC110  # it counts in a thread
+            await asyncio.sleep(0.01)
+        sts.refusal = None
+        assert list((await starting).streams) == ["orders"]
+        sts.refusal = (403, "AccessDenied")
+        session, asked = world.role_session("http1", sts), sts.asked
+        with pytest.raises(InitialPositionError, match="cannot fetch AWS credentials: AccessDenied"):
+            await asyncio.to_thread(resolve_initial_positions, session, ["orders"], "TRIM_HORIZON")
+        assert sts.asked == asked + 1
 
 
 async def test_new_credentials_that_are_refused_too_are_fatal(world: World) -> None:

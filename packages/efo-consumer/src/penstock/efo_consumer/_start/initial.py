@@ -19,7 +19,7 @@ from botocore.exceptions import (
 )
 from botocore.exceptions import ConnectionError as BotoConnectionError
 
-from penstock.aws import AwsError, BackoffPolicy, ErrorKind, are_credentials_refused, classify
+from penstock.aws import AwsCredentialsError, AwsError, BackoffPolicy, ErrorKind, are_credentials_refused, classify
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
@@ -35,13 +35,16 @@ _log = logging.getLogger(__name__)
 _POLICY = BackoffPolicy()
 _ATTEMPTS = 20
 # An endpoint that cannot be reached at all is rather a wrong one: that is told at once.
-_ANSWERED = (ClientError, ConnectionClosedError, ReadTimeoutError)
+_ANSWERED = (ClientError, ConnectionClosedError, ReadTimeoutError, AwsCredentialsError)
 
 
 def _call_with_retries(
     method: Callable[..., Any], request: dict[str, Any], sleep: Callable[[float], None]
 ) -> dict[str, Any]:
-    """Call until Kinesis answers other than by a throttle or a failure; then, or after 20 attempts, raise its error."""
+    """Call until Kinesis answers other than by a throttle or a failure; then, or after 20 attempts, raise its error.
+
+    Credentials whose source is away for a moment are waited for alike.
+    """
     attempt = 0
     while True:
         try:
