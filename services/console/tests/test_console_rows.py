@@ -10,6 +10,7 @@ from pathlib import Path
 
 from console_world import END, session, shard_stats, two_stages
 
+from penstock.efo_consumer import ShardCondition, ShardState
 from penstock.operator_attributes import (
     Boundedness,
     JobGraph,
@@ -60,6 +61,31 @@ def test_readers_are_told_by_session() -> None:
     ]
     assert [row.worst_shard for row in rows] == ["shardId-000000000002", "", ""]
     assert (rows[0].records, rows[0].replays, rows[1].losses) == (15, 3, 2)
+
+
+def test_shards_that_cannot_be_read_say_why() -> None:
+    """In the list of readers, with the shard, and among what somebody should look at; a renewal is no trouble."""
+    throttled = ShardCondition(ShardState.THROTTLED, 2_000, "Rate exceeded")
+    refused = ShardCondition(ShardState.REFUSED, 1_000, "no answer")
+    renewed = ShardCondition(ShardState.RESUBSCRIBING, 1_000, "its five minutes are over")
+    shards = [
+        shard_stats("flights", number, condition=condition)
+        for number, condition in enumerate([throttled, throttled, refused, renewed, ShardCondition()])
+    ]
+    other = [shard_stats("flights", 4, condition=throttled)]
+    readers = (Answer(kind=Kind.READER, endpoint="a:1", value=(session("q", shards), session("r", other))),)
+    now = view(Snapshot(readers=readers))
+    assert sorted((row.session_id, row.troubled) for row in reader_rows(now, "flights")) == [("q", 3), ("r", 1)]
+    rows = shard_page(now, "flights").rows
+    assert [str(row.condition) for row in rows[2:]] == [
+        "refused since 1970-01-01T00:00:01Z: no answer",
+        "resubscribing since 1970-01-01T00:00:01Z: its five minutes are over",
+        "throttled since 1970-01-01T00:00:02Z: Rate exceeded",
+    ]
+    assert [one.what for one in concerns(now)] == [
+        "Stream flights: shard shardId-000000000002 is refused: no answer",
+        "Stream flights: 3 shards are throttled: Rate exceeded",
+    ]
 
 
 def test_a_stream_that_goes_by_its_arn_is_shown_by_its_name() -> None:

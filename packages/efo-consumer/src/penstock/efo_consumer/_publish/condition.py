@@ -96,6 +96,11 @@ class ShardCondition:
         """Whether the shard is read, or was read to its end."""
         return self.state in (ShardState.READING, ShardState.CAUGHT_UP, ShardState.ENDED)
 
+    @property
+    def is_troubled(self) -> bool:
+        """Whether the shard is not read, for another reason than the regular renewal of its subscription."""
+        return not self.is_well and self.state is not ShardState.RESUBSCRIBING
+
     def __str__(self) -> str:
         words = self.state.value
         if self.since_millis and not self.is_well:

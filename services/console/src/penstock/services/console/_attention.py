@@ -56,6 +56,14 @@ def _streams(view: View) -> Iterator[Concern]:
                 what=f"Stream {row.name} is read {seconds_words(row.lag)} late",
                 cure="Give the job more cores or larger batches; if one shard alone lags, its keys are skewed.",
             )
+        for trouble in row.troubles:
+            yield Concern(
+                page="stream",
+                query={"name": row.name, "order": "lag"},
+                what=f"Stream {row.name}: {trouble}",
+                cure="It is retried for as long as the query's retryPatience. Look at the cause: quota, permission, "
+                "network, or a query that takes nothing.",
+            )
         if row.losses:
             yield Concern(
                 page="stream",

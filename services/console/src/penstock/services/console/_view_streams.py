@@ -12,6 +12,7 @@ from penstock.services.console._values import name_of
 from penstock.services.console._words import seconds_words
 
 if TYPE_CHECKING:
+    from penstock.efo_consumer import ShardCondition
     from penstock.services.console._sparkline import Sparkline
     from penstock.services.console._values import Reading, Snapshot
     from penstock.services.console._view import View
@@ -32,6 +33,8 @@ class StreamRow:
     lag: float | None
     """The largest of its shards, in seconds."""
     losses: int
+    troubles: Sequence[str]
+    """What is the matter with shards that cannot be read at the moment, in words, each once."""
     spark: Sparkline
 
 
@@ -50,6 +53,12 @@ class ShardRow:
         """Seconds, the largest of its readers."""
         return None if self.worst is None else lag_seconds(self.worst.stats.millis_behind_latest)
 
+    @property
+    def condition(self) -> ShardCondition | None:
+        """Of the reader that has the most trouble with it, for the longest time."""
+        found = [reading.stats.condition for reading in self.readings]
+        return min(found, key=lambda one: (one.is_well, one.since_millis), default=None)
+
     def total(self, name: str) -> int:
         """The sum over its readers of a number of `ShardStats`."""
         return sum(getattr(reading.stats, name) for reading in self.readings)
@@ -66,6 +75,8 @@ class ReaderRow:
     """Seconds, the largest."""
     worst_shard: str
     """That with the largest lag; empty where none lags."""
+    troubled: int
+    """Shards that it cannot read at the moment."""
     records: int
     buffered_bytes: int
     replays: int
@@ -158,8 +169,20 @@ def _stream_row(view: View, name: str, readings: dict[str, list[Reading]]) -> St
         consumers=sum(name_of(consumer.stream_name) == name for consumer in view.snapshot.consumers),
         lag=lag,
         losses=sum(reading.stats.losses for reading in every),
+        troubles=_troubles([reading for reading in every if reading.stats.condition.is_troubled]),
         spark=view.spark(stream_lag_series(endpoint, name), "Largest lag", seconds_words),
     )
+
+
+def _troubles(readings: Sequence[Reading]) -> list[str]:
+    causes: dict[str, list[Reading]] = {}
+    for reading in readings:
+        condition = reading.stats.condition
+        causes.setdefault(f"{condition.state.value}: {condition.cause}", []).append(reading)
+    return [
+        f"{f'shard {group[0].stats.shard_id} is' if len(group) == 1 else f'{len(group)} shards are'} {words}"
+        for words, group in sorted(causes.items())
+    ]
 
 
 def _reader_row(endpoint: str, session_id: str, readings: Sequence[Reading]) -> ReaderRow:
@@ -170,6 +193,7 @@ def _reader_row(endpoint: str, session_id: str, readings: Sequence[Reading]) -> 
         shards=len(readings),
         lag=lag,
         worst_shard=worst.stats.shard_id if worst is not None and lag else "",
+        troubled=sum(one.stats.condition.is_troubled for one in readings),
         records=sum(one.stats.records for one in readings),
         buffered_bytes=sum(one.stats.buffered_bytes for one in readings),
         replays=sum(one.stats.replays for one in readings),
