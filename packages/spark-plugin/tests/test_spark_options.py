@@ -254,15 +254,16 @@ def test_an_arn_gives_name_and_region() -> None:
 
 def test_consumer_arns_find_their_stream_although_keys_come_in_lower_case() -> None:
     """Stream names keep their letter case, which Spark takes from option keys."""
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/FlightS/consumer/c:1700000000"
     options = parse_keys(
         {
             "streamname": "FlightS",
             "recordpublisher": "efo",
             "eforegistration": "none",
-            "efoconsumerarn.flights": "arn:x",
+            "efoconsumerarn.flights": arn,
         }
     )
-    assert options.efo_consumer_arn == {"FlightS": "arn:x"}
+    assert options.efo_consumer_arn == {"FlightS": arn}
 
 
 def test_a_consumer_of_another_stream_is_refused() -> None:
@@ -273,6 +274,12 @@ def test_a_consumer_of_another_stream_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="a consumer of stream flights") as caught:
         parse(**efo, **{"efoConsumerArn.flights": arn.format("delays")})
     assert caught.value.option == "efoConsumerArn.flights"
+    with pytest.raises(InvalidOptionError, match="the ARN of a consumer"):
+        parse(**efo, **{"efoConsumerArn.flights": "arn:x"})
+    with pytest.raises(ContradictoryOptionsError, match="that of consumer c"):
+        parse(**efo, **{"efoConsumerArn.flights": arn.format("flights"), "flink.stream.efo.consumername": "d"})
+    with pytest.raises(InvalidOptionError, match="'consumerName' is 'a/b'"):
+        parse(recordPublisher="efo", consumerName="a/b")
 
 
 def test_secrets_are_not_in_the_repr() -> None:

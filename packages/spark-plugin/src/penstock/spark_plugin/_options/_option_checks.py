@@ -21,6 +21,10 @@ from penstock.spark_plugin.errors import (
 if TYPE_CHECKING:
     from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
+_CONSUMER_ARN = re.compile(
+    r"arn:[^:]+:kinesis:[^:]*:\d{12}:stream/(?P<stream>[\w.-]+)/consumer/(?P<name>[\w.-]{1,128}):\d+", re.ASCII
+)
+_CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
 """What AWS's access keys look like; those for emulators are words such as `test`."""
 
@@ -186,10 +190,14 @@ def check_efo(options: "KinesisOptions") -> None:
             if stream not in arns:
                 raise MissingOptionError(f"efoConsumerArn.{stream}", "efoRegistration is none")
             # Kinesis is asked for a consumer and a shard: the records would be another stream's, and nobody would tell.
-            _, is_arn, rest = arns[stream].partition(":stream/")
-            if is_arn and rest.partition("/")[0] != stream:
+            consumer = _CONSUMER_ARN.fullmatch(arns[stream])
+            if consumer is None or consumer["stream"] != stream:
                 raise InvalidOptionError(
                     f"efoConsumerArn.{stream}", arns[stream], f"the ARN of a consumer of stream {stream}"
+                )
+            if options.efo_consumer_name not in (None, consumer["name"]):
+                raise ContradictoryOptionsError(
+                    ("efoConsumerName", f"efoConsumerArn.{stream}"), f"the ARN is that of consumer {consumer['name']}"
                 )
     elif arns:
         raise ContradictoryOptionsError(
@@ -201,6 +209,9 @@ def check_efo(options: "KinesisOptions") -> None:
             "recordPublisher is efo; give a name that no other query has on these streams, and that stays the same "
             "over restarts (a source is not told the query's id)",
         )
+    elif _CONSUMER_NAME.fullmatch(options.efo_consumer_name) is None:
+        rule = "1 to 128 letters, digits, _ . and -, with its prefix"
+        raise InvalidOptionError("efoConsumerName", options.efo_consumer_name, rule)
 
 
 def check_sizes(options: "KinesisOptions") -> None:

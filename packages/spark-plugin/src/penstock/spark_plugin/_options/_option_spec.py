@@ -64,7 +64,7 @@ class OptionSpec:
     name: str
     """Canonical name, camelCase. The field of `KinesisOptions` is the same name in snake_case."""
     group: str
-    acts: tuple[Place, ...] = ()
+    acts: tuple[Place, ...]
     """Where it has an effect. To a service behind an endpoint its value travels with the request."""
     refused_with: tuple[Refusal, ...] = ()
     """Endpoints with which it would have none."""

@@ -1,0 +1,355 @@
+"""Every option, with every home of what it is about: its value is there, or it is refused by name."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import penstock.spark_plugin as plugin
+from penstock.efo_consumer import OpenRequest, ReaderConfig, StreamPositions
+from penstock.efo_consumer._remote.messages import open_from_message, open_to_message
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
+from penstock.proto.shard_reader.v1 import shard_reader_pb2
+from penstock.registration import Lease, RegistrarConfig
+from penstock.registration._messages import acquire_message, acquire_request
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin._connections import caller_location
+from penstock.spark_plugin._options._field_names import field_name
+from penstock.spark_plugin._options._option_checks import check_homes
+from penstock.spark_plugin._options._option_spec import GATEWAY, READER, REGISTRY, OptionSpec, Place
+from penstock.spark_plugin._options._option_table import OPTIONS
+from penstock.spark_plugin._reading import _session
+from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin._writing._sinks import make_sink, sink_config
+from penstock.spark_plugin.errors import ContradictoryOptionsError
+
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s"
+OTHER_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/other"
+CONSUMER = f"{ARN}/consumer/c:1700000000"
+ROLE = "arn:aws:iam::123456789012:role/r"
+EFO = {"recordPublisher": "efo", "efoConsumerName": "app"}
+NONE = {"recordPublisher": "efo", "efoRegistration": "none"}
+KEYS = {"awsAccessKeyId": "test", "awsSecretAccessKey": "test"}
+
+TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
+    "streamName": "other",
+    "deliveryStreamName": "d",
+    "streamArn": (OTHER_ARN, {"streamName": "other"}),
+    "streamNamePattern": ("s.*", {"streamName": ""}),
+    "region": "eu-west-1",
+    "endpointUrl": "http://127.0.0.1:4567",
+    "caBundle": "/ca.pem",
+    "proxyUrl": "http://127.0.0.1:3128",
+    "allowInsecureEndpoint": "true",
+    "awsCredentialsProvider": ("profile", {"awsProfile": "p"}),
+    "awsAccessKeyId": ("other", KEYS),
+    "awsSecretAccessKey": ("other", KEYS),
+    "awsSessionToken": ("t", KEYS),
+    "awsProfile": "p",
+    "credentialsProvider": "a.b:c",
+    "roleArn": ROLE,
+    "roleSessionName": ("n", {"roleArn": ROLE}),
+    "roleExternalId": ("x", {"roleArn": ROLE}),
+    "roleCredentialsProvider": ("profile", {"roleArn": ROLE, "awsProfile": "p"}),
+    "roleSessionDuration": ("20m", {"roleArn": ROLE}),
+    "roleSessionTags": ("a=b", {"roleArn": ROLE}),
+    "stsEndpointUrl": ("http://127.0.0.1:1", {"roleArn": ROLE}),
+    "webIdentityTokenFile": ("/token", {"roleArn": ROLE}),
+    "initialPosition": "TRIM_HORIZON",
+    "initialTimestamp": "2026-01-01",
+    "initialTimestampFormat": "yyyy",
+    "endingPosition": "LATEST",
+    "boundedUntil": "LATEST",
+    "continueFrom": "TRIM_HORIZON",
+    "endingTimestamp": "2026-01-01",
+    "shardIds": "shardId-000000000000",
+    "filterPushDown": "true",
+    "addedStreamPosition": "LATEST",
+    "recordPublisher": ("polling", EFO),
+    "efoRegistration": ("eager", EFO),
+    "efoConsumerName": ("other-app", EFO),
+    "efoConsumerNamePrefix": ("p-", EFO),
+    "efoConsumerArn": (f"{ARN}/consumer/other:1", {**NONE, "efoConsumerArn.s": CONSUMER}),
+    "subscribeTransport": ("http1", EFO),
+    "columns": "aws",
+    "includeEncryptionType": "true",
+    "failOnDataLoss": "false",
+    "deaggregate": "false",
+    "adaptiveReads": "false",
+    "getRecordsMaxRecords": "500",
+    "getRecordsInterval": "2s",
+    "shardDiscoveryInterval": "3s",
+    "retryPatience": "3m",
+    "bufferBytes": "256m",
+    "bufferBytesPerShard": "4m",
+    "spillBytes": "1g",
+    "spillFolder": ("/spill", {"spillBytes": "1g"}),
+    "latestOffsetWait": "2s",
+    "idleOffsetInterval": "7m",
+    "readerEndpoint": "reader:1",
+    "registryEndpoint": "registry:1",
+    "sinkEndpoint": "sink:1",
+    "readerHost": "driver",
+    "readerBindAddress": "0.0.0.0",
+    "registryStore": "/store",
+    "serviceToken": "t",
+    "serviceTokenFile": "/t",
+    "serviceCaFile": "/ca",
+    "serviceCertificateFile": ("/c", {"servicePrivateKeyFile": "/k"}),
+    "servicePrivateKeyFile": ("/k", {"serviceCertificateFile": "/c"}),
+    "jobId": "nightly",
+    "traceparent": "00-1-2-01",
+    "partitionKeyColumn": "id",
+    "randomPartitionKey": "true",
+    "fixedPartitionKey": "k",
+    "valueFormat": "json",
+    "valueColumns": ("a", {"valueFormat": "json"}),
+    "csvDelimiter": (";", {"valueFormat": "csv"}),
+    "avroEncoding": ("single-object", {"valueFormat": "avro"}),
+    "recordDelimiter": "\\n",
+    "recordIds": "true",
+    "wireFormat": "json",
+    "deadLetterPath": "/letters",
+    "aggregation": "true",
+    "failOnError": "true",
+    "maxBatchSize": "400",
+    "maxBufferedRequests": "900",
+    "maxBatchSizeInBytes": "3m",
+    "maxRecordSizeInBytes": "64k",
+    "sinkRateStrategy": "none",
+}
+"""Another value than the default; where it needs other options, with them. Numbers that are not here are 7."""
+for _name in ("sinkRateTarget", "sinkInitialRate", "sinkIncreaseRate", "sinkDecreaseFactor", "sinkRateThreshold"):
+    _text = {"sinkRateTarget": "requests", "sinkDecreaseFactor": "0.3"}.get(_name, "600")
+    TEXTS[_name] = (_text, {"sinkRateStrategy": "aimd"})
+
+HOMES: dict[str, tuple[Place | None, dict[str, str]]] = {
+    "in-process": (None, {}),
+    "registry": (REGISTRY, {"registryEndpoint": "registry.internal:1"}),
+    "reader": (READER, {"readerEndpoint": "reader.internal:1"}),
+    "gateway": (GATEWAY, {"sinkEndpoint": "sink.internal:1"}),
+}
+
+
+def given(spec: OptionSpec) -> tuple[dict[str, str], dict[str, str]]:
+    """The option with a value and what it needs; and what it needs alone."""
+    found = TEXTS.get(spec.name, "7")
+    text, needed = (found, {}) if isinstance(found, str) else found
+    if spec.name.endswith("BackoffMax"):
+        text = "90s"
+    if spec.group == "retries" and spec.acts == (REGISTRY,):
+        needed = EFO
+    name = f"{spec.name}.s" if spec.prefix else spec.name
+    return {**needed, name: text}, needed
+
+
+def parse(options: Mapping[str, str]) -> KinesisOptions:
+    all_of_them = {"streamName": "s", "region": "us-east-1", **options}
+    return KinesisOptions.parse({name: text for name, text in all_of_them.items() if text}, environ={})
+
+
+def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if is_dataclass(value) and not isinstance(value, type):
+        for one in fields(value):
+            yield from flat(f"{name}.{one.name}", getattr(value, one.name))
+    else:
+        yield name, value
+
+
+class Registry:
+    """Stands for what leases consumers; notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+
+    def acquire(self, request: Any) -> Lease:
+        self.requests.append(request)
+        return Lease(
+            stream_name=request.stream_name,
+            consumer_name=request.consumer_name or "c",
+            job_id=request.job_id,
+            consumer_arn=request.consumer_arn or CONSUMER,
+            fencing_token=1,
+            time_to_live_seconds=30.0,
+            registration_is_ours=True,
+        )
+
+    def keep(self, *_: Any) -> None:
+        """Nothing is lost here."""
+
+    release = keep
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[OpenRequest]]:
+    """What a query asks of its registry and of its reader, as it arrives there over the wire."""
+    registry, opened = Registry(), []
+
+    def open_it(
+        session_id: str, positions: StreamPositions, record_publisher: Any, consumers: Any, **more: Any
+    ) -> None:
+        opened.append(
+            OpenRequest(
+                session_id=session_id,
+                positions=positions,
+                record_publisher=record_publisher,
+                consumers=tuple(consumers),
+                **more,
+            )
+        )
+
+    reader = SimpleNamespace(open=open_it, close=lambda: None, endpoint="reader.internal:1")
+    host = SimpleNamespace(reader=reader, close=lambda: None, security=None, address="", socket_path=None)
+    monkeypatch.setattr(_session, "open_registry", lambda **_: registry)
+    monkeypatch.setattr(_session, "connect_reader", lambda *_: reader)
+    monkeypatch.setattr(_session, "_start_host", lambda *_: host)
+    monkeypatch.setattr(_session.uuid, "uuid4", lambda: SimpleNamespace(hex="0"))
+    _session.open_session(options, StreamPositions({options.arn_of(name) or name: {} for name in options.stream_name}))
+    acquired = []
+    for request in registry.requests:
+        message = consumer_registry_pb2.AcquireRequest.FromString(acquire_message(request).SerializeToString())
+        acquired.append(acquire_request(message))
+    received = []
+    for request in opened:
+        message = shard_reader_pb2.OpenRequest.FromString(open_to_message(request).SerializeToString())
+        received.append(open_from_message(message))
+    return acquired, received
+
+
+def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """All that a home is told, and what a service makes of it."""
+    if place is GATEWAY:
+        firehose = options.delivery_stream_name is not None
+        stream = options.delivery_stream_name or options.stream_name[0]
+        location = caller_location(options, "firehose" if firehose else "kinesis")
+        writer = make_sink(options, stream, firehose=firehose, caller=location).create_writer()
+        return {"hello": (writer._hello.kind, writer._hello.destination, str(writer._hello.caller))}  # type: ignore[union-attr]
+    if place is None:
+        whole = {
+            "reader": reader_config(options),
+            "registrar": registrar_config(options),
+            "sink": sink_config(options),
+            "aws": options.aws_mapping(),
+            "store": options.registry_store,
+        }
+        return {name: value for key, config in whole.items() for name, value in flat(key, config)}
+    acquired, received = asked(options, monkeypatch)
+    if place is REGISTRY:
+        return dict(enumerate(acquired))
+    found: dict[str, Any] = {}
+    for request in received:
+        found |= dict(flat("request", request))
+        if request.settings is not None:
+            found |= dict(flat("config", request.settings.reader(ReaderConfig())))
+    return found
+
+
+@pytest.mark.parametrize("home", HOMES)
+@pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
+def test_an_option_acts_in_its_home_or_is_refused_there(
+    spec: OptionSpec, home: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By name, with the endpoint's own and a cure. What is not about that home acts as without it."""
+    place, endpoint = HOMES[home]
+    options, without = given(spec)
+    options = {**endpoint, **options}
+    refusals = [one for one in spec.refused_with if one.endpoint in endpoint]
+    if refusals:
+        with pytest.raises(ContradictoryOptionsError) as caught:
+            parse(options)
+        assert refusals[0].endpoint in caught.value.options
+        # What it needs may be refused before it: alone it is refused by its own name.
+        endpoints = {field_name(one.endpoint): "" for every in OPTIONS for one in every.refused_with}
+        alone: Any = SimpleNamespace(**endpoints | {field_name(refusals[0].endpoint): "there:1"})
+        with pytest.raises(ContradictoryOptionsError, match=f"{refusals[0].cure}. Leave {spec.name} out") as caught:
+            check_homes(alone, {spec.name: options[spec.name]})
+        assert caught.value.options == (spec.name, refusals[0].endpoint)
+        return
+    parsed = parse(options)
+    if spec.name in endpoint:
+        assert getattr(parsed, field_name(spec.name))  # what makes it that home
+        return
+    acts_there = place in spec.acts if place is not None else any(one in spec.acts for one in (READER, REGISTRY))
+    if acts_there and spec.name not in ("registryStore",):
+        if place is REGISTRY:
+            efo = {} if spec.prefix else EFO
+            parsed, usual = parse({**efo, **options}), parse({**endpoint, **efo, **without})
+        else:
+            usual = parse({**endpoint, **without})
+        if place is None and spec.name not in _CONFIGURED:
+            return  # what travels in a call, and is no setting: its own tests call it
+        assert effects(parsed, place, monkeypatch) != effects(usual, place, monkeypatch)
+        return
+    # It is about something else, which the endpoint leaves where it is.
+    assert set(spec.acts) & {Place.DRIVER, Place.TASK, *_other_places(home)}
+    assert field_name(spec.name) in read_fields() or spec.name in _MERGED
+
+
+_CONFIGURED = {one.name for one in OPTIONS if one.group == "retries"} | {
+    *("subscribeTransport", "getRecordsMaxRecords", "getRecordsInterval", "adaptiveReads", "shardDiscoveryInterval"),
+    *("retryPatience", "bufferBytes", "bufferBytesPerShard", "spillBytes", "spillFolder", "idleOffsetInterval"),
+    *("failOnDataLoss", "deaggregate", "recordPublisher", "registryStore"),
+}
+"""Options that are settings of the reader or the registry in this process."""
+
+_MERGED = {
+    "initialTimestamp": "initialPosition",
+    "initialTimestampFormat": "initialTimestamp",
+    "boundedUntil": "endingPosition",
+    "continueFrom": "initialPosition",
+    "efoConsumerNamePrefix": "efoConsumerName",
+    "streamNamePattern": "streamName",
+    "allowInsecureEndpoint": "endpointUrl",
+    "awsCredentialsProvider": "awsAccessKeyId",
+    "roleCredentialsProvider": "roleArn",
+}
+"""Options that become part of another one, or that only decide whether options are accepted, as they are parsed."""
+
+
+def _other_places(home: str) -> set[Place]:
+    return {place for name, (place, _) in HOMES.items() if place is not None and name != home}
+
+
+def read_fields() -> set[str]:
+    """Fields of options that code beyond their parsing reads."""
+    if not _READ:
+        folder = Path(plugin.__file__).parent
+        for path in folder.rglob("*.py"):
+            if path.parent.name != "_options":
+                _READ.update(
+                    node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)
+                )
+        # `_sinks.py` takes its limits by their names, the session its credentials by `aws_mapping`.
+        _READ.update(field_name(spec.name) for spec in OPTIONS if spec.name in _BY_NAME)
+    return _READ
+
+
+_READ: set[str] = set()
+_BY_NAME = {
+    *("maxBatchSize", "maxInFlightRequests", "maxBufferedRequests", "maxBatchSizeInBytes", "maxRecordSizeInBytes"),
+    *(one.name for one in OPTIONS if one.group == "credentials"),
+    *("region", "endpointUrl", "caBundle", "proxyUrl"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(_BY_NAME - set(_MERGED)))
+def test_what_is_taken_by_its_name_arrives(name: str) -> None:
+    """Limits of the sink in its config, and what reaches AWS in the session's options."""
+    spec = next(one for one in OPTIONS if one.name == name)
+    options, without = given(spec)
+    before, after = (
+        {**dict(flat("sink", sink_config(one))), **one.aws_mapping()} for one in map(parse, (without, options))
+    )
+    assert before != after
+
+
+def test_every_option_says_where_it_acts() -> None:
+    """And no place twice; the defaults of what a request carries are those of the packages."""
+    assert [spec.name for spec in OPTIONS if not spec.acts or len(set(spec.acts)) < len(spec.acts)] == []
+    assert registrar_config(parse({})) == RegistrarConfig()
