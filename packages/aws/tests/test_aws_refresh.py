@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from aiohttp import web
@@ -127,17 +128,29 @@ def test_an_sts_that_cannot_be_reached_passes(unused_tcp_port: int) -> None:
     assert classify(caught.value) is ErrorKind.RETRYABLE
 
 
-def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Sources that botocore asks while it looks for credentials fail alike."""
-    config = f"{tmp_path}/config"
-    with open(config, "w") as file:
-        file.write("[profile job]\ncredential_process = false\n")
-    monkeypatch.setenv("AWS_CONFIG_FILE", config)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", f"{tmp_path}/none")
+    (tmp_path / "config").write_text("[profile job]\ncredential_process = false\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
     with pytest.raises(AwsCredentialsError, match="custom-process") as caught:
         AwsSession(AwsOptions(region="us-east-1", profile="job")).frozen_credentials()
     assert isinstance(caught.value.__cause__, CredentialRetrievalError)
     assert classify(caught.value) is ErrorKind.RETRYABLE
+
+
+def test_a_login_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It does not come by itself."""
+    (tmp_path / "config").write_text(
+        "[profile job]\nsso_start_url = https://sso.invalid\nsso_region = us-east-1\nsso_account_id = 123456789012\n"
+        "sso_role_name = reader\n"
+    )
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    with pytest.raises(AwsCredentialsError, match="SSO") as caught:
+        AwsSession(AwsOptions(region="us-east-1", profile="job")).frozen_credentials()
+    assert classify(caught.value) is ErrorKind.FATAL
 
 
 def test_credentials_of_a_quarter_of_an_hour_are_not_fetched_for_each_call(sts: Sts) -> None:

@@ -10,7 +10,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from botocore.credentials import RefreshableCredentials
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    InvalidConfigError,
+    MissingDependencyException,
+    PartialCredentialsError,
+    ProfileNotFound,
+    RefreshWithMFAUnsupportedError,
+    SSOError,
+    TokenRetrievalError,
+)
 
 from penstock.aws._backoff import BackoffPolicy
 from penstock.aws._classify import ErrorKind, classify, error_code
@@ -29,16 +39,32 @@ RENEWAL_SECONDS = 5.0
 # expired already, and KeyError or ValueError for answers that lack something.
 _SOURCE_ERRORS = (BotoCoreError, ClientError, OSError, RuntimeError, KeyError, ValueError)
 
+# What somebody has to put right: a new login, a configuration file.
+_LASTING = (
+    InvalidConfigError,
+    MissingDependencyException,
+    PartialCredentialsError,
+    ProfileNotFound,
+    RefreshWithMFAUnsupportedError,
+    SSOError,
+    TokenRetrievalError,
+)
+
 _BACKOFF = BackoffPolicy(base=timedelta(seconds=1), maximum=timedelta(seconds=10), exponent=2)
 _MIN_SECONDS_BETWEEN_REFRESHES = 60.0
 
 
 def _credentials_error(error: Exception) -> AwsCredentialsError:
     """What an error of a source of credentials means."""
-    code = error_code(error) or type(error).__name__
-    # Of what is no answer with a code, next to everything passes by itself: a process, a file, a metadata service.
-    is_retryable = error_code(error) is None or classify(error) is not ErrorKind.FATAL
-    return AwsCredentialsError(code=code, reason=redacted(str(error)), is_retryable=is_retryable)
+    code = error_code(error)
+    if code is None:
+        # A process, a file, a metadata service; anything else is a defect of the source.
+        is_retryable = isinstance(error, _SOURCE_ERRORS) and not isinstance(error, _LASTING)
+    else:
+        is_retryable = classify(error) is not ErrorKind.FATAL
+    return AwsCredentialsError(
+        code=code or type(error).__name__, reason=redacted(str(error)), is_retryable=is_retryable
+    )
 
 
 class _Quiet(logging.Filter):
@@ -181,7 +207,8 @@ class RenewableCredentials:
         _quiet.here.on = True
         try:
             self._given = self._source.get_frozen_credentials()
-        except (AwsError, *_SOURCE_ERRORS) as error:
+        except Exception as error:
+            # A source may be anybody's code; nobody would hear what ends the thread of a refresh.
             self._failure = error
             self._next_refresh_at = self._clock() + _BACKOFF.delay_seconds(self._failures)
             self._failures += 1
