@@ -1,4 +1,4 @@
-"""AWS JSON 1.1 over HTTP/1.1, for calls that are hot."""
+"""AWS JSON over HTTP/1.1, for calls that are hot, and for rare ones of processes that have this client anyway."""
 
 import asyncio
 import base64

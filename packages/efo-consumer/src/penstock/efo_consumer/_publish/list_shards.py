@@ -1,4 +1,8 @@
-"""ListShards: the shards of a stream, over all pages."""
+"""ListShards: the shards of a stream, over all pages.
+
+By the client that reads records: aiobotocore would cost each process that reads half a second at its start and 22 MB,
+and 2.8 times as much of the processor for a page.
+"""
 
 from __future__ import annotations
 
