@@ -58,7 +58,7 @@ class KinesisBatchReader(DataSourceReader):
         if not any(self._push_down.of_stream(one) for one in options.stream_name):
             return []
         first = options.stream_name[0]
-        asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first))))
+        asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience))
         now_micros = now_millis(session) * 1000
         bounds = Bounds.resolve(session, options, now_micros)
         least, most = partition_bounds(options.min_partitions, options.max_partitions)
@@ -155,5 +155,5 @@ def _filter(bounds: Bounds, push_down: PushDown, now_millis: int) -> ShardFilter
 
 async def _retention_micros(client: JsonClient, options: KinesisOptions, stream: str) -> int:
     purpose = f"cannot tell how long {stream} keeps records; dividing the last {_SHORTEST_RETENTION_HOURS} hours"
-    summary = await describe_stream(client, options.arn_of(stream) or stream, purpose)
+    summary = await describe_stream(client, options.arn_of(stream) or stream, purpose, options.retry_patience)
     return (_SHORTEST_RETENTION_HOURS * 3600 if summary is None else summary.retention_seconds) * 10**6

@@ -45,7 +45,7 @@ async def read_shards(
     finder = KinesisBackend(session, replace(config, get_records_max_records=1, get_records_adaptive=False))
     pending = deque(shards)
     first = shards[0].stream_name
-    await ask_time(session, StreamIdentity(first, options.arn_of(first)))
+    await ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience)
     try:
         while pending:
             shard = pending.popleft()

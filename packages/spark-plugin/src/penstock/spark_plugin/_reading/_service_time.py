@@ -3,8 +3,9 @@
 import math
 from asyncio import sleep
 
-from penstock.aws import AwsSession, BackoffPolicy, JsonClient, ServiceClock, retry
+from penstock.aws import AwsSession, JsonClient, ServiceClock
 from penstock.efo_consumer import StreamIdentity
+from penstock.spark_plugin._reading._stream_summary import call_patiently
 
 ARRIVAL_MICROS = 1_000_000
 """How far arrival times may go back within a shard: Kinesis calls them approximate."""
@@ -17,16 +18,18 @@ _MOST_SECONDS = 60.0
 """Of one wait: a read whose end is to come follows its shards meanwhile."""
 
 
-async def ask_time(session: AwsSession, stream: StreamIdentity) -> None:
+async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: float | None = None) -> None:
     """Let the session's clock be the service's, and not this host's, from now on.
 
+    Errors that may pass are retried for so many seconds, 0 for ever; ten times for None.
+
     Raises:
-        penstock.aws.AwsServiceError: The stream's shards cannot be listed.
+        penstock.aws.AwsError: The stream's shards cannot be listed.
     """
     async with JsonClient(session) as client:
         # Any answer tells the service's time; this one needs no permission that reading does not need.
         request = {**stream.request, "MaxResults": 1}
-        await retry(lambda: client.call("ListShards", request), BackoffPolicy())
+        await call_patiently(client, "ListShards", request, retry_patience)
 
 
 def now_millis(session: AwsSession) -> int:
