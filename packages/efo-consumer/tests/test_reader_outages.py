@@ -15,6 +15,7 @@ import pytest
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options, running_sts
 from penstock.efo_consumer import (
+    SERVICE_NAME,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
@@ -22,8 +23,11 @@ from penstock.efo_consumer import (
     ReaderConfig,
     RecordPublisherConfig,
     RecordPublisherType,
+    RemoteShardReader,
     ShardFailedError,
     ShardPosition,
+    ShardReader,
+    ShardReaderServicer,
     ShardState,
     ShardStats,
     StreamConsumer,
@@ -31,6 +35,7 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc import GrpcServer, ServerSettings
 
 SHARD = "shardId-000000000000"
 START = StreamPositions({"s": {SHARD: ShardPosition.trim_horizon()}})
@@ -167,22 +172,46 @@ async def test_past_the_patience_the_error_says_all_that_is_known(way: RecordPub
         assert "retryPatience" in words
 
 
-async def test_the_caller_decides_how_long_failures_are_borne() -> None:
-    """What a session asks for counts, not what the reader was started with."""
-    async with query(RecordPublisherType.POLLING, retry_patience=timedelta(hours=1)) as opened:
+@asynccontextmanager
+async def at(home: str, reader: LocalShardReader) -> AsyncIterator[ShardReader]:
+    """The reader itself, or over gRPC."""
+    if home == "local":
+        yield reader
+        return
+    register = [ShardReaderServicer(reader).add_to]
+    async with GrpcServer(ServerSettings(drain_seconds=0), register=register, service_names=[SERVICE_NAME]) as server:
+        remote = RemoteShardReader(server.address)
+        try:
+            yield remote
+        finally:
+            await remote.aclose()
+
+
+@pytest.mark.parametrize("home", ["local", "remote"])
+async def test_the_caller_decides_how_long_failures_are_borne(home: str) -> None:
+    """What a session or a range asks for counts, not what the reader was started with; its condition comes along."""
+    async with (
+        query(RecordPublisherType.POLLING, retry_patience=timedelta(hours=1)) as opened,
+        at(home, opened.reader) as reader,
+    ):
         opened.fail()
         request = OpenRequest(
             session_id="q",
             positions=START,
             record_publisher=RecordPublisherType.POLLING,
-            retry_patience_seconds=0.5,
+            retry_patience_seconds=1.5,
         )
-        opened.epoch = await opened.reader.open(request)
+        epoch = await reader.open(request)
+        while not (stats := (await reader.stats("q"))[0]).condition.cause:  # noqa: ASYNC110  # the reader tells nobody
+            await asyncio.sleep(0.02)
+        assert stats.condition.state is ShardState.REFUSED
+        assert "InternalFailure" in stats.condition.cause
+        assert stats.condition.since_millis
         with pytest.raises(ShardFailedError, match="retryPatience"):
-            await opened.read(1)
+            await reader.positions("q", epoch, START, wait_seconds=20)
         ranges = ranges_between(START, StreamPositions({"s": {SHARD: ShardPosition.after("1")}}))
         with pytest.raises(ShardFailedError, match="retryPatience"):
-            _ = [one async for one in opened.reader.read_range("other", ranges, retry_patience_seconds=0.5)]
+            _ = [one async for one in reader.read_range("other", ranges, retry_patience_seconds=0.5)]
 
 
 async def test_a_range_that_is_read_again_bears_what_reading_bears() -> None:

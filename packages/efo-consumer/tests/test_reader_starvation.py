@@ -20,6 +20,8 @@ from penstock.efo_consumer import (
     ReaderConfig,
     RecordPublisherConfig,
     RecordPublisherType,
+    ShardCondition,
+    ShardState,
     ShardStats,
     StreamConsumer,
     SubscribeTransportType,
@@ -49,7 +51,8 @@ def test_numbers_of_a_shard_cross_the_wire_whole() -> None:
     """What a service counts is what its callers see, each number as itself."""
     numbers = {one.name: place for place, one in enumerate(fields(ShardStats)) if one.type in ("int", int)}
     assert len(numbers) == 9
-    stats = ShardStats(stream_name="flights", shard_id="shardId-0", **numbers)
+    condition = ShardCondition(ShardState.STUCK, 1_767_268_800_000, "no children")
+    stats = ShardStats(stream_name="flights", shard_id="shardId-0", condition=condition, **numbers)
     sent = ShardStatsMessage.FromString(stats_to_message(stats).SerializeToString())
     assert stats_from_message(sent) == stats
 

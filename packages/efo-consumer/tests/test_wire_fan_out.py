@@ -18,6 +18,7 @@ from penstock.efo_consumer import (
     RecordPublisherConfig,
     ShardEvent,
     ShardPosition,
+    ShardSign,
     StreamIdentity,
 )
 from penstock.efo_consumer._wire.decode import decode_payload
@@ -439,6 +440,22 @@ async def test_every_refusal_counts_as_with_flink(code: str) -> None:
     with pytest.raises(RecordPublisherRetriesError) as caught:
         await read_all(publisher(transport, Clock(), subscribe_to_shard=COUNTED))
     assert (caught.value.attempts, caught.value.code) == (3, code)
+
+
+async def test_what_happens_between_two_events_is_noted() -> None:
+    """Refusals, ends of subscriptions and throttling, each with its cause in words."""
+    (one,) = broken(1)
+    throttled = service_error("LimitExceededException")
+    transport = ScriptedTransport([one, [event(1), END], throttled, [event(2), *broken(1)], [shard_end()]])
+    noted: list[tuple[ShardSign, str]] = []
+    events = publisher(transport, Clock()).publish(
+        ORDERS, "shardId-000000000000", ShardPosition.trim_horizon(), note=lambda *sign: noted.append(sign)
+    )
+    assert len([event async for event in events]) == 3
+    ended = ShardSign.SUBSCRIPTION_ENDED
+    assert [sign for sign, _ in noted] == [ShardSign.REFUSED, ended, ShardSign.THROTTLED, ended]
+    assert [cause for _, cause in noted][::3] == ["refused", "refused"]
+    assert noted[1][1] == "its five minutes are over"
 
 
 async def test_time_outs_do_not_count_as_with_flink() -> None:

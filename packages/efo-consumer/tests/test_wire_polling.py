@@ -27,6 +27,7 @@ from penstock.efo_consumer import (
     RecordPublisherConfig,
     ShardEvent,
     ShardPosition,
+    ShardSign,
     StreamIdentity,
     read_once,
 )
@@ -283,6 +284,21 @@ async def test_an_answer_that_tells_no_lag_is_no_proof_and_no_tip() -> None:
     once = read_once(cast(JsonClient, client), "orders", SHARD, ShardPosition.trim_horizon(), tools=tools(clock))
     with pytest.raises(RecordPublisherRetriesError, match="MillisBehindLatest"):
         assert [event async for event in once] == []
+
+
+async def test_what_happens_between_two_answers_is_noted() -> None:
+    """Failures, throttling and an end that does not show, each with its cause in words."""
+    clock = Clock()
+    throttled, endless = failure("ProvisionedThroughputExceededException"), answer(1, NextShardIterator=None)
+    client = ScriptedClient(clock, failure("InternalFailure"), throttled, endless, answer(1, end=True))
+    client.listings = [[OPEN]]
+    noted: list[tuple[ShardSign, str]] = []
+    publisher = PollingRecordPublisher(cast(JsonClient, client), tools=tools(clock))
+    begin = ShardPosition.trim_horizon()
+    events = publisher.publish(StreamIdentity("orders"), SHARD, begin, note=lambda *sign: noted.append(sign))
+    assert numbers([event async for event in events]) == [1]
+    assert [sign for sign, _ in noted] == [ShardSign.REFUSED, ShardSign.THROTTLED, ShardSign.STUCK]
+    assert ["InternalFailure" in noted[0][1], "Provisioned" in noted[1][1], "no child" in noted[2][1]] == [True] * 3
 
 
 async def test_a_broken_connection_is_retried() -> None:
