@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -269,3 +270,13 @@ def test_a_consumer_of_another_region_s_stream_is_refused(
 
     with pytest.raises(OtherReader, match=f"region of the shard reader is {HERE}, the caller's is {THERE}"):
         asyncio.run(open_it())
+
+
+def test_every_reader_of_several_is_compared(
+    make_services: Callable[..., Services], here: RunningEmulator, there: RunningEmulator
+) -> None:
+    """Also one to which no shard falls: it gives the ranges of those that are gone."""
+    right, wrong = make_services(here, "--region", HERE), make_services(there, "--region", THERE)
+    endpoints = [*(right.reader() for _ in range(4)), wrong.reader()]
+    with pytest.raises(OtherReader, match=re.escape(there.endpoint_url)):
+        read(options_of(here, readerEndpoint=",".join(endpoints)))

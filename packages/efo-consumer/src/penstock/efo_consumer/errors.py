@@ -436,7 +436,7 @@ class LocationMismatchError(ShardReaderError):
     Cure: Set `region`, `endpointUrl` or `streamArn` to what is meant, or name the reader of that place.
 
     Attributes:
-        stream: the stream's name, or ARN.
+        stream: the stream's name, or ARN; empty if it is so for every stream.
         fact: `region`, `account` or `endpoint`.
         caller: the caller's.
         found: the reader's.
@@ -451,7 +451,7 @@ class LocationMismatchError(ShardReaderError):
             mismatch_message(
                 service="the shard reader",
                 option="readerEndpoint",
-                subject=f"stream {stream}",
+                subject=f"stream {stream}" if stream else "each stream",
                 fact=fact,
                 caller=caller,
                 found=found,
