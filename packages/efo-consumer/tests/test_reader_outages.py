@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
 
@@ -212,6 +212,22 @@ async def test_the_caller_decides_how_long_failures_are_borne(home: str) -> None
         ranges = ranges_between(START, StreamPositions({"s": {SHARD: ShardPosition.after("1")}}))
         with pytest.raises(ShardFailedError, match="retryPatience"):
             _ = [one async for one in reader.read_range("other", ranges, retry_patience_seconds=0.5)]
+
+
+async def test_a_session_opens_during_an_outage() -> None:
+    """Also where the position is so old that the stream has to be asked: the shard bears the outage, not the caller."""
+    async with query(RecordPublisherType.POLLING) as opened:
+        await opened.put(b"1")
+        await opened.read(1)
+        position = replace(opened.position.streams["s"][SHARD], caught_up_millis=1, arrived_millis=1)
+        opened.fail()
+        request = OpenRequest(
+            session_id="old",
+            positions=StreamPositions({"s": {SHARD: position}}),
+            record_publisher=RecordPublisherType.POLLING,
+        )
+        async with asyncio.timeout(15):
+            await opened.reader.open(request)
 
 
 async def test_a_range_that_is_read_again_bears_what_reading_bears() -> None:

@@ -87,9 +87,10 @@ _lock = threading.Lock()
 
 
 def _new_lock() -> None:
-    # Another thread of the parent's may have held it at the fork.
+    # Another thread of the parent's may have held it at the fork; and the shards that are followed are the parent's.
     global _lock
     _lock = threading.Lock()
+    _followed.clear()
 
 
 os.register_at_fork(after_in_child=_new_lock)

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _WATCH_SECONDS = 1.0
 _ALARM_SECONDS = 2.0
+_OPENING_PATIENCE = timedelta(seconds=3)
 
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("penstock.efo_consumer")
@@ -289,7 +290,9 @@ class LocalShardReader:
 
     async def _found_loss(self, stream: str, shard_id: str, after: ShardPosition) -> Loss | None:
         try:
-            return await find_loss(self._backend, stream, shard_id, after)
+            # Whoever opens a session waits; an outage is borne where shards are followed.
+            brief = self._backend.with_patience(_OPENING_PATIENCE)
+            return await find_loss(brief, stream, shard_id, after)
         except (EfoConsumerError, AwsError) as error:
             # Whoever reads the shard meets it too, and looks again before anything is handed on.
             _log.warning("cannot tell yet whether %s/%s has lost records since %s: %s", stream, shard_id, after, error)
