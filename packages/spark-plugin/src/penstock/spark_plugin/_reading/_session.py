@@ -88,8 +88,7 @@ class ConsumerLeases:
         self._lost: LostLease | None = None
         self.leases: list[Lease] = []
         try:
-            for stream in options.stream_name:
-                request = _request(options, stream, job_id)
+            for request in _requests(options, job_id):
                 with _told_when_late(self._registry, request):
                     lease = self._registry.acquire(request)
                 self.leases.append(lease)
@@ -162,8 +161,8 @@ def register_eagerly(options: KinesisOptions) -> None:
     The lease is not kept: if no query starts, it ends, and the registry cleans up.
     """
     with _open_registry(options, aws_options(options)) as registry:
-        for stream in options.stream_name:
-            registry.acquire(_request(options, stream, options.job_id or ""))
+        for request in _requests(options, options.job_id or ""):
+            registry.acquire(request)
 
 
 class KinesisSession:
@@ -250,21 +249,27 @@ def _open_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumer
     )
 
 
-def _request(options: KinesisOptions, stream: str, job_id: str) -> AcquireRequest:
-    return AcquireRequest(
-        stream_name=stream,
-        stream_arn=options.arn_of(stream),
-        consumer_name=options.efo_consumer_name or "",
-        job_id=job_id,
-        strategy=RegistrationStrategy(options.efo_registration),
-        consumer_arn=options.efo_consumer_arn.get(stream),
-        # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
-        conflict_policy=ConflictPolicy.WAIT,
-        timeout=_HELD_TIMEOUT,
-        # A registry in this process has them already.
-        config=registrar_config(options) if options.registry_endpoint else None,
-        caller=caller_location(options) if options.registry_endpoint else None,
-    )
+def _requests(options: KinesisOptions, job_id: str) -> list[AcquireRequest]:
+    """For a lease on the consumer of each stream."""
+    # A registry in this process has both already.
+    config = registrar_config(options) if options.registry_endpoint else None
+    caller = caller_location(options) if options.registry_endpoint else None
+    return [
+        AcquireRequest(
+            stream_name=stream,
+            stream_arn=options.arn_of(stream),
+            consumer_name=options.efo_consumer_name or "",
+            job_id=job_id,
+            strategy=RegistrationStrategy(options.efo_registration),
+            consumer_arn=options.efo_consumer_arn.get(stream),
+            # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
+            conflict_policy=ConflictPolicy.WAIT,
+            timeout=_HELD_TIMEOUT,
+            config=config,
+            caller=caller,
+        )
+        for stream in options.stream_name
+    ]
 
 
 def _consumers(options: KinesisOptions, leases: Sequence[Lease]) -> list[StreamConsumer]:
