@@ -6,10 +6,9 @@ from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from penstock.aws import AwsError, AwsLocation, BackoffPolicy
+from penstock.aws import AwsError, AwsLocation
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition, ShardRange, StreamPositions
 from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
-from penstock.efo_consumer._publish.config import SubscribeTransportType
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import (
     FollowedBatch,
@@ -20,7 +19,6 @@ from penstock.efo_consumer._reader.api import (
     ShardStats,
     StreamConsumer,
 )
-from penstock.efo_consumer._reader.config import SessionSettings
 from penstock.efo_consumer.errors import EfoConsumerConfigError, PositionsError
 from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
 from penstock.proto.aws.v1.aws_pb2 import Backoff
@@ -28,6 +26,9 @@ from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from penstock.aws import BackoffPolicy
+    from penstock.efo_consumer._reader.config import SessionSettings
 
 _T = TypeVar("_T")
 _POSITION_TYPES = {kind: pb.PositionType.Value(f"POSITION_TYPE_{kind.name}") for kind in PositionType}
@@ -151,6 +152,10 @@ def settings_from_message(message: pb.SessionSettings) -> SessionSettings:
     Raises:
         EfoConsumerConfigError: a value is out of range.
     """
+    # Tasks import this module too: they open no sessions, and are spared what is behind this.
+    from penstock.efo_consumer._publish.config import SubscribeTransportType
+    from penstock.efo_consumer._reader.config import SessionSettings
+
     given = {field.name: value for field, value in message.ListFields()}
     # False and 0 are given, too, where the message has them.
     values: dict[str, Any] = {name: given[name] for name in _PLAIN if name in given}
@@ -174,6 +179,8 @@ def _backoff_to_message(policy: BackoffPolicy) -> Backoff:
 
 
 def _backoff_from_message(message: Backoff) -> BackoffPolicy:
+    from penstock.aws import BackoffPolicy
+
     return BackoffPolicy(
         base=timedelta(seconds=message.base_seconds),
         maximum=timedelta(seconds=message.maximum_seconds),
