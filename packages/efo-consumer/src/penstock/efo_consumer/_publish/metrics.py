@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 INSTRUMENTATION = "penstock.efo_consumer"
 _NOWHERE: Final = Context()
 
-_followed: dict[tuple[str, str], list[WatchedShard]] = {}
+_followed: dict[tuple[str, str], list[ObservedShard]] = {}
 """The shards that this process follows, by stream and shard; a shard may have several followers."""
 
 
-class WatchedShard(Protocol):
+class ObservedShard(Protocol):
     """A shard that is followed, as far as metrics show it."""
 
     @property
@@ -44,7 +44,7 @@ class WatchedShard(Protocol):
 
 
 @contextmanager
-def watched(shard: WatchedShard, *, stream: str, shard_id: str) -> Iterator[None]:
+def watched(shard: ObservedShard, *, stream: str, shard_id: str) -> Iterator[None]:
     """Show a shard in the metrics."""
     key = (stream, shard_id)
     _followed.setdefault(key, []).append(shard)

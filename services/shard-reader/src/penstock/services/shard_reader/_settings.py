@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self, TypeVar
@@ -42,6 +42,7 @@ _SECONDS: Final = {
 }
 _ALIASES: Final = "endpoint_aliases"
 _SUBSCRIBE_TRANSPORT: Final = "subscribe_transport"
+_RETRY_PATIENCE: Final = "retry_patience"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +65,10 @@ class ReaderSettings:
             _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name)}")
         for name, text in _SECONDS.items():
             _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name).total_seconds():g}")
+        patience = (
+            "seconds for which errors of Kinesis that may pass are retried for clients that do not say, 0 for ever"
+        )
+        _add(parser, _RETRY_PATIENCE, f"{patience}; default {_DEFAULTS.publisher.retry_patience.total_seconds():g}")
         _add(parser, _SUBSCRIBE_TRANSPORT, "what carries SubscribeToShard: auto, http2 or http1; default auto")
         _add(parser, "spill_folder", "where the folder for that is made; default: the system's temporary folder")
         _add(parser, "deaggregate", "whether aggregates of the Kinesis Producer Library are taken apart; default true")
@@ -81,6 +86,9 @@ class ReaderSettings:
         numbers = {name: _number(name, given[name], int) for name in _BYTES if name in given}
         times = {name: _number(name, given[name], _time) for name in _SECONDS if name in given}
         transport = {"subscribeTransport": given[_SUBSCRIBE_TRANSPORT]} if _SUBSCRIBE_TRANSPORT in given else {}
+        publisher = RecordPublisherConfig.from_mapping(transport)
+        if _RETRY_PATIENCE in given:
+            publisher = replace(publisher, retry_patience=_number(_RETRY_PATIENCE, given[_RETRY_PATIENCE], _time))
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             aws=aws_options(arguments),
@@ -96,7 +104,7 @@ class ReaderSettings:
                 session_timeout=times.get("session_timeout", _DEFAULTS.session_timeout),
                 deaggregate=_boolean("deaggregate", given.get("deaggregate", "true")),
                 fail_on_data_loss=_boolean("fail_on_data_loss", given.get("fail_on_data_loss", "true")),
-                publisher=RecordPublisherConfig.from_mapping(transport),
+                publisher=publisher,
             ),
         )
 
