@@ -1,17 +1,19 @@
 """What options must keep to together is checked as they are parsed: before anything is asked of AWS."""
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, StringType, StructType
 
-from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin import KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
 from penstock.spark_plugin._options._option_table import OPTIONS
 from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
 from penstock.spark_plugin._writing._sinks import sink_config
-from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OptionError
+from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OptionError, UnknownOptionError
 
 NUMBERS = (OptionType.INTEGER, OptionType.NUMBER, OptionType.SECONDS, OptionType.MILLISECONDS, OptionType.BYTES)
 NUMERIC = [spec for spec in OPTIONS if spec.type in NUMBERS]
@@ -124,3 +126,39 @@ def test_options_that_are_made_in_code_keep_to_the_same() -> None:
     wrong: dict[str, Any] = {"subscribe_to_shard_backoff_max": 1.0}
     with pytest.raises(ContradictoryOptionsError, match="subscribeToShardBackoffMax"):
         KinesisOptions(stream_name=("s",), **wrong)
+
+
+@pytest.mark.parametrize("name", ["initialPosition", "initialTimestamp", "endingTimestamp", "flink.stream.initpos"])
+def test_a_time_that_no_calendar_has_is_refused(name: str) -> None:
+    """By the option's name, as any other text that is no time."""
+    with pytest.raises(InvalidOptionError, match=f"option '{name}' is '4611686018427387903'"):
+        parse({name: "4611686018427387903"})
+
+
+def test_an_option_per_stream_without_its_stream_is_told_how_it_is_written() -> None:
+    """The name alone is no option."""
+    with pytest.raises(UnknownOptionError, match=r"did you mean 'efoConsumerArn\.<stream>'"):
+        parse({"efoConsumerArn": "arn"})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"maxBatchSize": "600"}, "option 'maxBatchSize' is '600'; it must be at most 500"),
+        ({"maxBatchSizeInBytes": "20m"}, "option 'maxBatchSizeInBytes' is '20971520'; it must be at most 10485760"),
+        ({"maxBatchSizeInBytes": "200m"}, "option 'maxBatchSizeInBytes' is '209715200'; it must be at most 134217728"),
+        (
+            {"aggregation": "true", "maxBufferedRequests": "1000"},
+            "option 'maxBufferedRequests' is '1000'; it must be more than maxBatchSize, 10000",
+        ),
+        (
+            {"aggregation": "true", "maxRecordSizeInBytes": "5m"},
+            "option 'maxBatchSizeInBytes' is '4718592'; it must be at least maxRecordSizeInBytes, 5242880",
+        ),
+    ],
+)
+def test_a_limit_of_the_destination_is_told_by_its_option(options: dict[str, str], told: str) -> None:
+    """As the write is planned, with the value and what it may be."""
+    schema = StructType().add("data", BinaryType()).add("partitionKey", StringType())
+    with pytest.raises(InvalidOptionError, match=re.escape(told)):
+        KinesisDataSource({"streamName": "s", "region": "us-east-1", **options}).writer(schema, overwrite=False)

@@ -41,6 +41,7 @@ def unknown_option(name: str) -> UnknownOptionError:
     if not match:
         return UnknownOptionError(name, None)
     if match[0] in _BY_NAME:
-        return UnknownOptionError(name, _BY_NAME[match[0]].name)
+        spec = _BY_NAME[match[0]]
+        return UnknownOptionError(name, f"{spec.name}.<stream>" if spec.prefix else spec.name)
     foreign = _FOREIGN[match[0]]
     return UnknownOptionError(name, foreign.option if foreign.effect is Effect.MEANS else None, foreign.name)

@@ -162,7 +162,8 @@ def _choice(spec: OptionSpec, text: str) -> str:
 def _time(spec: OptionSpec, text: str) -> datetime:
     try:
         return datetime.fromtimestamp(float(text), UTC)
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
+        # A number of seconds that no calendar has is an OSError.
         pass
     try:
         time = datetime.fromisoformat(text)

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from time import monotonic
@@ -37,6 +38,7 @@ from penstock.spark_plugin.errors import InvalidOptionError, RowError
 __all__ = ["KinesisBatchWriter", "KinesisStreamWriter", "WriteSummary", "total"]
 
 _log = logging.getLogger(__name__)
+_SNAKE = re.compile(r"(?<=\w)_(\w)")
 _WORKER_LOGGING = "PYSPARK_SPARK_SESSION_UUID"
 """Set by Spark with `spark.sql.pyspark.worker.logging.enabled`."""
 
@@ -234,7 +236,11 @@ class KinesisStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def _option_of(error: ValueError) -> tuple[str, str, str]:
-    """The option that an error of the sink is about, as the data source spells it."""
-    head, *rest = str(getattr(error, "option", "")).split("_")
-    name = head + "".join(part.capitalize() for part in rest)
-    return name or "maxBatchSize", "out of range", getattr(error, "reason", str(error))
+    """The option that an error of the sink is about, its value and its rule, as the data source spells them."""
+    option, reason = getattr(error, "option", "max_batch_size"), getattr(error, "reason", str(error))
+    if option == "max_buffered_bytes":
+        # It follows from others, and is no option: only a request may be too large for it.
+        return "maxBatchSizeInBytes", reason.rpartition(" ")[2], f"at most {reason.partition(' ')[0]}"
+    value, _, rule = _SNAKE.sub(lambda found: found[1].upper(), reason).partition(" ")
+    rule = rule.replace("is more than the service takes,", "at most", 1).removeprefix("must be ")
+    return _SNAKE.sub(lambda found: found[1].upper(), option), value, rule
