@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from penstock.emulator.testing import RunningEmulator
@@ -72,3 +73,25 @@ def test_services_do_the_same_as_the_parts_in_process(
     query.stop()
     assert sorted(target.held()) == sorted(source.put_keys.values())
     until(lambda: source.consumers() == [], "the consumer is not deregistered")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"flink.shard.subscribetoshard.backoff.max": "100"},
+            r"'flink\.shard\.subscribetoshard\.backoff\.max'.*100 ms",
+        ),
+        ({"readerEndpoint": "127.0.0.1:1", "fetchBufferSize": "64m"}, r"'fetchBufferSize' and 'readerEndpoint'"),
+        ({"registryEndpoint": "127.0.0.1:1", "registryStore": "/store"}, r"'registryStore' and 'registryEndpoint'"),
+    ],
+)
+def test_load_refuses_what_the_query_would_fail_by(
+    spark: SparkSession, make_stream: Callable[[int], Any], options: dict[str, str], words: str
+) -> None:
+    """By the names that were written, as the frame is made: nothing is registered first."""
+    stream = make_stream(1)
+    given = stream.options(recordPublisher="efo", efoConsumerName="refused", efoRegistration="eager", **options)
+    with pytest.raises(AnalysisException, match=words):
+        spark.readStream.format("kinesis").options(**given).load()
+    assert stream.consumers() == []
