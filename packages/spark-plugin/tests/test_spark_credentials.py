@@ -219,6 +219,27 @@ def away():
 
 def wrong():
     return {"access_key": "x"}
+
+def given(**changes):
+    return ProvidedCredentials(**{"access_key_id": "KEY", "secret_access_key": "hush", **changes})
+
+def text_for_a_time():
+    return given(expires_at="2030-01-01T00:00:00Z")
+
+def time_without_a_zone():
+    return given(expires_at=datetime(2030, 1, 1))
+
+def expired():
+    return given(expires_at=datetime(2020, 1, 1, tzinfo=UTC))
+
+def no_key():
+    return given(access_key_id="")
+
+def number_for_a_key():
+    return given(access_key_id=5)
+
+def line_break():
+    return given(secret_access_key="hush\\n")
 """
 
 
@@ -280,6 +301,12 @@ def test_a_role_is_assumed_with_a_functions_credentials(
         ("company_vault:number", AwsOptionError, "not callable"),
         ("company_vault:away", AwsCredentialsError, "the vault is sealed"),
         ("company_vault:wrong", AwsCredentialsError, "ProvidedCredentials"),
+        ("company_vault:text_for_a_time", AwsCredentialsError, "expires_at that is str, not datetime"),
+        ("company_vault:time_without_a_zone", AwsCredentialsError, "expires_at without a time zone"),
+        ("company_vault:expired", AwsCredentialsError, "expired at 2020-01-01"),
+        ("company_vault:no_key", AwsCredentialsError, "access_key_id that is empty"),
+        ("company_vault:number_for_a_key", AwsCredentialsError, "access_key_id that is int, not str"),
+        ("company_vault:line_break", AwsCredentialsError, "secret_access_key that .* line break"),
     ],
 )
 def test_a_function_that_gives_nothing_is_named(
@@ -289,6 +316,7 @@ def test_a_function_that_gives_nothing_is_named(
     with pytest.raises(kind, match=told) as caught:
         connect(credentialsProvider=name)
     assert name in str(caught.value)
+    assert "hush" not in str(caught.value)
 
 
 def test_a_function_is_called_in_tasks(

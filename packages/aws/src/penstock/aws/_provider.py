@@ -93,9 +93,12 @@ def provided_credentials(name: str) -> Credentials:
         if not isinstance(given, ProvidedCredentials):
             reason = f"{name} returned {type(given).__name__}, not penstock.aws.ProvidedCredentials"
             raise AwsCredentialsError(code="TypeError", reason=reason, is_retryable=False)
-        if given.expires_at is not None and given.expires_at.tzinfo is None:
-            reason = f"{name} returned an expires_at without a time zone"
-            raise AwsCredentialsError(code="ValueError", reason=reason, is_retryable=False)
+        wrong = _wrong_with(given)
+        if wrong is not None:
+            raise AwsCredentialsError(code="ValueError", reason=f"{name} returned {wrong}", is_retryable=False)
+        if given.expires_at is not None and given.expires_at <= datetime.now(UTC):
+            reason = f"{name} returned credentials that expired at {given.expires_at.isoformat()}"
+            raise AwsCredentialsError(code="ExpiredCredentials", reason=reason, is_retryable=True)
         return given
 
     first = ask()
@@ -113,6 +116,22 @@ def provided_credentials(name: str) -> Credentials:
         }
 
     return DeferredRefreshableCredentials(fetch, "penstock-provider")
+
+
+def _wrong_with(given: ProvidedCredentials) -> str | None:
+    """What cannot be signed with; shows no value, which may be a secret."""
+    for name, is_needed in (("access_key_id", True), ("secret_access_key", True), ("session_token", False)):
+        text: Any = getattr(given, name)
+        if not text and not is_needed:
+            continue
+        if not isinstance(text, str):
+            return f"{name} that is {type(text).__name__}, not str"
+        if not text or not text.isascii() or not text.isprintable():
+            return f"{name} that is empty or has signs that no header can have, such as a line break"
+    end: Any = given.expires_at
+    if end is not None and not isinstance(end, datetime):
+        return f"expires_at that is {type(end).__name__}, not datetime"
+    return "expires_at without a time zone" if end is not None and end.tzinfo is None else None
 
 
 def assume_roles(options: AwsOptions, source: Credentials | None, create_sts_client: Callable[..., Any]) -> Credentials:
