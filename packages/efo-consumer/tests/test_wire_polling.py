@@ -2,6 +2,7 @@
 
 import base64
 import json
+import logging
 import uuid
 from contextlib import aclosing
 from dataclasses import replace
@@ -261,6 +262,18 @@ async def test_failures_end_after_the_patience(code: str) -> None:
     with pytest.raises(RecordPublisherRetriesError, match=r"for 60\d s, since 20") as caught:
         await publish(client, tools(clock))
     assert caught.value.attempts > 500
+
+
+async def test_a_wait_that_nobody_else_tells_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Bounded reads have no reader that warns of shards: once per outage, after 30 s."""
+    clock = Clock()
+    outages = [[failure("InternalFailure") for _ in range(count)] for count in (5, 200, 200)]
+    answers = (outages[0], [answer(1)], outages[1], [answer(2)], outages[2], [answer(3, end=True)])
+    client = ScriptedClient(clock, *(one for each in answers for one in each))
+    assert numbers(await publish(client, tools(clock))) == [1, 2, 3]
+    warnings = [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING]
+    assert len(warnings) == 2
+    assert all("GetRecords has failed since" in one and "InternalFailure" in one for one in warnings)
 
 
 async def test_a_patience_of_zero_is_for_ever() -> None:

@@ -102,6 +102,7 @@ class ShardPoll:
             shard_id=shard_id,
             patience_seconds=tools.config.retry_patience.total_seconds(),
             service_seconds=tools.service_clock.latest,
+            is_watched=note is not unnoted,
         )
         self._operation = ""
         self._counted = 0

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from awscrt.exceptions import AwsCrtError  # type: ignore[import-untyped]  # no stubs published
 
 from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, classify, error_code
-from penstock.efo_consumer._publish.condition import ShardSign, utc
+from penstock.efo_consumer._publish.condition import STALLED_SECONDS, ShardSign, unnoted, utc
 from penstock.efo_consumer._publish.diagnosis import code_of, with_advice
 from penstock.efo_consumer.errors import (
     EventStreamFrameError,
@@ -73,6 +73,7 @@ class ReadRetries:
         shard_id: the shard; empty for a call about the whole stream.
         patience_seconds: from the first failure on; 0 for ever.
         service_seconds: the service's time, in seconds since the epoch.
+        is_watched: whether others warn of a shard that does not come on; otherwise this does, once.
         failures: since the last success.
     """
 
@@ -80,14 +81,16 @@ class ReadRetries:
     shard_id: str
     patience_seconds: float
     service_seconds: Callable[[], float]
+    is_watched: bool = True
     failures: int = field(default=0, init=False)
+    _is_told: bool = field(default=False, init=False)
     _since: tuple[float, float] | None = field(default=None, init=False)
 
     def succeeded(self) -> None:
         """Note an answer, or an event."""
         if self._since is not None:
             _log.debug("%s/%s: read again after %d failures", self.stream, self.shard_id, self.failures)
-        self.failures, self._since = 0, None
+        self.failures, self._since, self._is_told = 0, None, False
 
     def failed(
         self, error: Exception, *, now: float, operation: str, counted: int = 0, most: int | None = None, key: str = ""
@@ -117,6 +120,10 @@ class ReadRetries:
         elif self.patience_seconds and seconds >= self.patience_seconds:
             limit = f"every attempt has failed for {seconds:.0f} s, since {since} (retryPatience)"
             raise self._error(error, operation, limit, self.failures) from error
+        if seconds >= STALLED_SECONDS and not (self.is_watched or self._is_told):
+            self._is_told = True
+            name = f"{self.stream}/{self.shard_id}" if self.shard_id else self.stream
+            _log.warning("%s: %s has failed since %s and is tried again: %s", name, operation, since, error)
 
     def _error(self, error: Exception, operation: str, limit: str, attempts: int) -> RecordPublisherRetriesError:
         cure = "check network, endpoint, credentials and the health of the service"
@@ -163,7 +170,11 @@ async def bear(
         AwsError: the call failed in a way that another attempt does not cure. So do its other errors.
     """
     retries = ReadRetries(
-        stream=stream, shard_id=shard_id, patience_seconds=patience_seconds, service_seconds=service_seconds
+        stream=stream,
+        shard_id=shard_id,
+        patience_seconds=patience_seconds,
+        service_seconds=service_seconds,
+        is_watched=note is not unnoted,
     )
     while True:
         try:
