@@ -42,11 +42,11 @@ LOST = Heartbeat(held=False, time_to_live_seconds=0.0)
 AWAY = RegistryUnavailableError(where="it", reason="away")
 
 
-async def run_until_lost(*answers):
+async def run_until_lost(*answers, patience_seconds=600.0):
     clock = ManualClock(1000.0)
     registry = ScriptedRegistry(clock, *answers)
     lost = asyncio.get_running_loop().create_future()
-    async with LeaseKeeper(registry, clock=clock, sleep=clock.sleep) as keeper:
+    async with LeaseKeeper(registry, patience_seconds=patience_seconds, clock=clock, sleep=clock.sleep) as keeper:
         keeper.keep(LEASE, lost.set_result)
         error = await asyncio.wait_for(lost, 10)
     return registry, error, clock() - 1000
@@ -66,18 +66,45 @@ async def test_a_registry_that_is_away_for_a_while_costs_nothing():
     assert registry.asked_at == [10, 12.5, 15, 25]
 
 
-async def test_a_registry_that_stays_away_ends_the_lease_on_time():
-    """Thirty seconds after the last answer was asked for, not later: then somebody else may have it."""
-    registry, error, ended_after = await run_until_lost(HELD)
-    assert ended_after == 40
-    assert registry.asked_at[-1] == 40
-    assert "no heartbeat was answered for 30 s" in error.reason
+async def test_a_registry_that_is_away_for_longer_than_a_lease_lives_is_asked_when_it_is_back(caplog):
+    """Only it knows whether somebody else has the consumer: if nobody has, the job goes on as before."""
+    _, error, ended_after = await run_until_lost(*[AWAY] * 40, HELD, LOST)
+    assert ended_after > 100
+    assert "another job" in error.reason
+    doubts = [record.getMessage() for record in caplog.records if "only the registry knows" in record.getMessage()]
+    assert len(doubts) == 1
+    assert "the lease on delays of flights is held still" in caplog.text
+
+
+async def test_a_job_that_stood_still_for_longer_than_its_lease_lives_asks_before_it_gives_up():
+    """A frozen process finds its lease as it was, if nobody took it."""
+    clock = ManualClock(1000.0)
+    registry = ScriptedRegistry(clock, HELD, LOST)
+    lost = asyncio.get_running_loop().create_future()
+
+    async def sleep(seconds):
+        # Of the first ten seconds of sleep an hour is made.
+        await clock.sleep(3600 if clock() == 1000 else seconds)
+
+    async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
+        keeper.keep(LEASE, lost.set_result)
+        error = await asyncio.wait_for(lost, 10)
+    assert registry.asked_at == [3600, 3610]
+    assert "another job" in error.reason
+
+
+async def test_a_registry_that_stays_away_ends_the_lease_after_the_patience():
+    """And not before the lease itself would have ended."""
+    for patience, expected in ((100.0, 120), (0.0, 40)):
+        registry, error, ended_after = await run_until_lost(HELD, patience_seconds=patience)
+        assert ended_after == expected
+        assert registry.asked_at[-1] == expected
+        assert "no heartbeat was answered for" in error.reason
 
 
 async def test_a_bug_in_the_registry_ends_in_on_lost_too():
     """Whatever goes wrong, nobody reads on without a lease and without a word."""
-    _, error, ended_after = await run_until_lost(*[ValueError("bug")] * 20)
-    assert ended_after == 30
+    _, error, _ = await run_until_lost(*[ValueError("bug")] * 20, patience_seconds=0.0)
     assert "bug" in error.reason
 
 
@@ -101,7 +128,7 @@ async def test_a_registry_that_hangs_ends_the_lease_on_time():
     loop = asyncio.get_running_loop()
     lost = loop.create_future()
     began = loop.time()
-    async with LeaseKeeper(Hanging()) as keeper:
+    async with LeaseKeeper(Hanging(), patience_seconds=0.0) as keeper:
         keeper.keep(replace(LEASE, time_to_live_seconds=0.9), lost.set_result)
         error = await asyncio.wait_for(lost, 10)
     assert loop.time() - began >= 0.9
@@ -114,7 +141,7 @@ async def test_time_counts_from_before_the_acquire_was_sent():
     clock = ManualClock(1000.0)
     registry = ScriptedRegistry(clock)
     lost = asyncio.get_running_loop().create_future()
-    async with LeaseKeeper(registry, clock=clock, sleep=clock.sleep) as keeper:
+    async with LeaseKeeper(registry, patience_seconds=0.0, clock=clock, sleep=clock.sleep) as keeper:
         keeper.keep(LEASE, lost.set_result, acquired_at=clock() - 8)
         await asyncio.wait_for(lost, 10)
     assert clock() - 1000 == 22

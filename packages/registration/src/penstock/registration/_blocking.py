@@ -6,8 +6,10 @@ import asyncio
 import concurrent.futures
 import contextvars
 import logging
+import math
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
@@ -36,6 +38,7 @@ from penstock.registration.errors import (
 from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
 
 T = TypeVar("T")
+PATIENCE = timedelta(minutes=10)
 _logger = logging.getLogger(__name__)
 
 
@@ -72,13 +75,15 @@ def open_registry(
     store_path: Path | None = None,
     config: RegistrarConfig | None = None,
     settings: LeaseSettings | None = None,
+    patience: timedelta = PATIENCE,
 ) -> BlockingConsumerRegistry:
     """Open the registry at `endpoint`, or without one a registry in this process.
 
     `security` is for the remote one; `aws`, `store_path` (default: the user's state directory), `config` and `settings`
     are for the one in this process. There the grace period is zero unless `settings` says otherwise: the process ends,
     and with it whoever would deregister later. A lease that a killed process left behind is ended by the next registry
-    that uses the same file.
+    that uses the same file. `patience` is for how long heartbeats may stay without an answer until a lease counts as
+    lost; zero: for ever.
 
     Raises:
         AwsOptionError: no region is to be found, or a profile does not exist.
@@ -86,9 +91,11 @@ def open_registry(
     """
     if endpoint is not None:
         remote = endpoint
-        return BlockingConsumerRegistry(lambda: RemoteConsumerRegistry(remote, security))
+        return BlockingConsumerRegistry(lambda: RemoteConsumerRegistry(remote, security), patience)
     session = AwsSession(aws)
-    return BlockingConsumerRegistry(lambda: open_local_registry(session, store_path, config=config, settings=settings))
+    return BlockingConsumerRegistry(
+        lambda: open_local_registry(session, store_path, config=config, settings=settings), patience
+    )
 
 
 class BlockingConsumerRegistry:
@@ -98,7 +105,8 @@ class BlockingConsumerRegistry:
     open another one. Heartbeats go on from `keep` to `release` or `close`.
     """
 
-    def __init__(self, make: Callable[[], ConsumerRegistry]) -> None:
+    def __init__(self, make: Callable[[], ConsumerRegistry], patience: timedelta = PATIENCE) -> None:
+        self._patience_seconds = patience.total_seconds() or math.inf
         self._sweep_wanted = asyncio.Event()
         self._lives = True
         self._acquired_at: dict[Lease, float] = {}
@@ -208,7 +216,7 @@ class BlockingConsumerRegistry:
     async def _live(self, registry: ConsumerRegistry, ready: asyncio.Future[LeaseKeeper]) -> None:
         """Keep the heartbeats' tasks until the thread is closed, which cancels this one."""
         try:
-            async with LeaseKeeper(registry) as keeper:
+            async with LeaseKeeper(registry, patience_seconds=self._patience_seconds) as keeper:
                 sweeping = asyncio.create_task(self._sweep_when_wanted(registry), name="sweep leases")
                 ready.set_result(keeper)
                 try:

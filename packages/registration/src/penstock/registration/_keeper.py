@@ -25,10 +25,10 @@ _TRIES_PER_HEARTBEAT: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class KeptLease:
-    """When to send the next heartbeat, and until when the holder may believe in its lease.
+    """When to send the next heartbeat, and until when the lease is known to be held.
 
-    Counted from before the request was sent: the registry counts from later, so that it never gives the consumer
-    away while the holder still believes.
+    Counted from before the request was sent: the registry counts from later, so that it does not give the consumer
+    away before.
     """
 
     time_to_live_seconds: float
@@ -45,30 +45,41 @@ class KeptLease:
         )
 
     def missed(self, now: float) -> KeptLease:
-        """After a heartbeat without an answer: again soon, and not later than just before the end."""
+        """After a heartbeat without an answer: again soon."""
         pause = self.time_to_live_seconds / _HEARTBEATS_PER_LIFE / _TRIES_PER_HEARTBEAT
-        return KeptLease(self.time_to_live_seconds, min(now + pause, self.ends_at), self.ends_at)
+        return KeptLease(self.time_to_live_seconds, now + pause, self.ends_at)
 
     def patience_seconds(self, sent_at: float) -> float:
         """How long to wait for an answer: so long that there is time for another try over another connection."""
-        return min(self.time_to_live_seconds / _HEARTBEATS_PER_LIFE, self.ends_at - sent_at)
+        third = self.time_to_live_seconds / _HEARTBEATS_PER_LIFE
+        return third if sent_at >= self.ends_at else min(third, self.ends_at - sent_at)
 
 
 class LeaseKeeper:
     """Keeps leases alive, a task each; an async context manager.
 
-    While the registry cannot be reached the job goes on, until its lease would have ended; then `on_lost` is called,
-    once.
+    Only the registry knows whether a lease is lost: after a pause of this process, or while the registry is away, the
+    job goes on and asks. Should another job get the consumer meanwhile, each takes the other's subscriptions over until
+    the registry answers: neither loses records, as each keeps its own positions.
+
+    Args:
+        registry: that gave the leases.
+        patience_seconds: for which heartbeats may stay without an answer, and never less than until the lease would
+            have ended.
+        clock: monotonic seconds.
+        sleep: waits for seconds.
     """
 
     def __init__(
         self,
         registry: ConsumerRegistry,
         *,
+        patience_seconds: float = 600.0,
         clock: Clock = elapsed_seconds,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._registry = registry
+        self._patience_seconds = patience_seconds
         self._clock = clock
         self._sleep = sleep
         self._kept: dict[tuple[str, str, str], asyncio.Task[None]] = {}
@@ -107,21 +118,36 @@ class LeaseKeeper:
             task.cancel()
 
     async def _keep(self, lease: Lease, on_lost: OnLost, kept: KeptLease) -> None:
-        reason = None
+        name = f"{lease.consumer_name} of {lease.stream_name}"
+        reason, failing_since, is_doubted = None, None, False
         while reason is None:
             await self._sleep(max(0.0, kept.next_heartbeat_at - self._clock()))
             sent_at = self._clock()
             answer = await self._beat(lease, kept.patience_seconds(sent_at))
+            now = self._clock()
             if isinstance(answer, Heartbeat):
-                if answer.held:
-                    kept = KeptLease.given(answer.time_to_live_seconds, sent_at)
-                else:
+                if not answer.held:
                     reason = "it ended, or another job took the consumer over"
-            elif self._clock() >= kept.ends_at:
-                reason = f"no heartbeat was answered for {kept.time_to_live_seconds:g} s; the last error: {answer!r}"
+                elif is_doubted:
+                    _logger.warning("the lease on %s is held still", name)
+                kept = KeptLease.given(answer.time_to_live_seconds, sent_at)
+                failing_since, is_doubted = None, False
+                continue
+            failing_since = sent_at if failing_since is None else failing_since
+            if now >= kept.ends_at and now - failing_since >= self._patience_seconds:
+                reason = f"no heartbeat was answered for {now - failing_since:.0f} s; the last error: {answer!r}"
+            elif now >= kept.ends_at and not is_doubted:
+                is_doubted = True
+                _logger.warning(
+                    "heartbeat for %s: %s: the lease may have ended, which only the registry knows; going on, and "
+                    "asking it for up to %g s",
+                    name,
+                    answer,
+                    self._patience_seconds,
+                )
             else:
-                _logger.warning("heartbeat for %s of %s: %s", lease.consumer_name, lease.stream_name, answer)
-                kept = kept.missed(self._clock())
+                _logger.log(logging.INFO if is_doubted else logging.WARNING, "heartbeat for %s: %s", name, answer)
+            kept = kept.missed(now)
         self._kept.pop(_key(lease), None)
         error = LeaseLostError(
             stream_name=lease.stream_name,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -158,15 +159,22 @@ class LocalConsumerRegistry:
             except RegistrationError as error:
                 _logger.warning("%s of %s is not reconciled: %s", record.consumer_name, record.stream_name, error)
 
-    async def sweep(self) -> builtins.list[Key]:
+    async def sweep(self, *, watched_seconds: float = math.inf) -> builtins.list[Key]:
         """Deregister what is ours and whose grace period is over. Returns (stream, consumer name) of each.
 
         What Kinesis would not do is logged, and tried again by the next sweep.
+
+        Args:
+            watched_seconds: since this registry could be reached: a lease that had no such chance of a heartbeat for
+                its time to live and the grace period is not taken for dead.
         """
         ended: builtins.list[Key] = []
         records = await self._records.list()
         for record in records:
             if not lease_rules.is_orphan(record, self._clock(), self._grace_seconds):
+                continue
+            holding = record.holding
+            if holding is not None and watched_seconds < holding.time_to_live_seconds + self._grace_seconds:
                 continue
             try:
                 async with self._lock(record.key):
@@ -180,10 +188,14 @@ class LocalConsumerRegistry:
         return ended
 
     async def sweep_for_ever(self, interval: timedelta) -> None:
-        """Sweep now and at every interval, until cancelled. A store that fails is logged, and asked again."""
+        """Sweep now and at every interval, until cancelled. A store that fails is logged, and asked again.
+
+        The holders of leases that ended while no registry was there are given time to tell that they live.
+        """
+        began = self._clock()
         while True:
             try:
-                await self.sweep()
+                await self.sweep(watched_seconds=self._clock() - began)
             except RegistrationError as error:
                 _logger.warning("leases were not swept: %s", error)
             await self._sleep(interval.total_seconds())

@@ -266,16 +266,18 @@ class OffsetError(SparkPluginError, ValueError):
 
 
 class LeaseLostError(SparkPluginError):
-    """Another job holds the stream consumer now, or the lease expired.
+    """Another job holds the stream consumer now, or the registry could not be asked for too long.
 
-    Cure: Give each query an `efoConsumerName` of its own; stop the second one if it is a forgotten one.
+    Cure: If another query uses the consumer's name, give each query an `efoConsumerName` of its own, or stop the one
+    that was forgotten. If none does, look after the registry, and start the query again.
     """
 
     def __init__(self, stream_name: str, consumer_name: str, reason: str = "") -> None:
         super().__init__(
             f"the lease on consumer {consumer_name!r} of stream {stream_name!r} is lost"
             + (f" ({reason})" if reason else "")
-            + ": two queries cannot share a consumer name; give each query its own 'efoConsumerName'"
+            + ": if another query has this consumer name, give each its own 'efoConsumerName'; if none has, start the "
+            "query again"
         )
         self.stream_name, self.consumer_name = stream_name, consumer_name
 

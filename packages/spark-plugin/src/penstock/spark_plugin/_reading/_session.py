@@ -246,6 +246,7 @@ def _open_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumer
         aws=aws,
         store_path=Path(options.registry_store) if options.registry_store else None,
         config=registrar_config(options),
+        patience=timedelta(seconds=options.retry_patience),
     )
 
 
