@@ -21,14 +21,14 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from penstock.aws.testing import Sts, running_sts
-from penstock.efo_consumer import RemoteShardReader
+from penstock.efo_consumer import EfoConsumerError, RemoteShardReader
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin.testing import endpoint_options
@@ -342,8 +342,9 @@ class World:
     async def _watch(self) -> None:
         known: dict[tuple[str, str], str] = {}
         while not self._is_done.is_set():
-            with suppress(Exception):
-                async with asyncio.timeout(5), RemoteShardReader(self.reader.address) as reader:
+            # While the reader is away there is nothing to tell.
+            with suppress(EfoConsumerError, TimeoutError):
+                async with asyncio.timeout(5), aclosing(RemoteShardReader(self.reader.address)) as reader:
                     for session in await reader.sessions(with_shards=True):
                         for shard in session.shards:
                             key, condition = (session.session_id, shard.shard_id), str(shard.condition)
@@ -511,11 +512,9 @@ TROUBLES: dict[str, Trouble] = {
     "errors": Trouble(
         lambda world: _faulty(world, "error", code="InternalFailure"), r"(refused|retry).*InternalFailure"
     ),
-    "throttle": Trouble(lambda world: _faulty(world, "throttle"), r"condition: .*throttled since"),
-    "resets": Trouble(
-        lambda world: _faulty(world, "reset", probability=0.5), r"condition: .*(refused|resubscribing) since"
-    ),
-    "unreachable": Trouble(lambda world: world.gate.shut(), r"condition: .*refused since.*(connect|reach)"),
+    "throttle": Trouble(lambda world: _faulty(world, "throttle"), r"throttled since"),
+    "resets": Trouble(lambda world: _faulty(world, "reset", probability=0.5), r"(refused|resubscribing) since"),
+    "unreachable": Trouble(lambda world: world.gate.shut(), r"refused since.*(connect|no answer)"),
     "silence": Trouble(lambda world: world.gate.silent(), r"(no progress|silen|nothing came|timed? ?out)"),
     "sts": Trouble(_without_sts, r"credentials"),
     "registry": Trouble(lambda world: world.registry.away(), r"(registry|lease).*(retry|unavailable|cannot|not reach)"),
