@@ -167,7 +167,7 @@ async def test_records_that_expire_ahead_of_an_open_reader_are_told(
             clock.advance(25 * 3600)
             world.put(1)
             with pytest.raises(DataLossError, match="s/shardId-000000000000"):
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(40):
                     await world.read(reader, epoch, position, 10)
 
 
