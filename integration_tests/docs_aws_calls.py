@@ -41,9 +41,10 @@ def words_of(tree: ast.AST) -> tuple[set[str], set[str]]:
 def called_by(package: Path) -> set[str]:
     """The actions that a package needs: the operations that its modules name, in either spelling.
 
-    Not helpers of tests, nor names of options; a method of the package's own that is called like a client's is none.
+    Not helpers of tests, nor names of options and settings; a method of the package's own that is called like a
+    client's is none.
     """
-    files = [file for file in (package / "src").rglob("*.py") if "testing" not in file.name]
+    files = [file for file in (package / "src").rglob("*.py") if not {"testing", "configs"} & set(file.stem.split("_"))]
     sources = [file.read_text() for file in files if "_options" not in file.parts]
     parsed = [(source, *words_of(ast.parse(source))) for source in sources]
     own = {name for _, _, names in parsed for name in names}
