@@ -263,6 +263,8 @@ def test_the_region_is_in_the_url_of_an_endpoint_of_aws() -> None:
     """As the AWS connector infers it; its option for the stream's own region goes first."""
     assert parse({"kinesis.endpointUrl": "https://kinesis.us-east-2.amazonaws.com"}).region == "us-east-2"
     assert parse({"endpointUrl": "https://vpce-1.kinesis.eu-west-1.vpce.amazonaws.com"}).region == "eu-west-1"
+    assert parse({"endpointUrl": "https://kinesis.eu-west-1.api.aws"}).region == "eu-west-1"
+    assert parse({"endpointUrl": "https://123456789012.data-kinesis.eu-west-1.amazonaws.com"}).region == "eu-west-1"
     assert parse({"endpointUrl": "http://127.0.0.1:1"}).region is None
     assert parse({"kinesis.region": "a-b-1", "kinesis.kinesisRegion": "c-d-2"}).region == "c-d-2"
 

@@ -162,3 +162,21 @@ def test_a_limit_of_the_destination_is_told_by_its_option(options: dict[str, str
     schema = StructType().add("data", BinaryType()).add("partitionKey", StringType())
     with pytest.raises(InvalidOptionError, match=re.escape(told)):
         KinesisDataSource({"streamName": "s", "region": "us-east-1", **options}).writer(schema, overwrite=False)
+
+
+def test_an_endpoint_of_another_region_is_refused() -> None:
+    """Whatever is signed for one region, the other refuses, or has another stream of the name."""
+    elsewhere = {"endpointUrl": "https://kinesis.us-east-1.amazonaws.com"}
+    with pytest.raises(ContradictoryOptionsError, match="is in us-east-1, and requests would be for eu-west-1"):
+        parse({"region": "eu-west-1", **elsewhere})
+    assert parse({"region": "us-east-1", **elsewhere}).region == "us-east-1"
+
+
+@pytest.mark.parametrize("call", ["subscribeToShard", "getRecords", "getShardIterator"])
+def test_attempts_without_end_have_pauses(call: str) -> None:
+    """Thousands of calls a second would take the account's limits from everybody; a number of attempts bounds them."""
+    none = {f"{call}BackoffBase": "0", f"{call}BackoffMax": "0"}
+    with pytest.raises(ContradictoryOptionsError, match=f"{call}MaxRetries"):
+        parse(none)
+    parse({**none, f"{call}MaxRetries": "3"})
+    parse({f"{call}BackoffBase": "0", f"{call}BackoffMax": "10"})

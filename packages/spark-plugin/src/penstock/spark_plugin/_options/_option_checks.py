@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from penstock.aws import AwsOptionError, AwsOptions
 from penstock.spark_plugin._options._field_names import field_name
+from penstock.spark_plugin._options._option_parsing import region_of_endpoint
 from penstock.spark_plugin._options._option_table import OPTIONS
 from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
 from penstock.spark_plugin.errors import (
@@ -25,6 +26,7 @@ _CONSUMER_ARN = re.compile(
     r"arn:[^:]+:kinesis:[^:]*:\d{12}:stream/(?P<stream>[\w.-]+)/consumer/(?P<name>[\w.-]{1,128}):\d+", re.ASCII
 )
 _CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_SHORTEST_MILLIS = 10.0
 _REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
 """What AWS's access keys look like; those for emulators are words such as `test`."""
 
@@ -147,13 +149,20 @@ def _default_of(options: "type[KinesisOptions]", name: str) -> object:
 
 
 def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> None:
-    """Real credentials are not used where records and tokens could be read on the way.
+    """An endpoint of AWS is one of the region, and real credentials are not used where they could be read on the way.
 
     What the default chain will find is not known here: all but keys that look like an emulator's are taken for real.
 
     Raises:
+        ContradictoryOptionsError: The endpoint is another region's.
         DangerousOptionError: An endpoint without TLS on another host, with credentials that look real.
     """
+    region = region_of_endpoint(options.endpoint_url)
+    if region is not None and options.region not in (None, region):
+        raise ContradictoryOptionsError(
+            ("region", "endpointUrl"),
+            f"{options.endpoint_url} is in {region}, and requests would be for {options.region}",
+        )
     # With a gateway this process calls no AWS at all: the endpoint is only compared.
     if options.allow_insecure_endpoint or options.sink_endpoint is not None:
         return
@@ -233,10 +242,10 @@ def check_sizes(options: "KinesisOptions") -> None:
 
 
 def check_retries(options: "KinesisOptions") -> None:
-    """The longest delay between two attempts is not below the first.
+    """The longest delay between two attempts is not below the first, and attempts without end have pauses.
 
     Raises:
-        ContradictoryOptionsError: It is.
+        ContradictoryOptionsError: They do not.
     """
     for spec in OPTIONS:
         if not spec.name.endswith("BackoffBase"):
@@ -248,6 +257,13 @@ def check_retries(options: "KinesisOptions") -> None:
                 (longest, spec.name),
                 f"the longest delay between two attempts, {longest_millis:g} ms, is below the first, "
                 f"{first_millis:g} ms, which is {spec.default} ms by default: give both",
+            )
+        retries = spec.name.removesuffix("BackoffBase") + "MaxRetries"
+        if longest_millis < _SHORTEST_MILLIS and getattr(options, field_name(retries)) is None:
+            raise ContradictoryOptionsError(
+                (longest, retries),
+                f"without a number of attempts, delays of at most {longest_millis:g} ms would call AWS without a pause "
+                f"for as long as retryPatience says: give {_SHORTEST_MILLIS:g} ms or more, or {retries}",
             )
 
 

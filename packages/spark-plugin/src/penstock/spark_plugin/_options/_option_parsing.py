@@ -18,7 +18,10 @@ from penstock.spark_plugin._options._option_values import (
 )
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
 
-_AWS_HOST = re.compile(r"(?:^|\.)kinesis(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?amazonaws\.com(?:\.cn)?$")
+_AWS_HOST = re.compile(
+    r"(?:^|\.)(?:(?:data|control)-)?kinesis(?:-fips)?\.([a-z0-9-]+)\."
+    r"(?:(?:vpce\.)?amazonaws\.com(?:\.cn)?|api\.aws|api\.amazonwebservices\.com\.cn)$"
+)
 
 
 def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str], dict[str, str]]:
