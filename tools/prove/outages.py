@@ -515,9 +515,9 @@ TROUBLES: dict[str, Trouble] = {
     "throttle": Trouble(lambda world: _faulty(world, "throttle"), r"throttled since"),
     "resets": Trouble(lambda world: _faulty(world, "reset", probability=0.5), r"(refused|resubscribing) since"),
     "unreachable": Trouble(lambda world: world.gate.shut(), r"refused since.*(connect|no answer)"),
-    "silence": Trouble(lambda world: world.gate.silent(), r"(no progress|silen|nothing came|timed? ?out)"),
+    "silence": Trouble(lambda world: world.gate.silent(), r"(no answer|nothing came|silen)"),
     "sts": Trouble(_without_sts, r"credentials"),
-    "registry": Trouble(lambda world: world.registry.away(), r"(registry|lease).*(retry|unavailable|cannot|not reach)"),
+    "registry": Trouble(lambda world: world.registry.away(), r"the registry at .* is not available"),
     "reader": Trouble(lambda world: world.reader.away(), r"(reader).*(retry|unavailable|cannot|not reach)"),
     "disk": Trouble(_full_disk, r"shard_reader: .*(spill|disk)"),
 }

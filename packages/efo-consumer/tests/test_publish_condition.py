@@ -56,7 +56,12 @@ class Shard:
     def watched(self, retention_millis: int | None = None) -> WatchedShard:
         tracker = self.tracker
         return WatchedShard(
-            "orders", "shard-0", tracker.condition, tracker.stalled_seconds(self.now), self.behind, retention_millis
+            "orders",
+            "shard-0",
+            tracker.condition_at(self.now),
+            tracker.stalled_seconds(self.now),
+            self.behind,
+            retention_millis,
         )
 
 
@@ -206,7 +211,7 @@ def test_a_shard_that_is_caught_up_or_ended_is_not_stalled() -> None:
         shard.answered(0, came_on=False)
         assert alarms.look([shard.watched()]) == []
     shard.now += STALLED_SECONDS
-    assert "no progress for 30 s (at most 30 s behind): caught up" in alarms.look([shard.watched()])[0]
+    assert "no progress for 30 s (at most 30 s behind): refused since" in alarms.look([shard.watched()])[0]
     ended = Shard()
     ended.note(ShardSign.END)
     ended.now += 1000
@@ -242,3 +247,30 @@ def test_a_lag_near_the_retention_is_told_once_and_once_more_when_it_is_over() -
     assert message == "orders/shard-0: 2.0 h behind, no longer near the 24 h of the stream's retention"
     assert look(2) == []
     assert len(look(20)) == 1
+
+
+@pytest.mark.parametrize("behind", [0, 5000])
+def test_a_shard_whose_answers_stay_away_is_not_well(behind: int) -> None:
+    """A connection that says nothing fails nobody's call: the time since the last answer tells."""
+    shard = Shard()
+    shard.answered(behind)
+    well = shard.tracker.condition_at(shard.now)
+    shard.now += 29
+    assert shard.tracker.condition_at(shard.now) == well
+    shard.now += 2
+    silent = shard.tracker.condition_at(shard.now)
+    assert (silent.state, silent.since_millis) == (ShardState.REFUSED, NOON)
+    assert str(silent) == "refused since 2026-01-01T12:00:00Z: no answer has come since then"
+    (message,) = ShardAlarms().look([shard.watched()])
+    assert "no answer has come since then" in message
+    shard.answered(0)
+    assert shard.tracker.condition_at(shard.now).state is ShardState.CAUGHT_UP
+
+
+def test_a_shard_that_ended_needs_no_answers() -> None:
+    """Nor is one in trouble told twice."""
+    for sign in (ShardSign.END, ShardSign.THROTTLED):
+        shard = Shard()
+        shard.note(sign, "why")
+        shard.now += 3600
+        assert shard.tracker.condition_at(shard.now) == shard.tracker.condition

@@ -113,6 +113,8 @@ def utc(millis: float) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+STALLED_SECONDS: Final = 30.0
+"""Without progress for which there is a warning."""
 FRESH_SECONDS: Final = 10.0
 """How long an answer at the tip proves that there is nothing to read: an idle subscription has one every 5 s."""
 
@@ -130,6 +132,7 @@ class ConditionTracker:
         self.condition = ShardCondition(since_millis=service_millis)
         self.progress_at = now
         """When the shard last came on, or was at its tip; monotonic seconds."""
+        self._answered = now, service_millis
         self._known_millis = known_millis
         self._told: tuple[int, float] | None = None
 
@@ -156,12 +159,24 @@ class ConditionTracker:
             came_on: whether it had records, or led further.
             note: what is to be said of the way in which the shard is read.
         """
+        self._answered = now, service_millis
         at_tip = millis_behind == 0
         if at_tip or came_on:
             self.progress_at = now
         if millis_behind is not None:
             self._told = (millis_behind, now)
         self.note(ShardSign.AT_TIP if at_tip else ShardSign.BEHIND, note, service_millis)
+
+    def condition_at(self, now: float) -> ShardCondition:
+        """What the shard is doing now: of one that is well nobody would notice that its answers do not come."""
+        answered_at, answered_millis = self._answered
+        if (
+            now - answered_at < STALLED_SECONDS
+            or not self.condition.is_well
+            or self.condition.state is ShardState.ENDED
+        ):
+            return self.condition
+        return ShardCondition(ShardState.REFUSED, answered_millis, "no answer has come since then")
 
     def millis_behind(self, now: float, service_millis: int) -> int | None:
         """How far behind its tip the shard is known to be, at most; None if nothing is known.
@@ -186,7 +201,6 @@ class ConditionTracker:
         return self.condition.state is ShardState.CAUGHT_UP and now - self.progress_at <= FRESH_SECONDS
 
 
-STALLED_SECONDS: Final = 30.0
 RETENTION_SHARE: Final = 0.8
 
 

@@ -154,7 +154,7 @@ class FollowedShard:
     @property
     def condition(self) -> ShardCondition:
         """What the shard is doing."""
-        return self._tracker.condition
+        return self._tracker.condition_at(self._clock())
 
     @property
     def stalled_seconds(self) -> float:
