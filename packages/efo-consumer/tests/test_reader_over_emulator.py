@@ -18,6 +18,7 @@ from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     SERVICE_NAME,
     EfoConsumerConfigError,
+    InitialPosition,
     InitialPositionError,
     KinesisBackend,
     LocalShardReader,
@@ -28,7 +29,6 @@ from penstock.efo_consumer import (
     ShardPosition,
     ShardReader,
     ShardReaderServicer,
-    StartingPosition,
     StreamConsumer,
     StreamPositions,
     ranges_between,
@@ -249,14 +249,14 @@ def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEm
     client.split_shard(StreamName=STREAM, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
     roots = {"shardId-000000000000", "shardId-000000000001"}
     assert set(resolve_initial_positions(session, [STREAM], "TRIM_HORIZON").streams[STREAM]) == roots
-    old = StartingPosition.parse("at_timestamp", str(then))
+    old = InitialPosition.parse("at_timestamp", str(then))
     positions = resolve_initial_positions(session, [STREAM], old).streams[STREAM]
     assert positions == dict.fromkeys(roots, ShardPosition.at_timestamp(then))
     with pytest.raises(InitialPositionError, match="look at the stream's name") as raised:
         resolve_initial_positions(session, ["nothing"], "LATEST")
     assert (raised.value.stream, raised.value.code) == ("nothing", "ResourceNotFoundException")
     with pytest.raises(InitialPositionError, match="ahead"):
-        resolve_initial_positions(session, [STREAM], StartingPosition.parse("AT_TIMESTAMP", str(then + 60_000)))
+        resolve_initial_positions(session, [STREAM], InitialPosition.parse("AT_TIMESTAMP", str(then + 60_000)))
 
 
 def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
@@ -274,7 +274,7 @@ def test_a_time_begins_also_at_shards_whose_parents_expired() -> None:
 def test_a_starting_position_that_is_none_names_its_option(text: str, timestamp: str | None) -> None:
     """A typing error in a start is told, with the option's name; so is a time without an offset."""
     with pytest.raises(EfoConsumerConfigError, match="initialPosition"):
-        StartingPosition.parse(text, timestamp)
+        InitialPosition.parse(text, timestamp)
 
 
 @pytest.mark.parametrize(
@@ -283,10 +283,10 @@ def test_a_starting_position_that_is_none_names_its_option(text: str, timestamp:
 )
 def test_seconds_since_the_epoch_are_no_milliseconds_of_1970(text: str, millis: int) -> None:
     """A number with a point, or one too small for milliseconds of a time that Kinesis could hold, is seconds."""
-    assert StartingPosition.parse("AT_TIMESTAMP", text).timestamp_millis == millis
+    assert InitialPosition.parse("AT_TIMESTAMP", text).timestamp_millis == millis
 
 
 def test_a_time_is_read_in_both_spellings() -> None:
     """ISO 8601 with its offset, or milliseconds since the epoch."""
-    assert StartingPosition.parse("AT_TIMESTAMP", "1700000000123").timestamp_millis == 1_700_000_000_123
-    assert StartingPosition.parse("AT_TIMESTAMP", "2023-11-14T23:13:20.123+01:00").timestamp_millis == 1_700_000_000_123
+    assert InitialPosition.parse("AT_TIMESTAMP", "1700000000123").timestamp_millis == 1_700_000_000_123
+    assert InitialPosition.parse("AT_TIMESTAMP", "2023-11-14T23:13:20.123+01:00").timestamp_millis == 1_700_000_000_123

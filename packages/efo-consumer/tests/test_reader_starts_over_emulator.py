@@ -12,13 +12,13 @@ import pytest
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    InitialPosition,
     InitialPositionError,
     KinesisBackend,
     LocalShardReader,
     OpenRequest,
     RecordPublisherType,
     ShardPosition,
-    StartingPosition,
     StreamConsumer,
     StreamPositions,
     ranges_between,
@@ -137,8 +137,8 @@ async def test_a_time_in_milliseconds_divides_the_records(
     iterator = client.get_shard_iterator(StreamName="s", ShardId=ROOT, ShardIteratorType="TRIM_HORIZON")
     records = client.get_records(ShardIterator=iterator["ShardIterator"])["Records"]
     then = records[2]["ApproximateArrivalTimestamp"]
-    millis = StartingPosition.parse("AT_TIMESTAMP", str(round(then.timestamp() * 1000)))
-    assert StartingPosition.parse("AT_TIMESTAMP", then.isoformat()) == millis
+    millis = InitialPosition.parse("AT_TIMESTAMP", str(round(then.timestamp() * 1000)))
+    assert InitialPosition.parse("AT_TIMESTAMP", then.isoformat()) == millis
     start = await asyncio.to_thread(resolve_initial_positions, session_of(emulator), ["s"], millis)
     rows, _ = await read_all(emulator, start, publisher, 2)
     assert [data for _, _, data in rows] == ["row-2", "row-3"]

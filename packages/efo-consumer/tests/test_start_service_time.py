@@ -13,9 +13,9 @@ import pytest
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
+    InitialPosition,
     InitialPositionError,
     ShardPosition,
-    StartingPosition,
     StreamPositions,
     resolve_initial_positions,
 )
@@ -35,14 +35,14 @@ def stream(clock: OtherClock | ManualClock, **config: Any) -> Iterator[tuple[Run
         yield emulator, client
 
 
-def resolve(emulator: RunningEmulator, start: StartingPosition | str, **options: Any) -> StreamPositions:
+def resolve(emulator: RunningEmulator, start: InitialPosition | str, **options: Any) -> StreamPositions:
     """By a session of its own, as each query has one."""
     session = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
     return resolve_initial_positions(session, ["s"], start, **options)
 
 
-def at(seconds: float) -> StartingPosition:
-    return StartingPosition.parse("AT_TIMESTAMP", str(int(seconds * 1000)))
+def at(seconds: float) -> InitialPosition:
+    return InitialPosition.parse("AT_TIMESTAMP", str(int(seconds * 1000)))
 
 
 def position(positions: StreamPositions) -> ShardPosition:

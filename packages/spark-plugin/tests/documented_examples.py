@@ -9,10 +9,10 @@ from enum import Enum
 from typing import Any
 
 from penstock.spark_plugin._options._foreign_spec import Connector
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType
 
-LATEST = InitialPosition(InitialPositionType.LATEST)
-OLDEST = InitialPosition(InitialPositionType.TRIM_HORIZON)
+LATEST = PositionOption(PositionOptionType.LATEST)
+OLDEST = PositionOption(PositionOptionType.TRIM_HORIZON)
 
 
 class Way(Enum):

@@ -11,7 +11,7 @@ from penstock.spark_plugin._options._docs import fill, generated
 from penstock.spark_plugin._options._field_names import field_name
 from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS
 from penstock.spark_plugin._options._option_table import OPTIONS
-from penstock.spark_plugin._options._option_values import InitialPositionType
+from penstock.spark_plugin._options._option_values import PositionOptionType
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     InvalidOptionError,
@@ -136,7 +136,7 @@ def test_databricks_options_mean_the_same() -> None:
     assert options.stream_name == ("a", "b")
     assert (options.record_publisher, options.efo_consumer_name) == ("efo", "me")
     assert options.initial_position is not None
-    assert options.initial_position.type is InitialPositionType.AT_TIMESTAMP
+    assert options.initial_position.type is PositionOptionType.AT_TIMESTAMP
     assert options.aws_secret_access_key == "secret"
 
 
@@ -154,7 +154,7 @@ def test_aws_connector_options_mean_the_same() -> None:
     )
     assert options.record_publisher == "efo"
     assert options.initial_position is not None
-    assert options.initial_position.type is InitialPositionType.TRIM_HORIZON
+    assert options.initial_position.type is PositionOptionType.TRIM_HORIZON
     assert parse_keys({"streamName": "s", "kinesis.consumerType": "GetRecords"}).record_publisher == "polling"
 
 

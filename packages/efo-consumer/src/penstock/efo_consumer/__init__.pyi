@@ -48,7 +48,7 @@ from ._remote.location import ReaderLocation
 from ._remote.reopening import ReopeningShardReader
 from ._remote.servicer import SERVICE_NAME, ShardReaderServicer
 from ._start.initial import resolve_initial_positions, resolve_sequence_numbers
-from ._start.position import StartingPosition, StartingPositionType
+from ._start.position import InitialPosition, InitialPositionType
 from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate
 from .errors import (
     CheckpointError,
@@ -89,7 +89,9 @@ __all__ = [
     "FleetShardReader",
     "FollowedBatch",
     "HashKeyRange",
+    "InitialPosition",
     "InitialPositionError",
+    "InitialPositionType",
     "KinesisBackend",
     "LocalShardReader",
     "LocationMismatchError",
@@ -133,8 +135,6 @@ __all__ = [
     "ShardStats",
     "SqliteCheckpointStore",
     "StaleEpochError",
-    "StartingPosition",
-    "StartingPositionType",
     "StreamConsumer",
     "StreamIdentity",
     "StreamPositions",

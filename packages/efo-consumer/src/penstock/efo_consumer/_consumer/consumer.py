@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._consumer.checkpoint import CheckpointStore
     from penstock.efo_consumer._reader.api import FollowedBatch, ShardReader, ShardStats, StreamConsumer
-    from penstock.efo_consumer._start.position import StartingPosition
+    from penstock.efo_consumer._start.position import InitialPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class Consumer:
         *,
         efo: str | None = None,
         name: str | None = None,
-        start: StreamPositions | StartingPosition | str | Mapping[str, StartingPosition | str] = "LATEST",
+        start: StreamPositions | InitialPosition | str | Mapping[str, InitialPosition | str] = "LATEST",
         checkpoints: Path | CheckpointStore | bool | None = True,
         aws: AwsOptions | None = None,
         config: ReaderConfig | None = None,
@@ -344,7 +344,7 @@ async def begin(
     session: AwsSession,
     streams: Sequence[str],
     saved: StreamPositions | None,
-    start: StreamPositions | StartingPosition | str | Mapping[str, StartingPosition | str],
+    start: StreamPositions | InitialPosition | str | Mapping[str, InitialPosition | str],
 ) -> StreamPositions:
     """Give a position in each of the streams.
 
@@ -368,8 +368,8 @@ async def begin(
 
 
 def _starts(
-    new: Sequence[str], start: StreamPositions | StartingPosition | str | Mapping[str, StartingPosition | str]
-) -> dict[str, StartingPosition | str]:
+    new: Sequence[str], start: StreamPositions | InitialPosition | str | Mapping[str, InitialPosition | str]
+) -> dict[str, InitialPosition | str]:
     if isinstance(start, StreamPositions):
         missing, starts = list(new), {}
     elif isinstance(start, Mapping):

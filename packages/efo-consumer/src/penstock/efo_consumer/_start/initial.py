@@ -23,7 +23,7 @@ from penstock.aws import AwsCredentialsError, AwsError, BackoffPolicy, ErrorKind
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
-from penstock.efo_consumer._start.position import StartingPosition, StartingPositionType
+from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
 from penstock.efo_consumer.errors import InitialPositionError
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ _ENDPOINT_ADVICE = "look at the region, the endpoint and the network"
 def resolve_initial_positions(
     aws_session: AwsSession,
     streams: Iterable[str],
-    starting_position: StartingPosition | str,
+    initial_position: InitialPosition | str,
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StreamPositions:
@@ -92,7 +92,7 @@ def resolve_initial_positions(
         InitialPositionError: a stream's shards cannot be listed, or it has none, or the time is in the future.
         EfoConsumerConfigError: the starting position is none.
     """
-    start = StartingPosition.parse(starting_position) if isinstance(starting_position, str) else starting_position
+    start = InitialPosition.parse(initial_position) if isinstance(initial_position, str) else initial_position
     resolver = _Resolver(aws_session.client("kinesis"), aws_session.service_clock(), sleep)
     positions, created = {}, {}
     for stream in streams:
@@ -105,7 +105,7 @@ def resolve_initial_positions(
     return StreamPositions(positions, created)
 
 
-_TRIM_HORIZON = StartingPosition(StartingPositionType.TRIM_HORIZON)
+_TRIM_HORIZON = InitialPosition(InitialPositionType.TRIM_HORIZON)
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ class _Resolver:
         """What arrived before has certainly expired."""
         return (self._clock.earliest() - summary.retention_seconds) * 1000
 
-    def resolve(self, stream: str, start: StartingPosition) -> Mapping[str, ShardPosition]:
-        if start.type is StartingPositionType.LATEST:
+    def resolve(self, stream: str, start: InitialPosition) -> Mapping[str, ShardPosition]:
+        if start.type is InitialPositionType.LATEST:
             ids = [shard["ShardId"] for shard in self._list(stream, {"Type": "AT_LATEST"})]
             millis = math.floor((self._clock.earliest() - _ARRIVAL_SECONDS) * 1000)
             return self._positions(stream, ids, ShardPosition.at_timestamp(millis))

@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"(?P<whole>[0-9]{1,15})(?P<fraction>\.[0-9]*)?")
 _FIRST_MILLIS = 100_000_000_000
 
 
-class StartingPositionType(StrEnum):
+class InitialPositionType(StrEnum):
     """Kinds of a start; resolved once to positions in shards."""
 
     LATEST = "LATEST"
@@ -25,7 +25,7 @@ class StartingPositionType(StrEnum):
 
 
 @dataclass(frozen=True)
-class StartingPosition:
+class InitialPosition:
     """Where a new query begins.
 
     Attributes:
@@ -36,11 +36,11 @@ class StartingPosition:
         EfoConsumerConfigError: a time is missing, or given without AT_TIMESTAMP.
     """
 
-    type: StartingPositionType
+    type: InitialPositionType
     timestamp_millis: int | None = None
 
     def __post_init__(self) -> None:
-        if (self.timestamp_millis is not None) != (self.type is StartingPositionType.AT_TIMESTAMP):
+        if (self.timestamp_millis is not None) != (self.type is InitialPositionType.AT_TIMESTAMP):
             raise EfoConsumerConfigError(option=_OPTION, reason=f"{self.type} and a time do not go together")
 
     @classmethod
@@ -54,9 +54,9 @@ class StartingPosition:
             EfoConsumerConfigError: not one of these.
         """
         try:
-            kind = StartingPositionType(text.strip().upper())
+            kind = InitialPositionType(text.strip().upper())
         except ValueError as error:
-            names = ", ".join(StartingPositionType)
+            names = ", ".join(InitialPositionType)
             raise EfoConsumerConfigError(option=_OPTION, reason=f"{text!r} is none of {names}") from error
         return cls(kind, None if timestamp is None else _millis(timestamp))
 

@@ -27,7 +27,7 @@ from penstock.spark_plugin._options._option_parsing import (
     restore_case,
 )
 from penstock.spark_plugin._options._option_table import OPTIONS
-from penstock.spark_plugin._options._option_values import InitialPosition
+from penstock.spark_plugin._options._option_values import PositionOption
 from penstock.spark_plugin._options._reading_checks import check_reading
 from penstock.spark_plugin._options._writing_checks import check_writing
 from penstock.spark_plugin._reading._stream_names import names_of_arns, region_of_arns
@@ -73,16 +73,16 @@ class KinesisOptions:
     role_external_id: str | None = field(default=None, repr=False)
     sts_endpoint_url: str | None = None
     web_identity_token_file: str | None = None
-    initial_position: InitialPosition | None = None
+    initial_position: PositionOption | None = None
     """None: LATEST for a stream, TRIM_HORIZON for a bounded read."""
     initial_timestamp: datetime | None = None
     initial_timestamp_format: str | None = None
     ending_timestamp: datetime | None = None
-    ending_position: InitialPosition | None = None
+    ending_position: PositionOption | None = None
     """None: `ending_timestamp`, or else now, by the time of planning."""
-    bounded_until: InitialPosition | None = None
+    bounded_until: PositionOption | None = None
     """As it was written; `ending_position` is the same."""
-    continue_from: InitialPosition | None = None
+    continue_from: PositionOption | None = None
     """As it was written; `initial_position` is the same."""
     record_publisher: str = "polling"
     efo_registration: str = "lazy"
@@ -105,7 +105,7 @@ class KinesisOptions:
     shard_ids: tuple[str, ...] = ()
     """Empty: all."""
     filter_push_down: bool = False
-    added_stream_position: InitialPosition | None = None
+    added_stream_position: PositionOption | None = None
     """None: `initial_position`, or TRIM_HORIZON for streams that a pattern finds."""
     min_partitions: int | None = None
     max_partitions: int | None = None

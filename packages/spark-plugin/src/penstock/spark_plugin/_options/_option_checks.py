@@ -10,7 +10,7 @@ from penstock.aws import AwsOptionError, AwsOptions
 from penstock.spark_plugin._options._field_names import field_name
 from penstock.spark_plugin._options._option_parsing import region_of_endpoint
 from penstock.spark_plugin._options._option_table import OPTIONS
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     DangerousOptionError,
@@ -274,9 +274,9 @@ def check_positions(options: "KinesisOptions") -> None:
         OptionError: Naming the position.
     """
     position, ending = options.initial_position, options.ending_position
-    if position is not None and position.type is InitialPositionType.AT_TIMESTAMP and position.timestamp is None:
+    if position is not None and position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
         raise MissingOptionError("initialTimestamp", "initialPosition is AT_TIMESTAMP without a time")
-    if ending is not None and ending.type is InitialPositionType.AT_TIMESTAMP and ending.timestamp is None:
+    if ending is not None and ending.type is PositionOptionType.AT_TIMESTAMP and ending.timestamp is None:
         raise InvalidOptionError("endingPosition", "AT_TIMESTAMP", "with its time")
     for name, one in (("initialPosition", position), ("endingPosition", ending)):
         _check_streams(name, one, options.stream_name)
@@ -292,7 +292,7 @@ def check_columns(options: "KinesisOptions") -> None:
         raise ContradictoryOptionsError(("columns", "includeEncryptionType"), f"{options.columns} has no such column")
 
 
-def _check_streams(name: str, position: InitialPosition | None, streams: tuple[str, ...]) -> None:
+def _check_streams(name: str, position: PositionOption | None, streams: tuple[str, ...]) -> None:
     named = set(position.streams or ()) if position is not None else set()
     if named and named != set(streams) and not (named == {""} and len(streams) == 1):
         raise InvalidOptionError(name, sorted(named), "sequence numbers of the streams in streamName, all of them")

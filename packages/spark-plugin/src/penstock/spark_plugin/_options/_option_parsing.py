@@ -11,8 +11,8 @@ from penstock.spark_plugin._options._option_names import find_option, spelled, u
 from penstock.spark_plugin._options._option_spec import OptionSpec
 from penstock.spark_plugin._options._option_table import SPARK_OWN
 from penstock.spark_plugin._options._option_values import (
-    InitialPosition,
-    InitialPositionType,
+    PositionOption,
+    PositionOptionType,
     parse_time_as,
     parse_value,
 )
@@ -93,13 +93,13 @@ def merge_initial_timestamp(values: dict[str, Any], written: Mapping[str, str]) 
     time = values.get("initial_timestamp")
     if time is None:
         return
-    position = values.get("initial_position", InitialPosition(InitialPositionType.AT_TIMESTAMP))
-    if position.type is not InitialPositionType.AT_TIMESTAMP or position.timestamp not in (None, time):
+    position = values.get("initial_position", PositionOption(PositionOptionType.AT_TIMESTAMP))
+    if position.type is not PositionOptionType.AT_TIMESTAMP or position.timestamp not in (None, time):
         raise ContradictoryOptionsError(
             (written.get("initial_position", "initialPosition"), written["initial_timestamp"]),
             "the time belongs to AT_TIMESTAMP, and is given once",
         )
-    values["initial_position"] = InitialPosition(InitialPositionType.AT_TIMESTAMP, time)
+    values["initial_position"] = PositionOption(PositionOptionType.AT_TIMESTAMP, time)
 
 
 def merge_positions(values: dict[str, Any], written: Mapping[str, str]) -> None:

@@ -33,8 +33,8 @@ _BYTES_PER_UNIT = {
 }  # fmt: skip
 
 
-class InitialPositionType(StrEnum):
-    """Where a new query begins (the API reference's `StartingPosition` types that make sense for a whole stream)."""
+class PositionOptionType(StrEnum):
+    """Kinds of a position that an option names."""
 
     LATEST = "LATEST"
     TRIM_HORIZON = "TRIM_HORIZON"
@@ -46,10 +46,10 @@ class InitialPositionType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class InitialPosition:
+class PositionOption:
     """Where a query begins or ends, in all shards of all of its streams."""
 
-    type: InitialPositionType
+    type: PositionOptionType
     timestamp: datetime | None = None
     """With AT_TIMESTAMP; None until `initialTimestamp` is merged in."""
     streams: Mapping[str, Mapping[str, ShardPosition]] | None = None
@@ -202,28 +202,28 @@ _POSITION_RULE = (
 )
 
 
-def _position(spec: OptionSpec, text: str) -> InitialPosition:
+def _position(spec: OptionSpec, text: str) -> PositionOption:
     """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, sequence numbers, a path."""
     if text.startswith("{"):
         return _json_position(spec, text)
     if text.startswith(("/", "file:")):
         path = unquote(urlsplit(text).path) if text.startswith("file:") else text
-        return InitialPosition(InitialPositionType.SEAM, seam=Path(path))
+        return PositionOption(PositionOptionType.SEAM, seam=Path(path))
     name, _, time = (
         text.replace(":", " ", 1).partition(" ") if text[:13].upper() == "AT_TIMESTAMP:" else text.partition(" ")
     )
     name = {"EARLIEST": "TRIM_HORIZON", "NOW": "LATEST"}.get(name.upper(), name.upper())
     if name in ("LATEST", "TRIM_HORIZON") and not time:
-        return InitialPosition(InitialPositionType(name))
+        return PositionOption(PositionOptionType(name))
     if name == "AT_TIMESTAMP":
-        return InitialPosition(InitialPositionType(name), _time(spec, time.strip()) if time else None)
+        return PositionOption(PositionOptionType(name), _time(spec, time.strip()) if time else None)
     try:
-        return InitialPosition(InitialPositionType.AT_TIMESTAMP, _time(spec, text))
+        return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, text))
     except InvalidOptionError:
         raise _invalid(spec, text, _POSITION_RULE) from None
 
 
-def _json_position(spec: OptionSpec, text: str) -> InitialPosition:
+def _json_position(spec: OptionSpec, text: str) -> PositionOption:
     """A time, an offset as it stands in a checkpoint, or `{"shardId-000000000000": "4959…"}` of the only stream."""
     try:
         document = {str(key): value for key, value in json.loads(text).items()}
@@ -231,7 +231,7 @@ def _json_position(spec: OptionSpec, text: str) -> InitialPosition:
         if "at_timestamp" in by_name:
             time = parse_time_as(spec, by_name.pop("at_timestamp"), by_name.pop("format", None))
             if not by_name:
-                return InitialPosition(InitialPositionType.AT_TIMESTAMP, time)
+                return PositionOption(PositionOptionType.AT_TIMESTAMP, time)
         if "version" in document:
             streams = StreamPositions.from_json(document).streams
         else:
@@ -242,7 +242,7 @@ def _json_position(spec: OptionSpec, text: str) -> InitialPosition:
         raise _invalid(spec, text, _POSITION_RULE) from None
     if not any(streams.values()):
         raise _invalid(spec, text, _POSITION_RULE)
-    return InitialPosition(InitialPositionType.SEQUENCE_NUMBERS, streams=streams)
+    return PositionOption(PositionOptionType.SEQUENCE_NUMBERS, streams=streams)
 
 
 def _in_shard(value: object) -> ShardPosition:

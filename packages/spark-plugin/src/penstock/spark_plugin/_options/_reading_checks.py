@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING
 
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ def check_reading(options: "KinesisOptions") -> None:
         raise InvalidOptionError("addedStreamPosition", added.type.value, "LATEST, TRIM_HORIZON or a time")
 
 
-def _lacks_time(position: InitialPosition) -> bool:
-    return position.type is InitialPositionType.AT_TIMESTAMP and position.timestamp is None
+def _lacks_time(position: PositionOption) -> bool:
+    return position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None
 
 
 def _check_pattern(options: "KinesisOptions") -> None:

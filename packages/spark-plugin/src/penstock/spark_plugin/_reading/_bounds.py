@@ -8,7 +8,7 @@ from typing import Self
 from penstock.aws import AwsSession
 from penstock.efo_consumer import DataLossError, HashKeyRange, Shard, ShardPosition
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType, epoch_micros
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType, epoch_micros
 from penstock.spark_plugin._reading._initial_positions import ancestors, latest_millis, named, seam_of
 from penstock.spark_plugin.errors import ContradictoryOptionsError
 
@@ -60,7 +60,7 @@ class Bounds:
         if end is None:
             time = options.ending_timestamp
             before = now_micros if time is None else epoch_micros(time)
-        elif end.type is InitialPositionType.TRIM_HORIZON:
+        elif end.type is PositionOptionType.TRIM_HORIZON:
             before = 0
         elif end.streams is not None:
             before = None
@@ -183,12 +183,12 @@ def _check_listed(
 
 
 def _after(
-    session: AwsSession, options: KinesisOptions, start: InitialPosition | None, default_end_micros: int | None
+    session: AwsSession, options: KinesisOptions, start: PositionOption | None, default_end_micros: int | None
 ) -> ShardPosition:
     """Where shards begin that are not named."""
-    if start is None or start.streams is not None or start.type is InitialPositionType.TRIM_HORIZON:
+    if start is None or start.streams is not None or start.type is PositionOptionType.TRIM_HORIZON:
         return ShardPosition.trim_horizon()
-    if start.type is InitialPositionType.LATEST:
+    if start.type is PositionOptionType.LATEST:
         # Nothing, unless the end lies in the future.
         return ShardPosition.at_timestamp(
             latest_millis(session, options) if default_end_micros is None else default_end_micros // 1000
@@ -197,7 +197,7 @@ def _after(
     return ShardPosition.at_timestamp(-(-_micros(session, options, start, 0) // 1000))
 
 
-def _micros(session: AwsSession, options: KinesisOptions, position: InitialPosition, now_micros: int) -> int:
-    if position.type is InitialPositionType.SEAM:
+def _micros(session: AwsSession, options: KinesisOptions, position: PositionOption, now_micros: int) -> int:
+    if position.type is PositionOptionType.SEAM:
         return seam_of(session, options, position) * 1000
     return now_micros if position.timestamp is None else epoch_micros(position.timestamp)

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import (
+    InitialPosition,
+    InitialPositionType,
     Shard,
     ShardPosition,
-    StartingPosition,
-    StartingPositionType,
     StreamIdentity,
     StreamPositions,
     list_shards,
@@ -16,13 +16,13 @@ from penstock.efo_consumer import (
 )
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType, first_millis
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType, first_millis
 from penstock.spark_plugin._reading._seam import seam_millis
 from penstock.spark_plugin._reading._service_time import ask_time, wait_until_seen
 from penstock.spark_plugin._reading._stream_names import StreamKeys
 from penstock.spark_plugin._reading._stream_summary import describe_stream
 
-LATEST = StartingPosition(StartingPositionType.LATEST)
+LATEST = InitialPosition(InitialPositionType.LATEST)
 
 
 def initial_positions(options: KinesisOptions) -> StreamPositions:
@@ -44,7 +44,7 @@ def initial_positions(options: KinesisOptions) -> StreamPositions:
     return _resolved(session, options, _starting_position(session, options))
 
 
-def _resolved(session: AwsSession, options: KinesisOptions, start: StartingPosition) -> StreamPositions:
+def _resolved(session: AwsSession, options: KinesisOptions, start: InitialPosition) -> StreamPositions:
     streams = [options.arn_of(name) or name for name in options.stream_name]
     return StreamKeys(options).named(resolve_initial_positions(session, streams, start))
 
@@ -63,7 +63,7 @@ def latest_millis(session: AwsSession, options: KinesisOptions) -> int:
     return max(one.timestamp_millis or 0 for shards in positions.streams.values() for one in shards.values())
 
 
-def seam_of(session: AwsSession, options: KinesisOptions, position: InitialPosition) -> int:
+def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOption) -> int:
     """The time of a seam, in milliseconds; made now, by the service's clock, if there is none.
 
     It is waited for, as it may be to come: until it is over, shards may begin that have records before it.
@@ -85,7 +85,7 @@ async def _wait_for_seam(session: AwsSession, options: KinesisOptions, millis: i
     await wait_until_seen(session.service_clock(), millis, None)
 
 
-def named(position: InitialPosition, options: KinesisOptions) -> Mapping[str, Mapping[str, ShardPosition]]:
+def named(position: PositionOption, options: KinesisOptions) -> Mapping[str, Mapping[str, ShardPosition]]:
     """Positions in shards by the stream's name, also where the user left out the only one's."""
     return {name or options.stream_name[0]: shards for name, shards in (position.streams or {}).items()}
 
@@ -129,11 +129,11 @@ def _closure(first: Mapping[str, ShardPosition], steps: Mapping[str, set[str]]) 
     return found
 
 
-def _starting_position(session: AwsSession, options: KinesisOptions) -> StartingPosition:
+def _starting_position(session: AwsSession, options: KinesisOptions) -> InitialPosition:
     position = options.initial_position
     if position is None:
         return LATEST
-    if position.type is InitialPositionType.SEAM:
-        return StartingPosition(StartingPositionType.AT_TIMESTAMP, seam_of(session, options, position))
+    if position.type is PositionOptionType.SEAM:
+        return InitialPosition(InitialPositionType.AT_TIMESTAMP, seam_of(session, options, position))
     millis = first_millis(position.timestamp) if position.timestamp is not None else None
-    return StartingPosition(StartingPositionType(position.type.value), millis)
+    return InitialPosition(InitialPositionType(position.type.value), millis)

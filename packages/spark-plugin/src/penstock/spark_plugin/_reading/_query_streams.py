@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.efo_consumer import StreamPositions
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType
 from penstock.spark_plugin._reading._progress import Offset
 from penstock.spark_plugin._reading._stream_names import StreamKeys, existing, with_streams
 from penstock.spark_plugin.errors import OffsetError
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.aws import AwsSession
 
 _log = logging.getLogger(__name__)
-_TRIM_HORIZON = InitialPosition(InitialPositionType.TRIM_HORIZON)
+_TRIM_HORIZON = PositionOption(PositionOptionType.TRIM_HORIZON)
 
 
 class QueryStreams:

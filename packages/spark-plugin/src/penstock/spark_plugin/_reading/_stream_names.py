@@ -14,7 +14,7 @@ from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptio
 if TYPE_CHECKING:
     from penstock.aws import AwsSession, JsonClient
     from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-    from penstock.spark_plugin._options._option_values import InitialPosition
+    from penstock.spark_plugin._options._option_values import PositionOption
 
 _log = logging.getLogger(__name__)
 _NOT_FOUND = "ResourceNotFoundException"
@@ -102,7 +102,7 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
     )
 
 
-def _of_streams(position: "InitialPosition | None", streams: Sequence[str]) -> "InitialPosition | None":
+def _of_streams(position: "PositionOption | None", streams: Sequence[str]) -> "PositionOption | None":
     if position is None or position.streams is None:
         return position
     return replace(position, streams={name: position.streams[name] for name in streams})

@@ -9,7 +9,7 @@ from penstock.aws import AwsSession
 from penstock.efo_consumer import ShardPosition, StreamIdentity
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._option_values import InitialPosition, InitialPositionType, epoch_micros
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType, epoch_micros
 from penstock.spark_plugin._reading._bounds import Bounds
 from penstock.spark_plugin._reading._service_time import ask_time, is_seen
 from penstock.spark_plugin._stages._code_fingerprint import digest
@@ -58,23 +58,23 @@ def kinesis_fingerprint(options: Mapping[str, str]) -> str | None:
     return digest(*parts)
 
 
-def _is_beginning(position: InitialPosition | None) -> bool:
+def _is_beginning(position: PositionOption | None) -> bool:
     if position is None:  # TRIM_HORIZON, of a bounded read
         return True
-    if position.type is InitialPositionType.AT_TIMESTAMP:
+    if position.type is PositionOptionType.AT_TIMESTAMP:
         return position.timestamp is not None
-    return position.type is not InitialPositionType.LATEST
+    return position.type is not PositionOptionType.LATEST
 
 
 def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
     position = options.ending_position
     time_ = options.ending_timestamp if position is None else position.timestamp
-    if position is not None and position.type is InitialPositionType.SEAM:
+    if position is not None and position.type is PositionOptionType.SEAM:
         return True  # a read waits until it is over
     if position is not None and position.streams is not None:
         ends = [one for shards in position.streams.values() for one in shards.values()]
         return all(one.sequence_number is not None for one in ends)
-    if position is not None and position.type is InitialPositionType.TRIM_HORIZON:
+    if position is not None and position.type is PositionOptionType.TRIM_HORIZON:
         return True  # nothing
     if time_ is None:
         return False

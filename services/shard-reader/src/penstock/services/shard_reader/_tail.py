@@ -10,7 +10,7 @@ from typing import Any, Final, TextIO
 import pyarrow as pa
 
 from penstock.aws import AwsOptions
-from penstock.efo_consumer import Consumer, StartingPosition
+from penstock.efo_consumer import Consumer, InitialPosition
 from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count
 
 _DATA_CHARACTERS: Final = 200
@@ -49,10 +49,10 @@ async def tail(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> N
             await consumer.commit(batch)
 
 
-def _start(text: str) -> StartingPosition:
+def _start(text: str) -> InitialPosition:
     if text.upper() in ("LATEST", "TRIM_HORIZON"):
-        return StartingPosition.parse(text)
-    return StartingPosition.parse("AT_TIMESTAMP", text)
+        return InitialPosition.parse(text)
+    return InitialPosition.parse("AT_TIMESTAMP", text)
 
 
 def _rows(records: pa.RecordBatch) -> Iterator[dict[str, Any]]:
