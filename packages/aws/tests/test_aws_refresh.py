@@ -22,12 +22,14 @@ def sts() -> Iterator[Sts]:
 
 
 @asynccontextmanager
-async def kinesis() -> AsyncIterator[tuple[str, list[str]]]:
-    """A service that takes any signature; its URL, and the access keys that signed."""
+async def kinesis(revoked: str = "") -> AsyncIterator[tuple[str, list[str]]]:
+    """A service that takes any signature but of a revoked key; its URL, and the access keys that signed."""
     signers: list[str] = []
 
     async def answer(request: web.Request) -> web.Response:
         signers.append(request.headers["Authorization"].partition("Credential=")[2].partition("/")[0])
+        if signers[-1] == revoked:
+            return web.json_response({"__type": "ExpiredTokenException", "message": "revoked"}, status=400)
         return web.json_response({"StreamNames": []}, content_type="application/x-amz-json-1.1")
 
     application = web.Application()
@@ -72,6 +74,26 @@ async def test_old_credentials_are_used_while_sts_is_away(sts: Sts, caplog: pyte
                     now[0] += 60.0
                     await client.call("ListStreams", {})
             assert sts.given == 2
+
+
+async def test_revoked_credentials_are_an_error_that_passes_while_sts_is_away(sts: Sts) -> None:
+    """Though they would live for an hour: nobody can tell yet whether there are others."""
+    now = [0.0]
+    async with kinesis(revoked="ASIA1") as (url, signers):
+        session = AwsSession(sts.options(url), clock=lambda: now[0])
+        async with JsonClient(session) as client, session.aio_client("kinesis") as aio:
+            session.frozen_credentials()
+            sts.refusal = (503, "ServiceUnavailable")
+            for _ in range(2):
+                for call in (client.call("ListStreams", {}), aio.call("list_streams")):
+                    with pytest.raises(AwsCredentialsError, match="ServiceUnavailable") as caught:
+                        await call
+                    assert classify(caught.value) is ErrorKind.RETRYABLE
+                now[0] += 60.0
+            sts.refusal = None
+            await client.call("ListStreams", {})
+            await aio.call("list_streams")
+            assert signers == ["ASIA1", "ASIA2", "ASIA2"]
 
 
 async def test_expired_credentials_are_an_error_that_passes(sts: Sts) -> None:

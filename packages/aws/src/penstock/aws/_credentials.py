@@ -113,6 +113,7 @@ class RenewableCredentials:
         self._failure: Exception | None = None
         self._renewed_at: float | None = None
         self._found_others = False
+        self._are_refused = False
         self._given: ReadOnlyCredentials | None = None
         try:
             self._source = self._look()
@@ -206,6 +207,8 @@ class RenewableCredentials:
         """Refresh, or fetch for the first time; tells why not. Needs `_refreshing`."""
         _quiet.here.on = True
         try:
+            if self._are_refused:
+                self._source = self._look()
             self._given = self._source.get_frozen_credentials()
         except Exception as error:
             # A source may be anybody's code; nobody would hear what ends the thread of a refresh.
@@ -221,12 +224,16 @@ class RenewableCredentials:
         return None
 
     def _succeeded(self) -> None:
-        self._failure, self._failures = None, 0
+        self._failure, self._failures, self._are_refused = None, 0, False
         # Those of a quarter of an hour are due for a refresh from the beginning.
         self._next_refresh_at = self._clock() + _MIN_SECONDS_BETWEEN_REFRESHES
 
     def renew(self) -> bool:
-        """Look for credentials anew; tell whether others were found, now or within the last seconds. Blocks."""
+        """Look for credentials anew; tell whether another call is worth while. Blocks.
+
+        It is when others were found, now or within the last seconds; and when their source is away, because the next
+        signature asks it again, and raises what passes by itself.
+        """
         if self._is_fixed:
             return False
         with self._lock:
@@ -243,7 +250,15 @@ class RenewableCredentials:
         except (AwsError, *_SOURCE_ERRORS) as error:
             # The caller tells that the old ones were refused.
             _log.warning("credentials were refused, and none are found in their place: %s", redacted(str(error)))
-            return False
+            failure = error if isinstance(error, AwsError) else _credentials_error(error)
+            if not isinstance(failure, AwsCredentialsError) or not failure.is_retryable:
+                return False
+            # The source is away. Whoever signs next asks it again, and is told so, as refused ones are of no use.
+            with self._refreshing:
+                self._given, self._are_refused, self._failure = None, True, error
+                self._next_refresh_at = self._clock() + _BACKOFF.delay_seconds(self._failures)
+                self._failures += 1
+            return True
         finally:
             _quiet.here.on = False
         if found == self._given:

@@ -190,7 +190,8 @@ class AwsSession:
         """Look for credentials anew, because a service refused these: is a call worth another try? Blocks.
 
         Files are read again, roles assumed again, at most once in 5 seconds however many callers ask. The answer is
-        False when nothing else is found, as with keys that were given as options.
+        False when nothing else is found, as with keys that were given as options. While their source is away it is
+        True: the next signature raises an `AwsCredentialsError` that passes.
         """
         return self._credentials.renew()
 
