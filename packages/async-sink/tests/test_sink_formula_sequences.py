@@ -125,6 +125,10 @@ def test_congestion_control_follows_its_formula(
     )
     by_messages = target is ScalingTarget.IN_FLIGHT_MESSAGES
     limit = initial if by_messages else most_requests
+    # Nothing grows beyond what the scaling strategy allows.
+    threshold = getattr(_scalings[scaling], "rate_threshold", None)
+    if slow_start is not None and threshold is not None:
+        slow_start = min(slow_start, threshold)
     decreased_at, run = float("-inf"), Run(strategy)
     for wait, size, size_in_bytes, which, failed, throttled in steps:
         run.now += wait

@@ -190,8 +190,17 @@ def _backoff_from_message(message: Backoff) -> BackoffPolicy:
 
 
 def patience_from_message(message: pb.OpenRequest | pb.ReadRangeRequest) -> float | None:
-    """How long errors that may pass are retried, in seconds; None where the request leaves it to the reader."""
-    return message.retry_patience_seconds if message.HasField("retry_patience_seconds") else None
+    """How long errors that may pass are retried, in seconds; None where the request leaves it to the reader.
+
+    Raises:
+        EfoConsumerConfigError: it is no such time.
+    """
+    if not message.HasField("retry_patience_seconds"):
+        return None
+    seconds = message.retry_patience_seconds
+    if not 0 <= seconds <= timedelta.max.total_seconds():
+        raise EfoConsumerConfigError(option="retry_patience", reason=f"{seconds} is no number of seconds, 0 or more")
+    return seconds
 
 
 def snapshot_to_message(snapshot: PositionsSnapshot) -> pb.PositionsResponse:
