@@ -379,7 +379,9 @@ def test_kinesis_is_read_and_written(
     connect.streams.removeListener(listener)
     seen = {one.query_id for one in heard.progress}
     (last,) = kinesis_progress(query)
-    assert (last.streams, last.numbers.records, last.numbers.max_millis_behind_latest) == ((source.name,), 20, 0)
+    assert (last.streams, last.numbers.records) == ((source.name,), 20)
+    # Two queries poll the shards: while one is throttled its lag grows.
+    assert 0 <= last.numbers.max_millis_behind_latest < 1000 * PATIENCE_SECONDS
     assert query.id in seen
     assert seen <= {query.id, archiving.id}
 
