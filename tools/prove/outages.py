@@ -29,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from penstock.aws.testing import Sts, running_sts
 from penstock.efo_consumer import EfoConsumerError, RemoteShardReader
+from penstock.emulator import Behaviour
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin.testing import endpoint_options
@@ -68,7 +69,7 @@ def run(arguments: argparse.Namespace) -> bool:
     chance = random.Random(seed)
     names = arguments.only or list(TROUBLES)
     unnamed: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="outages-") as folder, _world(Path(folder), arguments) as world:
+    with tempfile.TemporaryDirectory(prefix="outages-") as folder, _world(Path(folder), arguments, seed) as world:
         world.wait_for_rows(lambda: world.has_rows("efo") and world.has_rows("polling"), "no query gives rows")
         deadline = time.monotonic() + arguments.minutes * 60
         schedule: list[str] = []
@@ -362,7 +363,7 @@ class World:
         """Whether a query gave any."""
         return bool(self.rows(query))
 
-    def wait_for_rows(self, is_there: Callable[[], bool], else_: str) -> None:
+    def wait_for_rows(self, is_there: Callable[[], bool], what: str) -> None:
         """Wait for rows.
 
         Raises:
@@ -371,7 +372,7 @@ class World:
         deadline = time.monotonic() + SETTLE_SECONDS
         while not is_there():
             if time.monotonic() > deadline or not self.is_alive():
-                raise RuntimeError("\n".join([else_, *self.log.last(60)]))
+                raise RuntimeError("\n".join([what, *self.log.last(60)]))
             time.sleep(1)
 
     def finish(self) -> list[str]:
@@ -398,15 +399,15 @@ class World:
 
 
 @contextmanager
-def _world(folder: Path, arguments: argparse.Namespace) -> Iterator[World]:
+def _world(folder: Path, arguments: argparse.Namespace, seed: int) -> Iterator[World]:
     log = Log(arguments.log)
     with ExitStack() as stack:
-        behaviour = {"profile": arguments.profile, "seed": arguments.seed}
-        emulator = stack.enter_context(running_emulator(**_profiled(behaviour)))
+        behaviour = Behaviour.profile(arguments.profile, seed=seed)
+        emulator = stack.enter_context(running_emulator(behaviour=behaviour, enforce_limits=False))
         client: Any = emulator.client()
         client.create_stream(StreamName=STREAM, ShardCount=SHARDS)
         sts = stack.enter_context(running_sts())
-        # Renewed many times in a run; botocore begins to renew 15 minutes before the end, and has to 10 before it.
+        # They are renewed many times in a run, and expire while STS is away for longer.
         sts.lifetime = timedelta(seconds=90)
         gate = Gate(int(emulator.endpoint_url.rpartition(":")[2]))
         endpoint = f"http://127.0.0.1:{gate.port}"
@@ -459,12 +460,6 @@ def _world(folder: Path, arguments: argparse.Namespace) -> Iterator[World]:
         yield world
 
 
-def _profiled(behaviour: dict[str, Any]) -> dict[str, Any]:
-    from penstock.emulator import Behaviour
-
-    return {"behaviour": Behaviour.profile(behaviour["profile"], seed=behaviour["seed"]), "enforce_limits": False}
-
-
 def _end(driver: subprocess.Popen[bytes]) -> None:
     with suppress(ProcessLookupError):
         os.killpg(driver.pid, signal.SIGKILL)
@@ -477,11 +472,10 @@ def _free_port() -> int:
 
 
 @contextmanager
-def _faulty(world: World, kind: str, cut: bool = True, **fault: Any) -> Iterator[None]:
+def _faulty(world: World, kind: str, **fault: Any) -> Iterator[None]:
     ids = [world.emulator.faults.add(kind, operation=operation, **fault) for operation in _READING]
-    if cut:
-        # Subscriptions that are open would not meet it.
-        world.gate.cut()
+    # Subscriptions that are open would not meet it.
+    world.gate.cut()
     try:
         yield
     finally:

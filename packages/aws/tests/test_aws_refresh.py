@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -94,6 +95,33 @@ async def test_revoked_credentials_are_an_error_that_passes_while_sts_is_away(st
             await client.call("ListStreams", {})
             await aio.call("list_streams")
             assert signers == ["ASIA1", "ASIA2", "ASIA2"]
+
+
+def test_refused_credentials_are_taken_away_under_their_callers(sts: Sts) -> None:
+    """While others sign with them: these get credentials or the error that passes, and nothing else."""
+    session = AwsSession(sts.options("http://127.0.0.1:1"), clock=lambda: 0.0)
+    session.frozen_credentials()
+    found: list[object] = []
+    stop = threading.Event()
+
+    def sign() -> None:
+        while not stop.is_set():
+            try:
+                found.append(session.frozen_credentials().access_key)
+            except Exception as error:
+                found.append(type(error))
+
+    signers = [threading.Thread(target=sign) for _ in range(4)]
+    for thread in signers:
+        thread.start()
+    sts.refusal = (503, "ServiceUnavailable")
+    assert session.renew_credentials()
+    stop.set()
+    for thread in signers:
+        thread.join()
+    with pytest.raises(AwsCredentialsError):
+        session.frozen_credentials()
+    assert set(found) <= {"ASIA1", AwsCredentialsError}
 
 
 async def test_expired_credentials_are_an_error_that_passes(sts: Sts) -> None:

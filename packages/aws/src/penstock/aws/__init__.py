@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         account_of,
         endpoint_aliases,
         mismatch_message,
+        region_of_endpoint,
     )
     from penstock.aws._options import AwsOptions
     from penstock.aws._provider import CredentialsProvider, ProvidedCredentials
@@ -56,6 +57,7 @@ __all__ = [
     "endpoint_aliases",
     "error_code",
     "mismatch_message",
+    "region_of_endpoint",
     "retry",
     "service_error",
 ]
@@ -66,7 +68,14 @@ _MODULES = {
     "_cbor": ("as_json",),
     "_classify": ("ErrorKind", "are_credentials_refused", "classify", "classify_code", "error_code"),
     "_json_client": ("JsonClient", "service_error"),
-    "_location": ("AwsLocation", "LocationMismatch", "account_of", "endpoint_aliases", "mismatch_message"),
+    "_location": (
+        "AwsLocation",
+        "LocationMismatch",
+        "account_of",
+        "endpoint_aliases",
+        "mismatch_message",
+        "region_of_endpoint",
+    ),
     "_options": ("AwsOptions",),
     "_proxy": ("HttpProxy",),
     "_provider": ("CredentialsProvider", "ProvidedCredentials"),

@@ -159,15 +159,18 @@ class RenewableCredentials:
         Raises:
             AwsCredentialsError: there are none that have not expired, and none can be fetched.
         """
-        if self.must_fetch:
+        # Read once: another thread may take refused ones away at any moment.
+        given = None if self.must_fetch else self._given
+        if given is None:
             with self._refreshing:
                 # Another caller may have fetched them meanwhile, or have failed to.
                 if self.must_fetch:
                     self._fetch()
+                given = self._given
         elif self._is_due and self._clock() >= self._next_refresh_at and self._refreshing.acquire(blocking=False):
             threading.Thread(target=self._refresh, name="refresh credentials", daemon=True).start()
-        assert self._given is not None
-        return self._given
+        assert given is not None
+        return given
 
     @property
     def must_fetch(self) -> bool:

@@ -14,7 +14,11 @@ from penstock.aws._options import check_url
 if TYPE_CHECKING:
     from penstock.aws._session import AwsSession
 
-_AWS_HOST = re.compile(r"(^|\.)(amazonaws\.com(\.cn)?|api\.aws|api\.amazonwebservices\.com\.cn)$")
+_AWS_DOMAIN = r"(?:amazonaws\.com(?:\.cn)?|api\.aws|api\.amazonwebservices\.com\.cn)$"
+_AWS_HOST = re.compile(rf"(?:^|\.){_AWS_DOMAIN}")
+_KINESIS_HOST = re.compile(
+    rf"(?:^|\.)(?:(?:data|control)-)?kinesis(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:vpce\.)?{_AWS_DOMAIN}"
+)
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -114,6 +118,12 @@ def endpoint_aliases(text: str | None, option: str) -> tuple[str, ...]:
     for url in urls:
         check_url(option, url)
     return urls
+
+
+def region_of_endpoint(endpoint_url: str | None) -> str | None:
+    """The region of one of AWS's own endpoints of Kinesis; None of any other."""
+    found = _KINESIS_HOST.search((urlsplit(endpoint_url or "").hostname or "").lower())
+    return None if found is None else found["region"]
 
 
 def account_of(arn: str) -> str:

@@ -224,7 +224,7 @@ class FollowedShard:
             self._subscriptions += 1
             async with aclosing(publisher.publish(self.stream, self.shard_id, begin, note=self._note)) as events:
                 async for event in events:
-                    await self._bear(partial(self._check, event), "to look for lost records")
+                    await self._check(event)
                     self._take(event)
                     self._refusals = 0
                     await self._wait_for_room()
@@ -284,7 +284,8 @@ class FollowedShard:
             last = arrived_millis_at(event.records, event.records.num_rows - 1)
             now = max(now, last + (event.millis_behind_latest or 0))
         if not self._is_gap_reported and judge(self.buffer.end, now) is not Verdict.CONTINUOUS:
-            loss = await find_loss(
+            look = partial(
+                find_loss,
                 self._source,
                 self.stream.name,
                 self.shard_id,
@@ -292,6 +293,7 @@ class FollowedShard:
                 now,
                 created_millis=self._created_millis,
             )
+            loss = await self._bear(look, "to look for lost records")
             if loss is not None:
                 self._report(loss)
         self._is_gap_reported = False
@@ -304,7 +306,8 @@ class FollowedShard:
         """
         now = self._clock()
         if self._created_millis is not None and now - self._moved_at >= _LONG_SECONDS:
-            facts = await self._source.stream_facts(self.stream.name)
+            ask = partial(self._source.stream_facts, self.stream.name)
+            facts = await self._bear(ask, "when the stream was created")
             check_created(self.stream.name, self._created_millis, facts)
         self._moved_at = now
 

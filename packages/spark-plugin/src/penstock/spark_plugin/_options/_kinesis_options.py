@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
 
+from penstock.aws import region_of_endpoint
 from penstock.spark_plugin._options._field_names import field_name as field_name
 from penstock.spark_plugin._options._option_checks import (
     check_columns,
@@ -23,7 +24,6 @@ from penstock.spark_plugin._options._option_parsing import (
     collect,
     merge_initial_timestamp,
     merge_positions,
-    region_of_endpoint,
     restore_case,
 )
 from penstock.spark_plugin._options._option_table import OPTIONS

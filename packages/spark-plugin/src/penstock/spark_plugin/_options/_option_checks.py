@@ -6,9 +6,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from penstock.aws import AwsOptionError, AwsOptions
+from penstock.aws import AwsOptionError, AwsOptions, region_of_endpoint
 from penstock.spark_plugin._options._field_names import field_name
-from penstock.spark_plugin._options._option_parsing import region_of_endpoint
 from penstock.spark_plugin._options._option_table import OPTIONS
 from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType
 from penstock.spark_plugin.errors import (

@@ -1,9 +1,7 @@
 """Texts of options to the fields of `KinesisOptions`."""
 
-import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from penstock.spark_plugin._options._field_names import field_name
 from penstock.spark_plugin._options._migration import GivenOption, translate
@@ -17,11 +15,6 @@ from penstock.spark_plugin._options._option_values import (
     parse_value,
 )
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError
-
-_AWS_HOST = re.compile(
-    r"(?:^|\.)(?:(?:data|control)-)?kinesis(?:-fips)?\.([a-z0-9-]+)\."
-    r"(?:(?:vpce\.)?amazonaws\.com(?:\.cn)?|api\.aws|api\.amazonwebservices\.com\.cn)$"
-)
 
 
 def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str], dict[str, str]]:
@@ -80,12 +73,6 @@ def restore_case(arns: Mapping[str, str], streams: tuple[str, ...]) -> dict[str,
             raise InvalidOptionError(f"efoConsumerArn.{suffix}", arn, "for one of the streams in streamName")
         restored[matches[0]] = arn
     return restored
-
-
-def region_of_endpoint(endpoint_url: str | None) -> str | None:
-    """The region of one of AWS's own endpoints."""
-    match = _AWS_HOST.search(urlsplit(endpoint_url or "").hostname or "")
-    return match[1] if match is not None else None
 
 
 def merge_initial_timestamp(values: dict[str, Any], written: Mapping[str, str]) -> None:
