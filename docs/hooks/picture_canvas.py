@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from penstock.operator_attributes._theme import variables
+from penstock.operator_attributes._render.theme import variables
 
 _STYLE = (
     variables(".ps") + ".ps{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;"

@@ -4,7 +4,7 @@ import re
 
 from picture_canvas import Canvas
 
-from penstock.operator_attributes import Boundedness, GlobalWindows, JobGraph, compile
+from penstock.operator_attributes import Boundedness, GlobalWindows, JobGraph, compile, svg
 
 
 def overview() -> str:
@@ -128,6 +128,6 @@ def stages() -> str:
     graph.add_operator("daily", "weather", keyed=True, window=GlobalWindows.create_with_end_of_stream_trigger())
     graph.add_operator("joined", "flights", "daily")
     graph.add_sink("delays", "joined")
-    drawn = compile(graph).svg()
+    drawn = svg(compile(graph))
     # Where this file declares them is nothing to readers.
     return re.sub(rf" (?:at |\(){re.escape(__file__)}:\d+\)?", "", drawn)

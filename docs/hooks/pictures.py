@@ -12,7 +12,7 @@ from typing import Any
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-from penstock.operator_attributes._theme import DARK, LIGHT, STATES
+from penstock.operator_attributes._render.theme import DARK, LIGHT, STATES
 
 FOLDER = Path(__file__).resolve().parents[1] / "pages" / "assets"
 _IMAGE = re.compile(r'<p><img alt="([^"]*)" src="[^"]*assets/([\w-]+\.svg)"\s*/?></p>')

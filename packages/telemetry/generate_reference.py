@@ -65,7 +65,7 @@ import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
-from penstock.operator_attributes._stage_metrics import DRIVER, SERVICE, StageMetrics
+from penstock.operator_attributes._schedule.metrics import DRIVER, SERVICE, StageMetrics
 from penstock.registration._registry_metrics import SweepMetrics
 from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
 from penstock.spark_plugin._reading._metrics import QueryMetrics
@@ -98,7 +98,7 @@ DECLARING = {
     "efo_consumer/_publish/metrics.py",
     "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",
-    "operator_attributes/_stage_metrics.py",
+    "operator_attributes/_schedule/metrics.py",
     "registration/_registry_metrics.py",
     "spark_plugin/_reading/_listener_metrics.py",
     "spark_plugin/_reading/_metrics.py",

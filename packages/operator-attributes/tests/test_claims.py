@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.operator_attributes import Claim, ClaimDecision, LocalStageScheduler
-from penstock.operator_attributes._claims import ClaimBook, ClaimRecord
+from penstock.operator_attributes._schedule.claims import ClaimBook, ClaimRecord
 from penstock.operator_attributes.errors import ClaimLostError, InvalidOptionError, SchedulerClosedError
 
 COMPUTE, WAIT, REUSE = ClaimDecision.COMPUTE, ClaimDecision.WAIT, ClaimDecision.REUSE

@@ -9,6 +9,7 @@ from penstock.operator_attributes import (
     ResultPartitionType,
     StagePlan,
     compile,
+    explain,
 )
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -40,8 +41,8 @@ def test_what_is_needed_twice_is_done_once_when_asked() -> None:
     plan = hand_over(shared())
     assert stages(plan) == [("airports", "clean", "count"), ("join",)]
     assert plan.stages[0].outputs == ("clean", "count")
-    assert "'clean' is done once, and handed over to what needs it later" in plan.explain()
-    assert "'count' emits only after the end of its input" in plan.explain()
+    assert "'clean' is done once, and handed over to what needs it later" in explain(plan)
+    assert "'count' emits only after the end of its input" in explain(plan)
 
 
 def test_without_being_asked_it_is_done_twice() -> None:

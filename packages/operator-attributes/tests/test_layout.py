@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.operator_attributes._layout import Layout, layered
+from penstock.operator_attributes._render.layout import Layout, layered
 
 Sizes = list[tuple[float, float]]
 Edges = list[tuple[int, int]]

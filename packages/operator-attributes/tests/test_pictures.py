@@ -24,9 +24,14 @@ from penstock.operator_attributes import (
     StageState,
     compile,
     estimate,
+    explain,
+    graphviz,
+    html,
     measures_of,
+    mermaid,
+    svg,
 )
-from penstock.operator_attributes._theme import DARK, LIGHT, STATES
+from penstock.operator_attributes._render.theme import DARK, LIGHT, STATES
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on the PATH")
@@ -58,7 +63,7 @@ PROGRESS = {
 def page() -> str:
     plan = flights()
     measures = {**measures_of(PROGRESS), "stage-3": StageMeasure(arriving_bytes_per_second=1e6)}
-    return plan.html(PROGRESS, estimate=estimate(plan, measures))
+    return html(plan, PROGRESS, estimate=estimate(plan, measures))
 
 
 def hostile() -> StagePlan:
@@ -77,7 +82,7 @@ def elements(text: str, kind: str) -> list[ET.Element]:
 def test_the_svg_shows_stages_vertices_and_blocking_edges() -> None:
     """One bold path for each blocking edge, one thin one for each other; names, states and savings as text."""
     plan = flights()
-    text = plan.svg(PROGRESS, estimate=estimate(plan, measures_of(PROGRESS)))
+    text = svg(plan, PROGRESS, estimate=estimate(plan, measures_of(PROGRESS)))
     paths = [one.get("class") for one in elements(text, "path") if one.get("marker-end")]
     assert paths.count("blocking") == len(plan.blocking_edges)
     assert paths.count("flow") == len(plan.edges) - len(plan.blocking_edges)
@@ -89,7 +94,7 @@ def test_the_svg_shows_stages_vertices_and_blocking_edges() -> None:
 
 def test_long_names_are_shortened_and_told_in_full() -> None:
     """The picture stays readable; the whole name is in the title that a pointer or a screen reader finds."""
-    text = flights().svg()
+    text = svg(flights())
     assert "enriched_with…hat_is_known" in text.replace("enriched_with_everything_that_is_known", "")
     titles = [one.text or "" for one in elements(text, "title")]
     assert any(title.startswith("enriched_with_everything_that_is_known: operator") for title in titles)
@@ -98,7 +103,7 @@ def test_long_names_are_shortened_and_told_in_full() -> None:
 
 def test_a_picture_is_the_same_each_time() -> None:
     """It can be kept under version control."""
-    assert flights().svg(PROGRESS) == flights().svg(PROGRESS)
+    assert svg(flights(), PROGRESS) == svg(flights(), PROGRESS)
     assert page() == page()
 
 
@@ -107,7 +112,7 @@ def test_boxes_do_not_overlap() -> None:
     for css in (("batch", "stream"), ("node",)):
         boxes = [
             tuple(float(one.get(key, "")) for key in ("x", "y", "width", "height"))
-            for one in elements(flights().svg(PROGRESS), "rect")
+            for one in elements(svg(flights(), PROGRESS), "rect")
             if one.get("class") in css
         ]
         assert len(boxes) >= 4
@@ -119,11 +124,11 @@ def test_boxes_do_not_overlap() -> None:
 def test_names_cannot_break_a_page() -> None:
     """Markup, quotes and characters that XML cannot hold are text like any other."""
     plan = hostile()
-    for text in (plan.svg(), plan.html(), plan.html({"stage-1": StageProgress(error=HOSTILE)})):
+    for text in (svg(plan), html(plan), html(plan, {"stage-1": StageProgress(error=HOSTILE)})):
         assert "<img" not in text
         assert "\x00" not in text
         assert "&lt;img src=x" in text
-    ET.fromstring(plan.svg())
+    ET.fromstring(svg(plan))
 
 
 def test_the_page_needs_nothing_else() -> None:
@@ -160,9 +165,9 @@ def test_every_state_is_shown_in_words_by_every_form(state: StageState) -> None:
     """Whoever does not see colours knows as much."""
     progress = {"stage-1": StageProgress(state=state, attempts=1)}
     plan = flights()
-    for text in (plan.explain(progress), plan.mermaid(progress), plan.graphviz(progress)):
+    for text in (explain(plan, progress), mermaid(plan, progress), graphviz(plan, progress)):
         assert state.value.upper() in text
-    for text in (plan.svg(progress), plan.html(progress)):
+    for text in (svg(plan, progress), html(plan, progress)):
         assert STATES[state][0] in text
         assert state.value.upper() in text
 
@@ -170,8 +175,8 @@ def test_every_state_is_shown_in_words_by_every_form(state: StageState) -> None:
 def test_an_empty_plan_has_a_page_too() -> None:
     """Nothing to see is no error."""
     plan = compile(JobGraph("nothing yet"))
-    assert "nothing yet" in plan.html()
-    ET.fromstring(plan.svg())
+    assert "nothing yet" in html(plan)
+    ET.fromstring(svg(plan))
 
 
 def luminance(colour: str) -> float:
@@ -261,7 +266,7 @@ def test_the_page_is_drawn_by_a_real_browser(tmp_path: Path, theme: Mapping[str,
 @needs_browser
 def test_the_browser_finds_no_markup_in_names(tmp_path: Path) -> None:
     """It shows them as the user wrote them."""
-    seen = browse(tmp_path, hostile().html(), "--dump-dom")
+    seen = browse(tmp_path, html(hostile()), "--dump-dom")
     assert "<img" not in seen
     assert "onerror=alert(1)&gt;" in seen
 
@@ -278,7 +283,7 @@ def fifty_stages() -> str:
     plan = compile(graph)
     state = StageProgress(state=StageState.FINISHED, attempts=12, seconds=4_321.5, rows=10**9, size_bytes=10**12)
     progress = {stage.id: state for stage in plan.stages}
-    return plan.html(progress, estimate=estimate(plan, measures_of(progress)))
+    return html(plan, progress, estimate=estimate(plan, measures_of(progress)))
 
 
 @needs_browser

@@ -12,6 +12,9 @@ from penstock.operator_attributes import (
     StageProgress,
     StageState,
     compile,
+    explain,
+    graphviz,
+    mermaid,
 )
 from penstock.operator_attributes.errors import DuplicateNameError, InvalidDocumentError
 
@@ -50,7 +53,7 @@ stage-2  delays  [stream, 2 slots]
 
 def test_explain_shows_stages_reasons_inputs_and_call_sites() -> None:
     """The text is all that a person needs to see why a stage waits."""
-    assert compile(flights_job()).explain() == EXPLAINED
+    assert explain(compile(flights_job())) == EXPLAINED
 
 
 def test_explain_shows_how_far_each_stage_has_come() -> None:
@@ -59,14 +62,14 @@ def test_explain_shows_how_far_each_stage_has_come() -> None:
         "stage-1": StageProgress(state=StageState.FINISHED, attempts=2, seconds=1.25, rows=1095, size_bytes=20480),
         "stage-2": StageProgress(state=StageState.RUNNING, attempts=1, seconds=60.0, error="lost a task"),
     }
-    text = compile(flights_job()).explain(progress)
+    text = explain(compile(flights_job()), progress)
     assert "state: FINISHED, attempt 2, 1.2 s, 1,095 rows, 20,480 bytes" in text
     assert "state: RUNNING, attempt 1, 60.0 s, lost a task" in text
 
 
 def test_mermaid_draws_blocking_edges_thick() -> None:
     """One subgraph per stage; exactly the blocking edge has the thick arrow."""
-    text = compile(flights_job()).mermaid()
+    text = mermaid(compile(flights_job()))
     assert text.startswith("flowchart LR\n")
     assert re.findall(r"(\w+) ==>\|blocking\| (\w+)", text) == [("n2", "n4")]
     assert 'n2["daily (full-dam)"]' in text
@@ -76,7 +79,7 @@ def test_mermaid_draws_blocking_edges_thick() -> None:
 
 def test_graphviz_draws_blocking_edges_bold() -> None:
     """One cluster per stage; exactly the blocking edge is bold."""
-    text = compile(flights_job()).graphviz()
+    text = graphviz(compile(flights_job()))
     assert re.findall(r"(\w+) -> (\w+) \[style=bold", text) == [("n2", "n4")]
     assert text.count("subgraph cluster_") == 2
     assert text.startswith('digraph "flights" {')
@@ -86,10 +89,10 @@ def test_pictures_colour_stages_by_state() -> None:
     """A failed stage can be seen from afar, and read by who prefers the dark."""
     plan = compile(flights_job())
     progress = {"stage-1": StageProgress(state=StageState.FAILED)}
-    assert re.search(r"style s1 fill:#[0-9a-f]{6},color:#[0-9a-f]{6}", plan.mermaid(progress))
-    assert "FAILED" in plan.mermaid(progress)
-    assert "fillcolor=" in plan.graphviz(progress)
-    assert "fillcolor=" not in plan.graphviz()
+    assert re.search(r"style s1 fill:#[0-9a-f]{6},color:#[0-9a-f]{6}", mermaid(plan, progress))
+    assert "FAILED" in mermaid(plan, progress)
+    assert "fillcolor=" in graphviz(plan, progress)
+    assert "fillcolor=" not in graphviz(plan)
 
 
 def test_names_cannot_break_a_picture() -> None:
@@ -98,9 +101,9 @@ def test_names_cannot_break_a_picture() -> None:
     graph.add_source('x"] --> y\n<b>', boundedness=Boundedness.BOUNDED)
     graph.add_sink("back\\slash", 'x"] --> y\n<b>')
     plan = compile(graph)
-    assert '(["x#quot;] --&gt; y &lt;b&gt; (bounded)"])' in plan.mermaid()
-    assert 'label="x\\"] --> y <b> (bounded)"' in plan.graphviz()
-    assert 'label="back\\\\slash"' in plan.graphviz()
+    assert '(["x#quot;] --&gt; y &lt;b&gt; (bounded)"])' in mermaid(plan)
+    assert 'label="x\\"] --> y <b> (bounded)"' in graphviz(plan)
+    assert 'label="back\\\\slash"' in graphviz(plan)
 
 
 def test_a_graph_survives_json() -> None:

@@ -11,7 +11,7 @@ from patience import PATIENCE_SECONDS
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
-from penstock.operator_attributes import StageState
+from penstock.operator_attributes import StageState, explain
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin import plan, run_staged
 from penstock.spark_plugin._stages._fingerprint import plan_fingerprint, source_fingerprint
@@ -146,7 +146,7 @@ def test_the_plan_names_what_blocks_and_where(spark: SparkSession, tmp_path: Pat
     """A stage is the largest bounded part with a full-dam operator in it; a bounded part without one is no stage."""
     (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
     stream = numbers(spark, tmp_path, [1])
-    text = plan(job(spark, stream, tmp_path / "rates.csv")).explain()
+    text = explain(plan(job(spark, stream, tmp_path / "rates.csv")))
     assert "2 stages, 1 blocking edge" in text
     assert "test_spark_automatic.py:" in text
     names = spark.range(3)

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
-from penstock.operator_attributes import OperatorAttributes, StageState
+from penstock.operator_attributes import OperatorAttributes, StageState, explain, mermaid
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin.errors import PipelineDefinitionError, StageFailedError, StoreInUseError
@@ -56,8 +56,8 @@ def test_the_blocking_stage_is_committed_before_the_live_one_and_used_again(
     source.put(30)
     pipeline = staged(tmp_path, live, collected)
     plan = pipeline.compile()
-    assert "totals" in plan.explain()
-    assert "==>|blocking|" in plan.mermaid()
+    assert "totals" in explain(plan)
+    assert "==>|blocking|" in mermaid(plan)
 
     run = pipeline.run(spark)
     assert run.states == {"totals": StageState.FINISHED, "out": StageState.RUNNING}

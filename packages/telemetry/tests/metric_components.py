@@ -18,7 +18,7 @@ from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.efo_consumer._reader.metrics import stood_still
 from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StageFailed, StageStarted, compile
-from penstock.operator_attributes._staged_job import StagedJob
+from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry
 from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
 from penstock.telemetry import configure

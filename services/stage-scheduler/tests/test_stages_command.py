@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StagePlan, compile
+from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StagePlan, compile, explain
 from penstock.services.stage_scheduler.__main__ import main, stages_command
 
 
@@ -31,7 +31,7 @@ def document(tmp_path: Path) -> Path:
 def test_explain_prints_the_stages(document: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Text is the default."""
     assert main(["explain", str(document)]) == 0
-    assert capsys.readouterr().out == compile(job()).explain()
+    assert capsys.readouterr().out == explain(compile(job()))
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from penstock.demo._data import DELAYED_MINUTES, weather_file
 from penstock.demo._job import Job
 from penstock.demo._meter import create_meter
 from penstock.demo._tell import Parent, tell
-from penstock.operator_attributes import OperatorAttributesBuilder
+from penstock.operator_attributes import OperatorAttributesBuilder, mermaid
 from penstock.spark_plugin import Pipeline, configure, ensure_java
 
 FLIGHT_SCHEMA = (
@@ -100,7 +100,7 @@ def run(job: Job, stop: threading.Event) -> None:
     """Run the stages and keep the live one until `stop` is set or it fails."""
     pipeline = create_pipeline(job)
     plan = pipeline.compile()
-    Path(job.plan).write_text(plan.mermaid(), encoding="utf-8")
+    Path(job.plan).write_text(mermaid(plan), encoding="utf-8")
     spark = create_session()
     tell(spark=spark.version)
     try:

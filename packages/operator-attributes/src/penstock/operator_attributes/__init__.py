@@ -1,13 +1,34 @@
 """Job graphs, blocking edges and stages: plan bounded work before the live stage."""
 
-from penstock.operator_attributes._api import JobStatus, StageSchedulerApi, StageStatus
-from penstock.operator_attributes._attributes import OperatorAttributes, OperatorAttributesBuilder
-from penstock.operator_attributes._blocking import BlockingStageScheduler, open_stage_scheduler
-from penstock.operator_attributes._call_site import caller
-from penstock.operator_attributes._catch_up import catch_up
-from penstock.operator_attributes._claims import Claim, ClaimDecision
-from penstock.operator_attributes._compile import compile
-from penstock.operator_attributes._estimate import (
+from penstock.operator_attributes._compile.compile import compile
+from penstock.operator_attributes._compile.plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
+from penstock.operator_attributes._compile.regions import CyclicRegions
+from penstock.operator_attributes._graph.attributes import OperatorAttributes, OperatorAttributesBuilder
+from penstock.operator_attributes._graph.graph import (
+    Boundedness,
+    Input,
+    JobGraph,
+    ResultPartitionType,
+    Vertex,
+    VertexKind,
+    caller,
+)
+from penstock.operator_attributes._graph.windows import (
+    GlobalWindows,
+    SessionWindows,
+    SlidingWindows,
+    TumblingWindows,
+    WindowAssigner,
+    window_attributes,
+)
+from penstock.operator_attributes._render.diagrams import graphviz, mermaid
+from penstock.operator_attributes._render.explain import explain
+from penstock.operator_attributes._render.html import html
+from penstock.operator_attributes._render.svg import svg
+from penstock.operator_attributes._schedule.api import JobStatus, StageSchedulerApi, StageStatus
+from penstock.operator_attributes._schedule.catch_up import catch_up
+from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
+from penstock.operator_attributes._schedule.estimate import (
     Estimate,
     StageMeasure,
     StageSavings,
@@ -15,7 +36,7 @@ from penstock.operator_attributes._estimate import (
     measures_of,
     relative_error,
 )
-from penstock.operator_attributes._events import (
+from penstock.operator_attributes._schedule.events import (
     StageEvent,
     StageFailed,
     StageFinished,
@@ -24,27 +45,16 @@ from penstock.operator_attributes._events import (
     StageReused,
     StageStarted,
 )
-from penstock.operator_attributes._graph import (
-    Boundedness,
-    Input,
-    JobGraph,
-    ResultPartitionType,
-    Vertex,
-    VertexKind,
-)
-from penstock.operator_attributes._job_store import JobStore, StoredJob, StoredState
-from penstock.operator_attributes._local import LocalStageScheduler
-from penstock.operator_attributes._plan import BlockingReason, PlannedEdge, Stage, StageInput, StagePlan
-from penstock.operator_attributes._progress import StageProgress, StageState
-from penstock.operator_attributes._regions import CyclicRegions
-from penstock.operator_attributes._remote import RemoteStageScheduler
-from penstock.operator_attributes._scheduler import StageChange, StageScheduler
-from penstock.operator_attributes._servicer import StageSchedulerServicer
-from penstock.operator_attributes._sqlite_store import SqliteJobStore
-from penstock.operator_attributes._staged_job import StagedJob
-from penstock.operator_attributes._time_windows import SessionWindows, SlidingWindows, TumblingWindows
-from penstock.operator_attributes._windows import GlobalWindows, WindowAssigner, window_attributes
-from penstock.operator_attributes._wire import SERVICE_NAME
+from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob, StoredState
+from penstock.operator_attributes._schedule.local import LocalStageScheduler
+from penstock.operator_attributes._schedule.progress import StageProgress, StageState
+from penstock.operator_attributes._schedule.scheduler import StageChange, StageScheduler
+from penstock.operator_attributes._schedule.sqlite_store import SqliteJobStore
+from penstock.operator_attributes._schedule.staged_job import StagedJob
+from penstock.operator_attributes._service.remote import RemoteStageScheduler
+from penstock.operator_attributes._service.servicer import StageSchedulerServicer
+from penstock.operator_attributes._service.synchronous import BlockingStageScheduler, open_stage_scheduler
+from penstock.operator_attributes._service.wire import SERVICE_NAME
 
 __all__ = [
     "SERVICE_NAME",
@@ -99,8 +109,13 @@ __all__ = [
     "catch_up",
     "compile",
     "estimate",
+    "explain",
+    "graphviz",
+    "html",
     "measures_of",
+    "mermaid",
     "open_stage_scheduler",
     "relative_error",
+    "svg",
     "window_attributes",
 ]

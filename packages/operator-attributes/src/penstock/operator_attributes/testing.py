@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Self
 
-from penstock.operator_attributes._events import StageEvent, StageFailed, StageFinished, StageStarted
-from penstock.operator_attributes._local import LocalStageScheduler
-from penstock.operator_attributes._remote import RemoteStageScheduler
-from penstock.operator_attributes._scheduler import StageScheduler
-from penstock.operator_attributes._servicer import StageSchedulerServicer
-from penstock.operator_attributes._wire import SERVICE_NAME
+from penstock.operator_attributes._schedule.events import StageEvent, StageFailed, StageFinished, StageStarted
+from penstock.operator_attributes._schedule.local import LocalStageScheduler
+from penstock.operator_attributes._schedule.scheduler import StageScheduler
+from penstock.operator_attributes._service.remote import RemoteStageScheduler
+from penstock.operator_attributes._service.servicer import StageSchedulerServicer
+from penstock.operator_attributes._service.wire import SERVICE_NAME
 from penstock.rpc import ClientSecurity, GrpcServer, ServerSettings
 
 __all__ = ["FakeClock", "StageSchedulerServer", "play", "running_stage_scheduler"]

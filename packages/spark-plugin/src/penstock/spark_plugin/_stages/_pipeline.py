@@ -15,6 +15,7 @@ from penstock.operator_attributes import (
     VertexKind,
     caller,
     compile,
+    explain,
 )
 from penstock.spark_plugin._stages._declared import Declared
 from penstock.spark_plugin._stages._store_names import safe_name, store_folder
@@ -204,12 +205,16 @@ class Pipeline:
         return graph
 
     def compile(self) -> StagePlan:
-        """The stages; `explain()` and `mermaid()` of the plan show them.
+        """The stages; `penstock.operator_attributes` renders them: `explain`, `mermaid`, `graphviz`, `svg`, `html`.
 
         Raises:
             penstock.operator_attributes.errors.CompileError: It cannot be planned; names the place in the user's code.
         """
         return compile(self.graph())
+
+    def explain(self) -> str:
+        """The stages as text, before anything runs. Raises: as `compile`."""
+        return explain(self.compile())
 
     def run(
         self,

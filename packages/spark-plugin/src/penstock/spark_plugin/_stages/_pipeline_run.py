@@ -19,7 +19,11 @@ from penstock.operator_attributes import (
     StageProgress,
     StageState,
     estimate,
+    explain,
+    graphviz,
+    html,
     measures_of,
+    mermaid,
 )
 from penstock.spark_plugin._stages._stage_store import StageStore
 
@@ -66,19 +70,19 @@ class PipelineRun:
 
     def explain(self) -> str:
         """The plan with how far each stage has come."""
-        return self.plan.explain(self.progress)
+        return explain(self.plan, self.progress)
 
     def mermaid(self) -> str:
         """The plan as a Mermaid flowchart, with states."""
-        return self.plan.mermaid(self.progress)
+        return mermaid(self.plan, self.progress)
 
     def graphviz(self) -> str:
         """The plan in Graphviz's DOT language, with states."""
-        return self.plan.graphviz(self.progress)
+        return graphviz(self.plan, self.progress)
 
     def html(self) -> str:
         """The plan as one HTML page, with how far each stage has come and what staging saves."""
-        return self.plan.html(self.progress, estimate=self.estimate())
+        return html(self.plan, self.progress, estimate=self.estimate())
 
     def estimate(self) -> Estimate:
         """What staging saves, by what this run has measured."""

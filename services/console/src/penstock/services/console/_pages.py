@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from penstock.operator_attributes import svg
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.services.console._action_log import ActionLog
 from penstock.services.console._attention import concerns
@@ -201,7 +202,7 @@ class Pages:
             raise web.HTTPBadGateway(text=f"The stage scheduler did not give the job's graph: {error}") from error
         progress = {stage.stage_id: stage.progress for stage in job.stages}
         # Large graphs take a moment to lay out; other pages go on meanwhile.
-        text = await asyncio.to_thread(plan.svg, progress)
+        text = await asyncio.to_thread(svg, plan, progress)
         response = web.Response(text=text, content_type="image/svg+xml")
         response.headers["Content-Security-Policy"] = _PICTURE_POLICY
         return response

@@ -3,7 +3,19 @@
 import sys
 from pathlib import Path
 
-from penstock.operator_attributes import JobGraph, JobStatus, StagePlan, compile, estimate, measures_of
+from penstock.operator_attributes import (
+    JobGraph,
+    JobStatus,
+    StagePlan,
+    compile,
+    estimate,
+    explain,
+    graphviz,
+    html,
+    measures_of,
+    mermaid,
+    svg,
+)
 
 FORMATS = ("text", "mermaid", "dot", "svg", "html", "json")
 
@@ -31,14 +43,14 @@ def render(plan: StagePlan, form: str, job: JobStatus | None = None) -> str:
     saved = estimate(plan, measures_of(progress)) if measured else None
     match form:
         case "mermaid":
-            return plan.mermaid(progress)
+            return mermaid(plan, progress)
         case "dot":
-            return plan.graphviz(progress)
+            return graphviz(plan, progress)
         case "svg":
-            return plan.svg(progress, estimate=saved)
+            return svg(plan, progress, estimate=saved)
         case "html":
-            return plan.html(progress, estimate=saved)
+            return html(plan, progress, estimate=saved)
         case "json":
             return plan.to_json()
         case _:
-            return plan.explain(progress)
+            return explain(plan, progress)

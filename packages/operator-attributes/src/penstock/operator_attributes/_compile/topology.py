@@ -1,0 +1,113 @@
+"""Orders and cycles of small directed graphs over numbers. Nothing here recurses: jobs may be long chains."""
+
+import heapq
+from collections.abc import Sequence
+
+
+def topological_order(successors: Sequence[Sequence[int]]) -> list[int]:
+    """Producers before consumers, the smallest number first where there is a choice.
+
+    Numbers that lie on a cycle, or behind one, are left out.
+    """
+    waiting = [0] * len(successors)
+    for targets in successors:
+        for target in targets:
+            waiting[target] += 1
+    ready = [node for node, count in enumerate(waiting) if count == 0]
+    order = []
+    while ready:
+        node = heapq.heappop(ready)
+        order.append(node)
+        for target in successors[node]:
+            waiting[target] -= 1
+            if waiting[target] == 0:
+                heapq.heappush(ready, target)
+    return order
+
+
+def find_cycle(successors: Sequence[Sequence[int]]) -> list[int]:
+    """The numbers of one cycle, along its edges, from the smallest of them on; empty if there is none."""
+    ordered = set(topological_order(successors))
+    left = [node for node in range(len(successors)) if node not in ordered]
+    if not left:
+        return []
+    predecessor: dict[int, int] = {}
+    for node in left:
+        for target in successors[node]:
+            if target not in ordered:
+                predecessor.setdefault(target, node)
+    # Each number that is left has a predecessor that is left, so going back must meet itself.
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    node = left[0]
+    while node not in seen:
+        seen[node] = len(path)
+        path.append(node)
+        node = predecessor[node]
+    cycle = path[seen[node] :][::-1]
+    start = cycle.index(min(cycle))
+    return cycle[start:] + cycle[:start]
+
+
+def strongly_connected(successors: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The strongly connected components of more than one number, each sorted (Tarjan's algorithm)."""
+    size = len(successors)
+    index = [-1] * size
+    low = [0] * size
+    on_stack = [False] * size
+    stack: list[int] = []
+    components = []
+    count = 0
+    for root in range(size):
+        if index[root] != -1:
+            continue
+        work = [(root, 0)]
+        while work:
+            node, position = work.pop()
+            if position == 0:
+                index[node] = low[node] = count
+                count += 1
+                stack.append(node)
+                on_stack[node] = True
+            else:
+                low[node] = min(low[node], low[successors[node][position - 1]])
+            for offset in range(position, len(successors[node])):
+                target = successors[node][offset]
+                if index[target] == -1:
+                    work.append((node, offset + 1))
+                    work.append((target, 0))
+                    break
+                if on_stack[target]:
+                    low[node] = min(low[node], index[target])
+            else:
+                if low[node] == index[node]:
+                    component = []
+                    while True:
+                        member = stack.pop()
+                        on_stack[member] = False
+                        component.append(member)
+                        if member == node:
+                            break
+                    if len(component) > 1:
+                        components.append(sorted(component))
+    return components
+
+
+class UnionFind:
+    """Disjoint sets over `0 .. size - 1`, each represented by its smallest number."""
+
+    def __init__(self, size: int) -> None:
+        self._parent = list(range(size))
+
+    def find(self, item: int) -> int:
+        """The representative of the set of `item`."""
+        parent = self._parent
+        while parent[item] != item:
+            parent[item] = parent[parent[item]]
+            item = parent[item]
+        return item
+
+    def union(self, first: int, second: int) -> None:
+        """Make one set of the two that hold `first` and `second`."""
+        low, high = sorted((self.find(first), self.find(second)))
+        self._parent[high] = low

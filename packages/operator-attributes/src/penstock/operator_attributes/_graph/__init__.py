@@ -1,0 +1,1 @@
+"""The job as the user wrote it."""

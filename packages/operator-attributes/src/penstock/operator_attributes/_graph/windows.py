@@ -1,0 +1,137 @@
+"""Window assigners, as far as the planner must know them."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Protocol, Self
+
+from penstock.operator_attributes._graph.attributes import OperatorAttributes, OperatorAttributesBuilder
+from penstock.operator_attributes.errors import InvalidOptionError
+
+
+class WindowAssigner(Protocol):
+    """Puts the records of an input into windows."""
+
+    @property
+    def fires_only_at_end_of_stream(self) -> bool:
+        """True if and only if no window gives a result before the input has ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalWindows:
+    """All records of a key in one window (FLIP-331, `GlobalWindows`). Made by its two class methods."""
+
+    end_of_stream_trigger: bool
+    """Whether the window fires, once per key, when the input has ended. Without it the window never fires."""
+
+    @classmethod
+    def create(cls) -> Self:
+        """A window that never fires by itself: useful only with a trigger of the user's own."""
+        return cls(end_of_stream_trigger=False)
+
+    @classmethod
+    def create_with_end_of_stream_trigger(cls) -> Self:
+        """A window that fires once per key, at the end of the input and never before."""
+        return cls(end_of_stream_trigger=True)
+
+    @property
+    def fires_only_at_end_of_stream(self) -> bool:
+        """True with the end-of-stream trigger."""
+        return self.end_of_stream_trigger
+
+
+def window_attributes(window: WindowAssigner, *, internal_sorter_supported: bool = False) -> OperatorAttributes:
+    """Attributes of a window operator: full-dam if its windows fire only at the end of the input (FLIP-331)."""
+    return (
+        OperatorAttributesBuilder()
+        .set_output_only_after_end_of_stream(window.fires_only_at_end_of_stream)
+        .set_internal_sorter_supported(internal_sorter_supported)
+        .build()
+    )
+
+
+_ZERO = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class TumblingWindows:
+    """Windows of one size, each beginning where the one before ends (Flink's `TumblingEventTimeWindows`)."""
+
+    size: timedelta
+    offset: timedelta = _ZERO
+    """By how much the windows begin after multiples of `size` since 1970."""
+
+    def __post_init__(self) -> None:
+        _positive("size", self.size)
+        _offset(self.offset, self.size, "size")
+
+    @classmethod
+    def of(cls, size: timedelta, offset: timedelta = _ZERO) -> Self:
+        """Windows of this size. Raises: InvalidOptionError."""
+        return cls(size, offset)
+
+    @property
+    def fires_only_at_end_of_stream(self) -> bool:
+        """False: each window fires when its time is over."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingWindows:
+    """Windows of one size that begin at regular intervals (Flink's `SlidingEventTimeWindows`).
+
+    A record is in several of them when `slide` is less than `size`, and in one or none when it is more.
+    """
+
+    size: timedelta
+    slide: timedelta
+    """From the beginning of a window to that of the next."""
+    offset: timedelta = _ZERO
+    """By how much the windows begin after multiples of `slide` since 1970."""
+
+    def __post_init__(self) -> None:
+        _positive("size", self.size)
+        _positive("slide", self.slide)
+        _offset(self.offset, self.slide, "slide")
+
+    @classmethod
+    def of(cls, size: timedelta, slide: timedelta, offset: timedelta = _ZERO) -> Self:
+        """Windows of this size and slide. Raises: InvalidOptionError."""
+        return cls(size, slide, offset)
+
+    @property
+    def fires_only_at_end_of_stream(self) -> bool:
+        """False: each window fires when its time is over."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindows:
+    """Windows of records of a key that follow each other within a gap (Flink's `EventTimeSessionWindows`)."""
+
+    gap: timedelta
+    """A pause of this length ends a session."""
+
+    def __post_init__(self) -> None:
+        _positive("gap", self.gap)
+
+    @classmethod
+    def with_gap(cls, gap: timedelta) -> Self:
+        """Sessions that end after this gap. Raises: InvalidOptionError."""
+        return cls(gap)
+
+    @property
+    def fires_only_at_end_of_stream(self) -> bool:
+        """False: a session fires when its gap is over."""
+        return False
+
+
+def _positive(option: str, value: timedelta) -> None:
+    if value <= _ZERO:
+        raise InvalidOptionError(option, str(value), "more than 0")
+
+
+def _offset(offset: timedelta, period: timedelta, name: str) -> None:
+    # Flink's rule: a larger offset is one that was meant for another size.
+    if abs(offset) >= period:
+        raise InvalidOptionError("offset", str(offset), f"less than the {name}, either way")

@@ -1,0 +1,1 @@
+"""Plans for people: functions over a plan and its progress."""

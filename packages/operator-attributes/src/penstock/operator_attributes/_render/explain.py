@@ -1,0 +1,93 @@
+"""A plan as text."""
+
+from collections.abc import Mapping
+
+from penstock.operator_attributes._compile.plan import PlannedEdge, Stage, StagePlan
+from penstock.operator_attributes._graph.graph import Vertex, VertexKind
+from penstock.operator_attributes._render.words import count
+from penstock.operator_attributes._schedule.progress import StageProgress
+
+
+def explain(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None) -> str:
+    """The plan as text, a paragraph per stage; with `progress` (by stage id), how far each has come too."""
+    progress = progress or {}
+    vertices = {vertex.name: vertex for vertex in plan.vertices}
+    reads: dict[tuple[str, str], list[PlannedEdge]] = {}
+    for edge in plan.edges:
+        reads.setdefault((edge.target_stage, edge.target), []).append(edge)
+    stages, edges = count(len(plan.stages), "stage"), count(len(plan.blocking_edges), "blocking edge")
+    lines = [f"{plan.name}: {stages}, {edges}"]
+    for stage in plan.stages:
+        lines += ["", *_stage(plan, stage, vertices, reads, progress.get(stage.id))]
+    return "\n".join(lines) + "\n"
+
+
+def _stage(
+    plan: StagePlan,
+    stage: Stage,
+    vertices: Mapping[str, Vertex],
+    reads: Mapping[tuple[str, str], list[PlannedEdge]],
+    progress: StageProgress | None,
+) -> list[str]:
+    kind = "batch" if stage.bounded else "stream"
+    lines = [f"{stage.id}  {stage.name}  [{kind}, {count(stage.slots, 'slot')}]"]
+    if progress is not None:
+        lines.append(f"  state: {_progress(progress)}")
+    if stage.inputs:
+        waits = ", ".join(f"{before} ({plan.stage(before).name})" for before in stage.blocking_inputs)
+        lines.append(f"  after: {waits}")
+    if stage.reasons:
+        lines += [f"  blocks: {reason}" for reason in stage.reasons]
+    if stage.merged:
+        lines.append("  merged: its regions would have waited for each other, so it is deployed as one")
+    batch = set(stage.batch_vertices)
+    for name in stage.vertices:
+        lines.append(f"  {_vertex(vertices[name], reads.get((stage.id, name), []), stage, in_batch=name in batch)}")
+    return lines
+
+
+def _vertex(vertex: Vertex, edges: list[PlannedEdge], stage: Stage, *, in_batch: bool) -> str:
+    notes = []
+    if vertex.kind is VertexKind.SOURCE and vertex.boundedness is not None:
+        notes.append(vertex.boundedness.value)
+    if vertex.full_dam:
+        notes.append("full-dam")
+    if in_batch:
+        notes.append("batch mode")
+    if any(edge.chained for edge in edges):
+        notes.append("chained")
+    if vertex.parallelism > 1:
+        notes.append(f"parallelism {vertex.parallelism}")
+    if vertex.call_site:
+        notes.append(f"at {vertex.call_site}")
+    text = f"{vertex.kind.value} {vertex.name}"
+    if edges:
+        text += " <- " + ", ".join(_read(edge, stage) for edge in edges)
+    return text + (f"  ({', '.join(notes)})" if notes else "")
+
+
+def _read(edge: PlannedEdge, stage: Stage) -> str:
+    marks = []
+    if edge.source_stage != stage.id:
+        marks.append(f"blocking, {edge.source_stage}")
+    elif edge.blocking:
+        marks.append("blocking, within the stage")
+    if edge.sorted:
+        marks.append("sorted by key")
+    elif edge.keyed:
+        marks.append("keyed")
+    return edge.source + (f" [{', '.join(marks)}]" if marks else "")
+
+
+def _progress(progress: StageProgress) -> str:
+    parts = [progress.state.value.upper()]
+    if progress.attempts:
+        parts.append(f"attempt {progress.attempts}")
+        parts.append(f"{progress.seconds:.1f} s")
+    if progress.rows is not None:
+        parts.append(f"{progress.rows:,} rows")
+    if progress.size_bytes is not None:
+        parts.append(f"{progress.size_bytes:,} bytes")
+    if progress.error:
+        parts.append(progress.error)
+    return ", ".join(parts)

@@ -1,0 +1,286 @@
+"""A plan as an SVG picture: stages as boxes, edges between them from left to right, blocking ones bold."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from penstock.operator_attributes._compile.plan import PlannedEdge, Stage, StagePlan
+from penstock.operator_attributes._graph.graph import Vertex, VertexKind
+from penstock.operator_attributes._render.layout import Layout, Point, layered
+from penstock.operator_attributes._render.theme import STATES, variables
+from penstock.operator_attributes._render.words import (
+    count,
+    escape,
+    kind_text,
+    progress_text,
+    role_text,
+    shorten,
+)
+from penstock.operator_attributes._schedule.estimate import Estimate
+from penstock.operator_attributes._schedule.progress import StageProgress
+
+_NODE_HEIGHT = 48.0
+_PADDING = 20.0
+_MARGIN = 16.0
+_TITLE = 50.0
+_BADGE = 30.0
+_NAME_LENGTH = 26
+_STYLE = (
+    variables(".ps")
+    + ".ps{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:13px}"
+    ".ps text{fill:var(--ink)}.ps .soft{fill:var(--soft);font-size:11.5px}.ps .name{font-weight:600}"
+    ".ps .title{font-weight:700;font-size:15px}.ps a:hover text{text-decoration:underline}"
+    ".ps .batch{fill:var(--batch);stroke:var(--batch-line)}"
+    ".ps .stream{fill:var(--stream);stroke:var(--stream-line)}.ps .node{fill:var(--node);stroke:var(--node-line)}"
+    ".ps .flow{fill:none;stroke:var(--flow);stroke-width:1.75}.ps .flow-head{fill:var(--flow)}"
+    ".ps .blocking{fill:none;stroke:var(--dam);stroke-width:4.5}.ps .blocking-head{fill:var(--dam)}"
+    ".ps .dam{fill:var(--dam)}.ps .tag{fill:var(--card);stroke:var(--dam)}"
+    ".ps .tag-text{fill:var(--dam);font-size:11.5px;font-weight:700}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """A stage: what is in it, and where, from its own left upper corner."""
+
+    stage: Stage
+    facts: str
+    inside: Layout
+    nodes: dict[str, int]
+    ports_in: dict[str, int]
+    """By the vertex, of another stage, whose result comes in."""
+    ports_out: dict[str, int]
+    """By the vertex whose result goes out."""
+    edges: Mapping[tuple[int, int], PlannedEdge | None]
+    """By the ends that they have inside; None from or to a port."""
+    routes: Mapping[tuple[int, int], tuple[Point, ...]]
+    head: float
+    width: float
+    height: float
+
+
+def svg(
+    plan: StagePlan,
+    progress: Mapping[str, StageProgress] | None = None,
+    *,
+    estimate: Estimate | None = None,
+    linked: bool = False,
+) -> str:
+    """The plan as an SVG picture that needs nothing else; it follows the reader's light or dark preference.
+
+    With `progress`, how far each stage has come; with `estimate`, what staging saves; with `linked`, the title of each
+    stage leads to the element whose id is the stage's, on the page around it.
+    """
+    progress = progress or {}
+    vertices = {vertex.name: vertex for vertex in plan.vertices}
+    within: dict[str, list[PlannedEdge]] = {stage.id: [] for stage in plan.stages}
+    for edge in plan.edges:
+        if edge.source_stage == edge.target_stage:
+            within[edge.source_stage].append(edge)
+    saved = {one.stage_id: one.slot_seconds for one in estimate.stages} if estimate is not None else {}
+    boxes = [
+        _box(stage, vertices, within[stage.id], _facts(stage, saved), _badge(progress.get(stage.id)))
+        for stage in plan.stages
+    ]
+    number = {box.stage.id: place for place, box in enumerate(boxes)}
+    between = sorted({(number[one.stage_id], number[box.stage.id]) for box in boxes for one in box.stage.inputs})
+    outside = layered(
+        [(box.width, box.height) for box in boxes], between, column_gap=100.0, row_gap=30.0, lane_height=26.0
+    )
+    width, height = outside.width + 2 * _MARGIN, outside.height + 2 * _MARGIN
+    summary = f"{count(len(plan.stages), 'stage')}, {count(len(plan.blocking_edges), 'blocking edge')}"
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="ps" role="img" aria-labelledby="ps-title ps-desc" '
+        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
+        f'style="max-width:max(100%,{width * 0.6:.0f}px)">',
+        f'<title id="ps-title">Stages of {escape(plan.name)}</title>',
+        f'<desc id="ps-desc">{escape(summary)}. Bold edges block: what reads them waits for the end.</desc>',
+        f"<style>{_STYLE}</style><defs>{_head('flow', 7)}{_head('blocking', 3.2)}</defs>",
+        f'<g transform="translate({_MARGIN:.0f} {_MARGIN:.0f})">',
+    ]
+    for box, corner in zip(boxes, outside.boxes, strict=True):
+        parts += _draw_stage(box, corner, vertices, progress.get(box.stage.id), linked=linked)
+    parts += _draw_between(boxes, outside, between)
+    return "".join([*parts, "</g></svg>"]) + "\n"
+
+
+def _head(name: str, size: float) -> str:
+    return (
+        f'<marker id="ps-{name}" class="{name}-head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" '
+        f'markerHeight="{size}" orient="auto-start-reverse"><path d="M0 0 10 5 0 10z"/></marker>'
+    )
+
+
+def _facts(stage: Stage, saved: Mapping[str, float]) -> str:
+    slot_seconds = saved.get(stage.id, 0.0)
+    return kind_text(stage) + (f", saves {slot_seconds:,.0f} slot-seconds" if slot_seconds else "")
+
+
+def _badge(progress: StageProgress | None) -> str:
+    return "" if progress is None else shorten(progress_text(progress), 60)
+
+
+def _badge_width(words: str) -> float:
+    return 36 + 7.6 * len(words)
+
+
+def _node_width(vertex: Vertex) -> float:
+    # No font is measured: these are the widths of a wide one, so that the words of any fit.
+    return max(34.0 + 8.2 * len(shorten(vertex.name, _NAME_LENGTH)), 30.0 + 6.8 * len(role_text(vertex)))
+
+
+def _box(stage: Stage, vertices: Mapping[str, Vertex], edges: list[PlannedEdge], facts: str, badge: str) -> _Box:
+    ports_in = {name: place for place, name in enumerate(dict.fromkeys(one.source for one in stage.inputs))}
+    nodes = {name: len(ports_in) + place for place, name in enumerate(stage.vertices)}
+    first_out = len(ports_in) + len(nodes)
+    ports_out = {name: first_out + place for place, name in enumerate(stage.outputs)}
+    links: dict[tuple[int, int], PlannedEdge | None] = {
+        (nodes[edge.source], nodes[edge.target]): edge for edge in edges
+    }
+    links.update(dict.fromkeys(((ports_in[one.source], nodes[one.target]) for one in stage.inputs), None))
+    links.update(dict.fromkeys(((nodes[name], port) for name, port in ports_out.items()), None))
+    port = (0.0, 20.0)
+    sizes = [
+        *([port] * len(ports_in)),
+        *((_node_width(vertices[name]), _NODE_HEIGHT) for name in stage.vertices),
+        *([port] * len(ports_out)),
+    ]
+    inside = layered(sizes, list(links), column_gap=44.0, row_gap=16.0, last=frozenset(ports_out.values()))
+    head = _TITLE + (_BADGE if badge else 0.0)
+    title = 8.6 * len(shorten(f"{stage.id}  {stage.name}", 46))
+    wide = max(inside.width, title, 6.8 * len(facts), _badge_width(badge))
+    return _Box(
+        stage,
+        facts,
+        inside,
+        nodes,
+        ports_in,
+        ports_out,
+        links,
+        dict(zip(links, inside.routes, strict=True)),
+        head,
+        wide + 2 * _PADDING,
+        head + inside.height + 2 * _PADDING - 8,
+    )
+
+
+def _place(box: _Box, corner: Point, point: Point) -> Point:
+    """A point of the inside of a stage, in the whole picture."""
+    shift = (box.width - 2 * _PADDING - box.inside.width) / 2
+    return corner[0] + _PADDING + shift + point[0], corner[1] + box.head + _PADDING - 8 + point[1]
+
+
+def _draw_stage(
+    box: _Box, corner: Point, vertices: Mapping[str, Vertex], progress: StageProgress | None, *, linked: bool
+) -> list[str]:
+    stage, (x, y) = box.stage, corner
+    kind = "batch" if stage.bounded else "stream"
+    facts = box.facts
+    title = shorten(f"{stage.id}  {stage.name}", 46)
+    parts = [
+        f"<g><title>{escape(f'{stage.id}: {stage.name}. {facts}. {stage.reason}')}</title>",
+        f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="14"/>',
+        (f'<a href="#{escape(stage.id)}">' if linked else "")
+        + f'<text class="title" x="{x + _PADDING:.1f}" y="{y + 27:.1f}">{escape(title)}</text>'
+        + ("</a>" if linked else ""),
+        f'<text class="soft" x="{x + _PADDING:.1f}" y="{y + 46:.1f}">{escape(facts)}</text>',
+    ]
+    if progress is not None:
+        mark, _, _ = STATES[progress.state]
+        words = _badge(progress)
+        state = progress.state.value
+        parts.append(
+            f'<rect x="{x + _PADDING:.1f}" y="{y + 55:.1f}" width="{_badge_width(words):.1f}" height="22" rx="11" '
+            f'style="fill:var(--{state}-fill)"/>'
+            f'<text x="{x + _PADDING + 10:.1f}" y="{y + 70.5:.1f}" '
+            f'style="fill:var(--{state});font-size:12px;font-weight:600">{mark} {escape(words)}</text>'
+        )
+    for (source, target), edge in box.edges.items():
+        if edge is not None:
+            route = box.routes[source, target]
+            css = "blocking" if edge.blocking else "flow"
+            points = [_side(box, corner, source, right=True), *(_place(box, corner, one) for one in route)]
+            parts.append(_path(css, [*points, _side(box, corner, target, right=False)]))
+    for name, node in box.nodes.items():
+        parts.append(_draw_node(vertices[name], _place(box, corner, box.inside.boxes[node])))
+    return [*parts, "</g>"]
+
+
+def _draw_node(vertex: Vertex, corner: Point) -> str:
+    x, y = corner
+    width = _node_width(vertex)
+    where = f" at {vertex.call_site}" if vertex.call_site else ""
+    radius = {VertexKind.SOURCE: 24, VertexKind.OPERATOR: 7, VertexKind.SINK: 7}[vertex.kind]
+    parts = [
+        f"<g><title>{escape(f'{vertex.name}: {role_text(vertex)}{where}')}</title>"
+        f'<rect class="node" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_NODE_HEIGHT:.0f}" rx="{radius}"/>'
+    ]
+    if vertex.full_dam:
+        parts.append(f'<rect class="dam" x="{x + width - 7:.1f}" y="{y - 4:.1f}" width="7" height="56" rx="2"/>')
+    if vertex.kind is VertexKind.SINK:
+        parts.append(f'<path class="node" d="M{x + width - 7:.1f} {y:.1f}v{_NODE_HEIGHT:.0f}"/>')
+    middle = x + width / 2
+    parts.append(
+        f'<text class="name" text-anchor="middle" x="{middle:.1f}" y="{y + 21:.1f}">'
+        f"{escape(shorten(vertex.name, _NAME_LENGTH))}</text>"
+        f'<text class="soft" text-anchor="middle" x="{middle:.1f}" y="{y + 37:.1f}">{role_text(vertex)}</text></g>'
+    )
+    return "".join(parts)
+
+
+def _side(box: _Box, corner: Point, node: int, *, right: bool) -> Point:
+    """The middle of a node's right or left side; a port is a point."""
+    x, y = _place(box, corner, box.inside.boxes[node])
+    if not 0 <= node - len(box.ports_in) < len(box.nodes):
+        return x, y + 10.0
+    width = box.inside.widths[node]
+    return x + (width if right else 0.0), y + _NODE_HEIGHT / 2
+
+
+def _draw_between(boxes: list[_Box], outside: Layout, between: list[tuple[int, int]]) -> list[str]:
+    number = {box.stage.id: place for place, box in enumerate(boxes)}
+    route_of = dict(zip(between, outside.routes, strict=True))
+    lines, tags = [], []
+    for target, box in enumerate(boxes):
+        corner = outside.boxes[target]
+        drawn: set[tuple[str, str, str]] = set()
+        for one in box.stage.inputs:
+            if (one.stage_id, one.source, one.target) in drawn:
+                continue
+            drawn.add((one.stage_id, one.source, one.target))
+            source = number[one.stage_id]
+            leaving, start = boxes[source], outside.boxes[source]
+            out, port = leaving.ports_out[one.source], box.ports_in[one.source]
+            first = _side(leaving, start, leaving.nodes[one.source], right=True)
+            exit_y = _side(leaving, start, out, right=True)[1]
+            enter_y = _side(box, corner, port, right=False)[1]
+            lane = [_place(leaving, start, at) for at in leaving.routes[leaving.nodes[one.source], out]]
+            away = (start[0] + leaving.width, exit_y)
+            onto = (corner[0], enter_y)
+            across = list(route_of[source, target])
+            inner = [_place(box, corner, at) for at in box.routes[port, box.nodes[one.target]]]
+            port_x = _side(box, corner, port, right=False)[0]
+            entered = [(max(onto[0], port_x), enter_y)] if inner else []
+            last = _side(box, corner, box.nodes[one.target], right=False)
+            lines.append(_path("blocking", [first, *lane, away, *across, onto, *entered, *inner, last]))
+            after = across[0] if across else onto
+            tags.append(_tag((away[0] + after[0]) / 2, (away[1] + after[1]) / 2))
+    return lines + tags
+
+
+def _tag(x: float, y: float) -> str:
+    return (
+        f'<rect class="tag" x="{x - 33:.1f}" y="{y - 10:.1f}" width="66" height="20" rx="10"/>'
+        f'<text class="tag-text" text-anchor="middle" x="{x:.1f}" y="{y + 4:.1f}">blocking</text>'
+    )
+
+
+def _path(css: str, points: list[Point]) -> str:
+    steps = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
+    for (x, y), (next_x, next_y) in pairwise(points):
+        if abs(y - next_y) < 0.5:
+            steps.append(f"L{next_x:.1f} {next_y:.1f}")
+        else:
+            middle = (x + next_x) / 2
+            steps.append(f"C{middle:.1f} {y:.1f} {middle:.1f} {next_y:.1f} {next_x:.1f} {next_y:.1f}")
+    return f'<path class="{css}" marker-end="url(#ps-{css})" d="{"".join(steps)}"/>'

@@ -1,0 +1,1 @@
+"""What runs when, and how far it has come."""

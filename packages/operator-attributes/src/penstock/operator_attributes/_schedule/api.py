@@ -1,0 +1,196 @@
+"""What callers of a stage scheduler depend on, wherever it runs."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.operator_attributes._compile.plan import StagePlan
+from penstock.operator_attributes._compile.regions import CyclicRegions
+from penstock.operator_attributes._graph.graph import JobGraph
+from penstock.operator_attributes._schedule.claims import Claim
+from penstock.operator_attributes._schedule.events import StageEvent
+from penstock.operator_attributes._schedule.progress import StageProgress
+from penstock.operator_attributes.errors import UnknownStageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageStatus:
+    """A stage of a job, and how far it has come."""
+
+    stage_id: str
+    name: str
+    vertices: tuple[str, ...]
+    """Producers first."""
+    blocking_inputs: tuple[str, ...]
+    """Ids of the stages that must be finished first."""
+    bounded: bool
+    reason: str
+    """Why its output blocks, with the call site; empty when it does not."""
+    progress: StageProgress
+    slots: int = 0
+    """Slots that it takes; 0 where the scheduler does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobStatus:
+    """A job at one moment."""
+
+    job_id: str
+    name: str
+    stages: tuple[StageStatus, ...]
+    """In an order in which they can run."""
+    deployable: tuple[str, ...]
+    """Ids of the stages that may all be deployed now, under the slot budget; batch stages first."""
+    version: int
+    """Grows with each change."""
+    slots: int | None = None
+    """Slots for stages that run at the same time; None for no bound."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens to any stage."""
+        return all(stage.progress.state.ended for stage in self.stages)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every stage is finished or reused."""
+        return all(stage.progress.state.committed for stage in self.stages)
+
+    def stage(self, stage_id: str) -> StageStatus:
+        """The stage with this id. Raises: UnknownStageError."""
+        for stage in self.stages:
+            if stage.stage_id == stage_id:
+                return stage
+        raise UnknownStageError(stage_id)
+
+
+class StageSchedulerApi(Protocol):
+    """Plans jobs and says which of their stages may be deployed.
+
+    `LocalStageScheduler` is in this process, `RemoteStageScheduler` behind gRPC.
+    """
+
+    async def submit(
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
+    ) -> JobStatus:
+        """Compile a graph and begin to schedule it.
+
+        Again with the same job id and the same graph (call sites aside): the job as it stands; the other arguments
+        then have no effect.
+
+        Args:
+            job_id: Chosen by the caller: the same for a restart of the same job.
+            graph: To be compiled.
+            slots: Slots for stages that run at the same time; None for no bound.
+            max_attempts: Failures of a stage, since it last committed, after which it counts as failed; None leaves it
+                to the scheduler.
+            cyclic_regions: How circles between stages are untangled.
+            restart: Begin anew: what happened to a job of this id is forgotten, and another graph may take its place.
+                Those who watch it go on.
+
+        Raises:
+            CompileError: The graph cannot become a plan.
+            InvalidOptionError: An argument is outside of its range.
+            InsufficientSlotsError: The live stages together need more slots than there are.
+            JobExistsError: The job id stands for another graph, and it is not to begin anew.
+            TooManyJobsError: The scheduler is full of jobs that have not ended.
+        """
+        ...
+
+    async def report(self, job_id: str, event: StageEvent) -> JobStatus:
+        """Tell what happened to a stage.
+
+        Raises:
+            UnknownJobError, UnknownStageError: There is no such job or stage.
+            IllegalEventError: The event does not follow from the stage's state.
+            SlotBudgetExceededError: The stage was started without room for it.
+        """
+        ...
+
+    async def get_job(self, job_id: str) -> JobStatus:
+        """The job as it stands. Raises: UnknownJobError."""
+        ...
+
+    async def get_plan(self, job_id: str) -> StagePlan:
+        """The stages of a job with all edges and call sites, to be explained or drawn.
+
+        Raises:
+            UnknownJobError: There is no such job.
+        """
+        ...
+
+    def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        """The job as it stands, then again after changes, until it has ended.
+
+        A slow caller misses states in between, never the last one.
+
+        Raises:
+            UnknownJobError: There is no such job.
+            SchedulerClosedError: The scheduler is going away.
+        """
+        ...
+
+    async def list_jobs(self) -> tuple[JobStatus, ...]:
+        """All jobs that the scheduler knows, by job id."""
+        ...
+
+    async def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """Ask who computes the result of a stage, so that drivers that share a store compute it once.
+
+        COMPUTE: the caller does, renews the claim meanwhile, and commits it. WAIT: another driver does; ask again.
+        REUSE: it is there. When two ask at once, one of them computes. A claim that is not renewed runs out, and the
+        next who asks computes. An owner that asks for what it holds already takes it over with a new token: it is a
+        driver that came back.
+
+        Args:
+            store: Where the drivers keep their results: the same text in each of them.
+            fingerprint: Names the result: stage, code and data.
+            owner: Names the driver.
+            lease_seconds: Time until the claim runs out; None leaves it to the scheduler.
+            wait_seconds: Time for which the answer WAIT may be held back; bounded by the scheduler.
+
+        Raises:
+            InvalidOptionError: An argument is outside of its range.
+        """
+        ...
+
+    async def renew_claim(self, claim: Claim) -> Claim:
+        """Keep a claim from running out. Raises: ClaimLostError."""
+        ...
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """Say that the result is at `location`, for all drivers. May be repeated with the same claim.
+
+        Raises:
+            ClaimLostError: The claim ran out and another driver got it: use that driver's result.
+        """
+        ...
+
+    async def release_claim(self, claim: Claim) -> None:
+        """Give a claim up: somebody else may compute the stage. No error if it was lost already."""
+        ...
+
+    async def forget_claim(self, claim: Claim) -> None:
+        """Say that the data of the committed result, as `claim` told it, is gone. A newer result is kept."""
+        ...
+
+    async def close(self) -> None:
+        """End all watches and let go of what the scheduler holds."""
+        ...

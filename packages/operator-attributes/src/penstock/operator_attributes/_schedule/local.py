@@ -1,0 +1,280 @@
+"""The stage scheduler in this process."""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import AsyncGenerator, Callable
+from types import TracebackType
+from typing import Self
+
+from penstock.operator_attributes._compile.compile import compile
+from penstock.operator_attributes._compile.plan import StagePlan
+from penstock.operator_attributes._compile.regions import CyclicRegions
+from penstock.operator_attributes._graph.graph import JobGraph, Vertex
+from penstock.operator_attributes._schedule.api import JobStatus, StageStatus
+from penstock.operator_attributes._schedule.claims import Claim, ClaimBook
+from penstock.operator_attributes._schedule.events import StageEvent
+from penstock.operator_attributes._schedule.job_store import JobStore, StoredJob, StoredState, StoreWriter
+from penstock.operator_attributes._schedule.local_claims import LocalClaims
+from penstock.operator_attributes._schedule.metrics import SERVICE, StageMetrics
+from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageScheduler
+from penstock.operator_attributes.errors import (
+    InvalidOptionError,
+    JobExistsError,
+    SchedulerClosedError,
+    TooManyJobsError,
+    UnknownJobError,
+)
+
+
+class _Job:
+    def __init__(self, job_id: str, scheduler: StageScheduler, *, version: int = 1) -> None:
+        self.job_id = job_id
+        self.content = _content(scheduler.plan.vertices), scheduler.plan.cyclic_regions
+        self.scheduler = scheduler
+        self.version = version
+        self.changed = asyncio.Event()
+
+    def announce(self) -> None:
+        """Wake all watchers; each waits for the next change on a new event."""
+        self.version += 1
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+    def status(self, now: float) -> JobStatus:
+        plan = self.scheduler.plan
+        progress = self.scheduler.progress(now)
+        return JobStatus(
+            job_id=self.job_id,
+            name=plan.name,
+            stages=tuple(
+                StageStatus(
+                    stage_id=stage.id,
+                    name=stage.name,
+                    vertices=stage.vertices,
+                    blocking_inputs=stage.blocking_inputs,
+                    bounded=stage.bounded,
+                    reason=stage.reason,
+                    progress=progress[stage.id],
+                    slots=stage.slots,
+                )
+                for stage in plan.stages
+            ),
+            deployable=tuple(stage.id for stage in self.scheduler.ready(now)),
+            version=self.version,
+            slots=self.scheduler.slots,
+        )
+
+
+class LocalStageScheduler:
+    """The stage scheduler in this process, for the running event loop.
+
+    It keeps jobs and claims in memory and, given a store, on a disk: what it answered is durable, and a scheduler that
+    is made on the same store later goes on from there.
+
+    An async context manager: leaving it ends all watches.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_jobs: int = 1_000,
+        store: JobStore | None = None,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        """Begin with the jobs of the store, or without any.
+
+        Args:
+            max_jobs: Jobs that are remembered; the job that was submitted first, of those that have ended, is
+                forgotten for a new one.
+            store: Keeps jobs and claims; closed with the scheduler.
+            clock: Seconds; monotonic unless given. With a store they are seconds since 1970, which outlive a process.
+
+        Raises:
+            InvalidOptionError: `max_jobs` is less than 1.
+            JobStoreError: The store cannot be read.
+        """
+        if max_jobs < 1:
+            raise InvalidOptionError("max_jobs", max_jobs, "at least 1")
+        self._max_jobs = max_jobs
+        self._clock = clock or (time.monotonic if store is None else time.time)
+        self._jobs: dict[str, _Job] = {}
+        self._writer = StoreWriter(store)
+        self._metrics = StageMetrics(SERVICE)
+        self._closed = False
+        state = StoredState() if store is None else store.load()
+        self._claims = LocalClaims(ClaimBook(state.claims, last_token=state.last_token), self._writer, self._clock)
+        for stored in state.jobs:
+            self._jobs[stored.job_id] = _restored(stored)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def submit(
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
+    ) -> JobStatus:
+        """See `StageSchedulerApi.submit`."""
+        self._check_open()
+        if not job_id:
+            raise InvalidOptionError("job_id", job_id, "a text that is not empty")
+        return await self._writer.change(self._submit(job_id, graph, slots, max_attempts, cyclic_regions, restart))
+
+    async def _submit(
+        self,
+        job_id: str,
+        graph: JobGraph,
+        slots: int | None,
+        max_attempts: int | None,
+        cyclic_regions: CyclicRegions,
+        restart: bool,
+    ) -> JobStatus:
+        present = self._jobs.get(job_id)
+        if present is not None and not restart:
+            if present.content != (_content(graph.vertices), cyclic_regions):
+                raise JobExistsError(job_id)
+            return present.status(self._clock())
+        scheduler = StageScheduler(
+            compile(graph, cyclic_regions=cyclic_regions),
+            slots=slots,
+            max_attempts=DEFAULT_MAX_ATTEMPTS if max_attempts is None else max_attempts,
+        )
+        if present is None:
+            await self._make_room()
+        stored = StoredJob(job_id=job_id, plan=scheduler.plan, slots=slots, max_attempts=scheduler.max_attempts)
+        await self._writer.write(lambda store: store.add_job(stored))
+        self._jobs.pop(job_id, None)  # it is the last one to be submitted now
+        job = self._jobs[job_id] = _Job(job_id, scheduler)
+        if present is not None:
+            job.version = present.version + 1
+            present.announce()
+        return job.status(self._clock())
+
+    async def report(self, job_id: str, event: StageEvent) -> JobStatus:
+        """See `StageSchedulerApi.report`."""
+        self._check_open()
+        return await self._writer.change(self._report(job_id, event))
+
+    async def _report(self, job_id: str, event: StageEvent) -> JobStatus:
+        job = self._job(job_id)
+        now = self._clock()
+        event = dataclasses.replace(event, at=now)
+        job.scheduler.check(event)
+        await self._writer.write(lambda store: store.add_event(job_id, event))
+        job.scheduler.apply(event)
+        self._metrics.count(job.scheduler.plan.name, event)
+        job.announce()
+        return job.status(now)
+
+    async def get_job(self, job_id: str) -> JobStatus:
+        """See `StageSchedulerApi.get_job`."""
+        return self._job(job_id).status(self._clock())
+
+    async def get_plan(self, job_id: str) -> StagePlan:
+        """See `StageSchedulerApi.get_plan`."""
+        return self._job(job_id).scheduler.plan
+
+    async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        """See `StageSchedulerApi.watch`."""
+        job = self._job(job_id)
+        while True:
+            # Taken before the status, so that a change while the caller holds that status is not missed.
+            changed = job.changed
+            yield job.status(self._clock())
+            if job.scheduler.ended and not changed.is_set():
+                return
+            await changed.wait()
+            self._check_open()
+            # One that began anew is another object; one that was forgotten goes on as it stands.
+            job = self._jobs.get(job_id, job)
+
+    async def list_jobs(self) -> tuple[JobStatus, ...]:
+        """See `StageSchedulerApi.list_jobs`."""
+        self._check_open()
+        now = self._clock()
+        return tuple(self._jobs[job_id].status(now) for job_id in sorted(self._jobs))
+
+    async def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """See `StageSchedulerApi.claim`."""
+        self._check_open()
+        return await self._claims.claim(
+            store, fingerprint, owner=owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds
+        )
+
+    async def renew_claim(self, claim: Claim) -> Claim:
+        """See `StageSchedulerApi.renew_claim`."""
+        return await self._claims.renew(claim)
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """See `StageSchedulerApi.commit_claim`."""
+        await self._claims.commit(claim, location=location, rows=rows, size_bytes=size_bytes)
+
+    async def release_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.release_claim`."""
+        await self._claims.release(claim)
+
+    async def forget_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.forget_claim`."""
+        await self._claims.forget(claim)
+
+    async def close(self) -> None:
+        """End all watches with SchedulerClosedError, and refuse all calls from now on. May be repeated."""
+        self._closed = True
+        self._claims.close()
+        for job in self._jobs.values():
+            job.changed.set()
+        await self._writer.change(self._writer.write(lambda store: store.close()))
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SchedulerClosedError
+
+    def _job(self, job_id: str) -> _Job:
+        self._check_open()
+        try:
+            return self._jobs[job_id]
+        except KeyError:
+            raise UnknownJobError(job_id) from None
+
+    async def _make_room(self) -> None:
+        if len(self._jobs) < self._max_jobs:
+            return
+        ended = next((job_id for job_id, job in self._jobs.items() if job.scheduler.ended), None)
+        if ended is None:
+            raise TooManyJobsError(self._max_jobs)
+        await self._writer.write(lambda store: store.remove_job(ended))
+        del self._jobs[ended]
+
+
+def _restored(stored: StoredJob) -> _Job:
+    scheduler = StageScheduler(stored.plan, slots=stored.slots, max_attempts=stored.max_attempts)
+    for event in stored.events:
+        scheduler.apply(event)
+    return _Job(stored.job_id, scheduler, version=1 + len(stored.events))
+
+
+def _content(vertices: tuple[Vertex, ...]) -> tuple[Vertex, ...]:
+    """What makes two graphs the same job: all but where, and in which order, they were written."""
+    ordered = sorted(vertices, key=lambda vertex: vertex.name)
+    return tuple(dataclasses.replace(vertex, call_site="") for vertex in ordered)

@@ -1,0 +1,114 @@
+"""Claims in this process: the book of claims, its store, and those who wait."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from penstock.operator_attributes._schedule.claims import (
+    DEFAULT_LEASE_SECONDS,
+    Claim,
+    ClaimBook,
+    ClaimDecision,
+    ClaimRecord,
+)
+from penstock.operator_attributes._schedule.job_store import StoreWriter
+from penstock.operator_attributes.errors import InvalidOptionError, SchedulerClosedError
+
+_MAX_WAIT_SECONDS: Final = 20.0
+"""For an answer that is held back: less than the deadline of a call."""
+
+
+class LocalClaims:
+    """The claims of a `LocalStageScheduler`; see `StageSchedulerApi` for the calls."""
+
+    def __init__(self, book: ClaimBook, writer: StoreWriter, clock: Callable[[], float]) -> None:
+        self._book = book
+        self._writer = writer
+        self._clock = clock
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    async def claim(
+        self, store: str, fingerprint: str, *, owner: str, lease_seconds: float | None, wait_seconds: float
+    ) -> Claim:
+        """Decide who computes; an answer WAIT is held back for `wait_seconds`."""
+        if not wait_seconds >= 0:  # nor what is no number
+            raise InvalidOptionError("wait_seconds", wait_seconds, "not negative")
+        lease = DEFAULT_LEASE_SECONDS if lease_seconds is None else lease_seconds
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(wait_seconds, _MAX_WAIT_SECONDS)
+        while True:
+            self._check_open()
+            # Taken before the answer, so that a change after it is not missed.
+            changed = self._changed
+            answer = await self._writer.change(self._decide(store, fingerprint, owner, lease))
+            left = deadline - loop.time()
+            if answer.decision is not ClaimDecision.WAIT or left <= 0:
+                return answer
+            try:
+                async with asyncio.timeout(min(left, answer.expires_seconds)):
+                    await changed.wait()
+            except TimeoutError:
+                continue
+
+    async def renew(self, claim: Claim) -> Claim:
+        """Keep a claim."""
+        self._check_open()
+        return await self._writer.change(self._renew(claim))
+
+    async def commit(self, claim: Claim, *, location: str, rows: int | None, size_bytes: int | None) -> None:
+        """The result is there."""
+        self._check_open()
+        await self._writer.change(self._commit(claim, location, rows, size_bytes))
+
+    async def release(self, claim: Claim) -> None:
+        """Give a claim up."""
+        self._check_open()
+        await self._writer.change(self._drop_if(self._book.is_held, claim))
+
+    async def forget(self, claim: Claim) -> None:
+        """The result is gone."""
+        self._check_open()
+        await self._writer.change(self._drop_if(self._book.is_committed, claim))
+
+    def close(self) -> None:
+        """Let those who wait go, with SchedulerClosedError."""
+        self._closed = True
+        self._changed.set()
+
+    async def _decide(self, store: str, fingerprint: str, owner: str, lease: float) -> Claim:
+        answer, record = self._book.claim(store, fingerprint, owner, lease_seconds=lease, now=self._clock())
+        if record is not None:
+            await self._remember(record)
+        return answer
+
+    async def _renew(self, claim: Claim) -> Claim:
+        answer, record = self._book.renew(claim, self._clock())
+        await self._remember(record)
+        return answer
+
+    async def _commit(self, claim: Claim, location: str, rows: int | None, size_bytes: int | None) -> None:
+        await self._remember(self._book.commit(claim, location=location, rows=rows, size_bytes=size_bytes))
+
+    async def _drop_if(self, condition: Callable[[Claim], bool], claim: Claim) -> None:
+        if condition(claim):
+            await self._unwrite(claim.store, claim.fingerprint)
+            self._book.remove(claim.store, claim.fingerprint)
+            self._announce()
+
+    async def _remember(self, record: ClaimRecord) -> None:
+        await self._writer.write(lambda store: store.put_claim(record))
+        for forgotten in self._book.put(record):
+            await self._unwrite(*forgotten.key)
+        self._announce()
+
+    async def _unwrite(self, store: str, fingerprint: str) -> None:
+        await self._writer.write(lambda kept: kept.remove_claim(store, fingerprint))
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SchedulerClosedError

@@ -1,0 +1,313 @@
+"""Which stages may be deployed now: a state machine over events, without I/O."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from penstock.operator_attributes._compile.plan import Stage, StagePlan
+from penstock.operator_attributes._schedule.events import (
+    StageEvent,
+    StageFailed,
+    StageFinished,
+    StageInterrupted,
+    StageLost,
+    StageReused,
+    StageStarted,
+)
+from penstock.operator_attributes._schedule.progress import StageProgress, StageState
+from penstock.operator_attributes.errors import (
+    IllegalEventError,
+    InsufficientSlotsError,
+    InvalidOptionError,
+    SlotBudgetExceededError,
+    UnknownStageError,
+)
+
+DEFAULT_MAX_ATTEMPTS = 3
+
+# The states in which an event may find its stage.
+_ALLOWED: dict[type[StageEvent], frozenset[StageState]] = {
+    StageStarted: frozenset({StageState.READY, StageState.INTERRUPTED}),
+    StageFinished: frozenset({StageState.RUNNING}),
+    StageFailed: frozenset({StageState.RUNNING}),
+    # While it runs: another driver that computed the same result was first.
+    StageReused: frozenset({StageState.WAITING, StageState.READY, StageState.INTERRUPTED, StageState.RUNNING}),
+    StageLost: frozenset({StageState.FINISHED, StageState.REUSED}),
+    StageInterrupted: frozenset({StageState.RUNNING}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StageChange:
+    """A stage went from one state to another."""
+
+    stage_id: str
+    before: StageState
+    after: StageState
+
+
+@dataclass(slots=True)
+class _Run:
+    stage: Stage
+    missing: set[str]
+    state: StageState = StageState.WAITING
+    attempts: int = 0
+    failures: int = 0
+    error: str = ""
+    started_at: float | None = None
+    ended_at: float | None = None
+    not_before: float = float("-inf")
+    rows: int | None = None
+    size_bytes: int | None = None
+    readers: list[str] = field(default_factory=list)
+
+
+class StageScheduler:
+    """Schedules the stages of one job.
+
+    A stage is READY when all of its blocking inputs are finished or reused, and `ready` names those that the slot
+    budget has room for. A failed stage alone is tried again; when its attempts are used up, what depends on it is
+    SKIPPED and all else goes on. A committed stage whose data is gone (StageLost) is run again, and what depends on it
+    and does not run yet waits for it. An attempt that ended with its driver (StageInterrupted) is no failure.
+
+    A live stage holds its slots for as long as the job runs. So it is held back while it would leave too few of
+    them for a batch stage that is still to run; otherwise that stage would wait for ever. A batch stage that is
+    wider than the budget takes all of it.
+    """
+
+    def __init__(
+        self,
+        plan: StagePlan,
+        *,
+        slots: int | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        retry_delay: timedelta = timedelta(0),
+    ) -> None:
+        """Begin to schedule.
+
+        Args:
+            plan: The stages.
+            slots: Slots for stages that run at the same time; None for no bound.
+            max_attempts: Failures of a stage, since it last committed, after which it counts as failed; at least 1.
+            retry_delay: Time from a failure to the stage's next deployment.
+
+        Raises:
+            InvalidOptionError: An argument is outside of its range.
+            InsufficientSlotsError: The live stages together need more slots than there are.
+        """
+        if slots is not None and slots < 1:
+            raise InvalidOptionError("slots", slots, "at least 1, or None for no bound")
+        if max_attempts < 1:
+            raise InvalidOptionError("max_attempts", max_attempts, "at least 1")
+        if retry_delay < timedelta(0):
+            raise InvalidOptionError("retry_delay", retry_delay, "not negative")
+        live = sum(stage.slots for stage in plan.stages if not stage.bounded)
+        if slots is not None and live > slots:
+            raise InsufficientSlotsError(needed=live, slots=slots)
+        self.plan = plan
+        self.slots = slots
+        self.max_attempts = max_attempts
+        self._retry_delay = retry_delay.total_seconds()
+        self._runs = {stage.id: _Run(stage, set(stage.blocking_inputs)) for stage in plan.stages}
+        for stage in plan.stages:
+            for before in stage.blocking_inputs:
+                self._runs[before].readers.append(stage.id)
+        for run in self._runs.values():
+            if not run.missing:
+                run.state = StageState.READY
+
+    def state(self, stage_id: str) -> StageState:
+        """State of a stage. Raises: UnknownStageError."""
+        return self._run(stage_id).state
+
+    @property
+    def states(self) -> dict[str, StageState]:
+        """State by stage id, in the order of the plan."""
+        return {stage_id: run.state for stage_id, run in self._runs.items()}
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens to any stage."""
+        return all(run.state.ended for run in self._runs.values())
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether every stage is finished or reused."""
+        return all(run.state.committed for run in self._runs.values())
+
+    @property
+    def slots_in_use(self) -> int:
+        """Slots of the stages that run."""
+        return sum(self._width(run.stage) for run in self._runs.values() if run.state is StageState.RUNNING)
+
+    def progress(self, now: float) -> dict[str, StageProgress]:
+        """How far each stage has come, by stage id, in the order of the plan."""
+        return {stage_id: _progress(run, now) for stage_id, run in self._runs.items()}
+
+    def ready(self, now: float) -> tuple[Stage, ...]:
+        """The stages that may all be deployed now, batch stages first."""
+        free = self._free()
+        chosen: list[Stage] = []
+        candidates = [run for run in self._runs.values() if run.state.deployable and run.not_before <= now]
+        for run in sorted(candidates, key=lambda run: not run.stage.bounded):
+            width = self._width(run.stage)
+            if free is None or width <= free - self._reserved(run.stage, chosen):
+                chosen.append(run.stage)
+                free = None if free is None else free - width
+        return tuple(chosen)
+
+    def next_retry_at(self) -> float | None:
+        """When the next stage that waits for its retry may be deployed; None if there is none."""
+        times = [
+            run.not_before for run in self._runs.values() if run.state.deployable and run.not_before > float("-inf")
+        ]
+        return min(times, default=None)
+
+    def apply(self, event: StageEvent) -> tuple[StageChange, ...]:
+        """Take note of an event, and say which states it changed: the stage's own first.
+
+        Raises:
+            UnknownStageError: The plan has no such stage.
+            IllegalEventError: The event does not follow from the stage's state.
+            SlotBudgetExceededError: The stage was started without room for it; it stays READY.
+        """
+        self.check(event)
+        run = self._run(event.stage_id)
+        match event:
+            case StageStarted():
+                return self._start(run, event.at)
+            case StageFailed():
+                return self._fail(run, event)
+            case StageFinished() | StageReused():
+                return self._commit(run, event)
+            case StageLost():
+                return self._lose(run, event)
+            case StageInterrupted():
+                run.ended_at, run.not_before = event.at, float("-inf")
+                after = StageState.WAITING if run.missing else StageState.INTERRUPTED
+                return (_move(run, after), *self._skip_if_hopeless(run))
+
+    def check(self, event: StageEvent) -> None:
+        """Whether `apply` would take the event; changes nothing. Raises: as `apply`."""
+        run = self._run(event.stage_id)
+        if run.state not in _ALLOWED[type(event)]:
+            raise IllegalEventError(event.stage_id, run.state.value, type(event).__name__)
+        if isinstance(event, StageStarted):
+            free = self._free()
+            if free is not None:
+                free -= self._reserved(run.stage)
+                if self._width(run.stage) > free:
+                    raise SlotBudgetExceededError(run.stage.id, self._width(run.stage), max(0, free))
+
+    def _run(self, stage_id: str) -> _Run:
+        try:
+            return self._runs[stage_id]
+        except KeyError:
+            raise UnknownStageError(stage_id) from None
+
+    def _width(self, stage: Stage) -> int:
+        return stage.slots if self.slots is None else min(stage.slots, self.slots)
+
+    def _free(self) -> int | None:
+        return None if self.slots is None else self.slots - self.slots_in_use
+
+    def _reserved(self, stage: Stage, chosen: Iterable[Stage] = ()) -> int:
+        """Slots, beyond those in use, that a live stage must leave for batch stages that are still to run.
+
+        They run one after the other if need be, so the widest counts; and those that run now give theirs back.
+        """
+        if stage.bounded or self.slots is None:
+            return 0
+        chosen_ids = {one.id for one in chosen}
+        open_batch = [run for run in self._runs.values() if run.stage.bounded and not run.state.ended]
+        widest = max((self._width(run.stage) for run in open_batch), default=0)
+        returning = sum(
+            self._width(run.stage)
+            for run in open_batch
+            if run.state is StageState.RUNNING or run.stage.id in chosen_ids
+        )
+        return max(0, widest - returning)
+
+    def _start(self, run: _Run, at: float) -> tuple[StageChange, ...]:
+        run.attempts += 1
+        run.started_at, run.ended_at = at, None
+        return (_move(run, StageState.RUNNING),)
+
+    def _fail(self, run: _Run, event: StageFailed) -> tuple[StageChange, ...]:
+        run.error, run.ended_at = event.error, event.at
+        run.failures += 1
+        if event.retryable and run.failures < self.max_attempts:
+            run.not_before = event.at + self._retry_delay
+            # An input that was lost while the stage ran may well be why it failed.
+            return (_move(run, StageState.WAITING if run.missing else StageState.READY), *self._skip_if_hopeless(run))
+        return (_move(run, StageState.FAILED), *self._skip_readers(run))
+
+    def _lose(self, run: _Run, event: StageLost) -> tuple[StageChange, ...]:
+        run.rows = run.size_bytes = None
+        run.error = event.error
+        run.not_before = float("-inf")
+        # Inputs of a reused stage may never have been there.
+        run.missing = {one for one in run.stage.blocking_inputs if not self._runs[one].state.committed}
+        changes = [_move(run, StageState.WAITING if run.missing else StageState.READY)]
+        for reader_id in run.readers:
+            reader = self._runs[reader_id]
+            if reader.state.committed:
+                continue
+            reader.missing.add(run.stage.id)
+            if reader.state.deployable:
+                changes.append(_move(reader, StageState.WAITING))
+        return (*changes, *self._skip_if_hopeless(run))
+
+    def _skip_if_hopeless(self, run: _Run) -> list[StageChange]:
+        """A stage that waits for an input which will never be there is skipped, and what waits for it."""
+        if run.state is not StageState.WAITING:
+            return []
+        hopeless = next((self._runs[one] for one in run.stage.blocking_inputs if self._is_hopeless(one)), None)
+        return [] if hopeless is None else self._skip_readers(hopeless)
+
+    def _is_hopeless(self, stage_id: str) -> bool:
+        return self._runs[stage_id].state in (StageState.FAILED, StageState.SKIPPED)
+
+    def _skip_readers(self, failed: _Run) -> list[StageChange]:
+        changes = []
+        pending = list(failed.readers)
+        while pending:
+            reader = self._runs[pending.pop(0)]
+            if reader.state is StageState.WAITING:
+                reader.error = f"its input {failed.stage.id} ({failed.stage.name}) failed"
+                changes.append(_move(reader, StageState.SKIPPED))
+                pending += reader.readers
+        return changes
+
+    def _commit(self, run: _Run, event: StageFinished | StageReused) -> tuple[StageChange, ...]:
+        run.rows, run.size_bytes, run.error = event.rows, event.size_bytes, ""
+        run.failures = 0
+        if run.state is StageState.RUNNING:
+            run.ended_at = event.at
+        after = StageState.FINISHED if isinstance(event, StageFinished) else StageState.REUSED
+        changes = [_move(run, after)]
+        for reader_id in run.readers:
+            reader = self._runs[reader_id]
+            reader.missing.discard(run.stage.id)
+            if not reader.missing and reader.state is StageState.WAITING:
+                changes.append(_move(reader, StageState.READY))
+        return tuple(changes)
+
+
+def _move(run: _Run, after: StageState) -> StageChange:
+    before, run.state = run.state, after
+    return StageChange(run.stage.id, before, after)
+
+
+def _progress(run: _Run, now: float) -> StageProgress:
+    seconds = 0.0
+    if run.started_at is not None:
+        seconds = max(0.0, (now if run.ended_at is None else run.ended_at) - run.started_at)
+    return StageProgress(
+        state=run.state,
+        attempts=run.attempts,
+        error=run.error,
+        seconds=seconds,
+        rows=run.rows,
+        size_bytes=run.size_bytes,
+    )

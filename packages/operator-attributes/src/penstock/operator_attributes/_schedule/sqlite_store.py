@@ -1,0 +1,197 @@
+"""Jobs, their events and claims in a SQLite file, which survives the end of the process, however that comes."""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.operator_attributes._compile.plan import StagePlan
+from penstock.operator_attributes._schedule.claims import ClaimRecord
+from penstock.operator_attributes._schedule.events import (
+    StageEvent,
+    StageFailed,
+    StageFinished,
+    StageInterrupted,
+    StageLost,
+    StageReused,
+    StageStarted,
+)
+from penstock.operator_attributes._schedule.job_store import StoredJob, StoredState
+from penstock.operator_attributes.errors import InvalidDocumentError, JobStoreError
+
+_SCHEMA_VERSION: Final = 1
+_BUSY_SECONDS: Final = 2.0
+_KINDS: Final[dict[str, type[StageEvent]]] = {
+    "started": StageStarted,
+    "finished": StageFinished,
+    "failed": StageFailed,
+    "reused": StageReused,
+    "lost": StageLost,
+    "interrupted": StageInterrupted,
+}
+_NAMES: Final = {kind: name for name, kind in _KINDS.items()}
+_CREATE: Final = """
+CREATE TABLE jobs (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, job_id TEXT NOT NULL UNIQUE, plan TEXT NOT NULL,
+    slots INTEGER, max_attempts INTEGER NOT NULL
+);
+CREATE TABLE events (
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    job_id TEXT NOT NULL REFERENCES jobs (job_id) ON DELETE CASCADE, kind TEXT NOT NULL, content BLOB NOT NULL
+);
+CREATE INDEX events_of_job ON events (job_id);
+CREATE TABLE claims (store TEXT NOT NULL, fingerprint TEXT NOT NULL, content BLOB NOT NULL, changed INTEGER NOT NULL,
+    PRIMARY KEY (store, fingerprint)
+);
+CREATE TABLE tokens (last INTEGER NOT NULL);
+INSERT INTO tokens VALUES (0);
+"""
+
+
+class SqliteJobStore:
+    """A `JobStore` in one file, which one scheduler uses at a time: a second one is refused.
+
+    What a call wrote is on the disk when it returns. The file is let go when the process ends, however that comes.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        """Open the file, or make it.
+
+        Raises:
+            JobStoreError: It cannot be used, is of a later release, or another scheduler uses it.
+        """
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._closed = False
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with suppress(FileExistsError):
+                # SQLite would let everybody read it.
+                os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            # Calls come from the threads of a pool, one at a time.
+            self._connection = sqlite3.connect(
+                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+        except (OSError, sqlite3.Error) as error:
+            raise self._error(error) from error
+        try:
+            self._set_up()
+        except BaseException as error:
+            self._connection.close()
+            if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                raise JobStoreError(str(self._path), "another scheduler uses it") from error
+            if isinstance(error, sqlite3.Error):
+                raise self._error(error) from error
+            raise
+
+    def load(self) -> StoredState:
+        """See `JobStore.load`."""
+        with self._transaction() as connection:
+            events: dict[str, list[StageEvent]] = {}
+            for job_id, kind, content in connection.execute("SELECT job_id, kind, content FROM events ORDER BY number"):
+                events.setdefault(job_id, []).append(msgspec.json.decode(content, type=_KINDS[kind]))
+            jobs = tuple(
+                StoredJob(
+                    job_id=job_id,
+                    plan=StagePlan.from_json(plan),
+                    slots=slots,
+                    max_attempts=max_attempts,
+                    events=tuple(events.get(job_id, ())),
+                )
+                for job_id, plan, slots, max_attempts in connection.execute(
+                    "SELECT job_id, plan, slots, max_attempts FROM jobs ORDER BY number"
+                )
+            )
+            claims = tuple(
+                msgspec.json.decode(content, type=ClaimRecord)
+                for (content,) in connection.execute("SELECT content FROM claims ORDER BY changed")
+            )
+            (last_token,) = connection.execute("SELECT last FROM tokens").fetchone()
+        return StoredState(jobs=jobs, claims=claims, last_token=last_token)
+
+    def add_job(self, job: StoredJob) -> None:
+        """See `JobStore.add_job`."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM jobs WHERE job_id = ?", (job.job_id,))
+            connection.execute(
+                "INSERT INTO jobs (job_id, plan, slots, max_attempts) VALUES (?, ?, ?, ?)",
+                (job.job_id, job.plan.to_json(), job.slots, job.max_attempts),
+            )
+
+    def add_event(self, job_id: str, event: StageEvent) -> None:
+        """See `JobStore.add_event`."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO events (job_id, kind, content) VALUES (?, ?, ?)",
+                (job_id, _NAMES[type(event)], msgspec.json.encode(asdict(event))),
+            )
+
+    def remove_job(self, job_id: str) -> None:
+        """See `JobStore.remove_job`."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+
+    def put_claim(self, record: ClaimRecord) -> None:
+        """See `JobStore.put_claim`."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE tokens SET last = max(last, ?)", (record.token,))
+            connection.execute(
+                "INSERT OR REPLACE INTO claims (store, fingerprint, content, changed) "
+                "VALUES (?, ?, ?, (SELECT coalesce(max(changed), 0) + 1 FROM claims))",
+                (record.store, record.fingerprint, msgspec.json.encode(asdict(record))),
+            )
+
+    def remove_claim(self, store: str, fingerprint: str) -> None:
+        """See `JobStore.remove_claim`."""
+        with self._transaction() as connection:
+            connection.execute("DELETE FROM claims WHERE store = ? AND fingerprint = ?", (store, fingerprint))
+
+    def close(self) -> None:
+        """See `JobStore.close`."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._connection.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            if self._closed:
+                raise JobStoreError(str(self._path), "it is closed")
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    yield self._connection
+                    self._connection.execute("COMMIT")
+                except BaseException:
+                    if self._connection.in_transaction:  # a full disk has ended it
+                        self._connection.execute("ROLLBACK")
+                    raise
+            except (sqlite3.Error, msgspec.MsgspecError, InvalidDocumentError, KeyError) as error:
+                raise self._error(error) from error
+
+    def _set_up(self) -> None:
+        # The lock is taken by the first access, and kept until the process ends or the file is closed.
+        self._connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+        self._connection.execute("PRAGMA journal_mode = WAL")
+        # A token that was granted must not be granted again after a power cut.
+        self._connection.execute("PRAGMA synchronous = FULL")
+        self._connection.execute("PRAGMA foreign_keys = ON")
+        self._connection.execute("BEGIN IMMEDIATE")
+        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
+        if version > _SCHEMA_VERSION:
+            raise sqlite3.DatabaseError(f"it has schema {version}, this release knows {_SCHEMA_VERSION}")
+        if version < _SCHEMA_VERSION:
+            for statement in _CREATE.split(";\n"):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
+        self._connection.execute("COMMIT")
+
+    def _error(self, error: Exception) -> JobStoreError:
+        return JobStoreError(str(self._path), str(error))

@@ -1,0 +1,262 @@
+"""A job as its driver sees it: scheduled here, and told to a stage scheduler that others can watch."""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from penstock.operator_attributes._compile.plan import Stage, StagePlan
+from penstock.operator_attributes._schedule.api import JobStatus
+from penstock.operator_attributes._schedule.catch_up import catch_up
+from penstock.operator_attributes._schedule.events import StageEvent
+from penstock.operator_attributes._schedule.metrics import DRIVER, StageMetrics
+from penstock.operator_attributes._schedule.progress import StageProgress, StageState
+from penstock.operator_attributes._schedule.scheduler import DEFAULT_MAX_ATTEMPTS, StageChange, StageScheduler
+from penstock.operator_attributes._service.synchronous import BlockingStageScheduler
+from penstock.operator_attributes.errors import (
+    IllegalEventError,
+    JobExistsError,
+    RemoteSchedulerError,
+    SchedulerClosedError,
+    SchedulingError,
+    SlotBudgetExceededError,
+    UnknownJobError,
+)
+
+_log = logging.getLogger(__name__)
+_ANSWER_SECONDS: Final = 5.0
+"""For which the driver waits before it decides by itself."""
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks for a service that went away, and at what the driver does not report by itself."""
+_GONE = (RemoteSchedulerError, SchedulerClosedError)
+
+
+class StagedJob:
+    """The calls of a `StageScheduler`, from any thread, on a job that a service may know, too.
+
+    Each event is applied here at once, and reported by a thread. `ready` asks the service. While that cannot be
+    reached the job goes on by what is known here, which is the same; when it is back, with or without its memory, it
+    is told where the job stands.
+    """
+
+    def __init__(
+        self,
+        plan: StagePlan,
+        *,
+        slots: int | None = None,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        clock: Callable[[], float] = time.monotonic,
+        service: BlockingStageScheduler | None = None,
+        job_id: str = "",
+        look_seconds: float = _LOOK_SECONDS,
+    ) -> None:
+        """Begin to schedule; see `StageScheduler`.
+
+        Args:
+            plan: The stages.
+            slots: As of `StageScheduler`, as for what follows.
+            max_attempts: See there.
+            clock: Monotonic seconds.
+            service: Where the job is reported to; closed with the job. None: it is scheduled here alone.
+            job_id: Its name there: the same for a restart of the same job.
+            look_seconds: Between two looks for a service that went away.
+
+        Raises:
+            InvalidOptionError: An argument is outside of its range.
+            InsufficientSlotsError: The live stages together need more slots than there are.
+        """
+        self.plan = plan
+        self.job_id = job_id
+        self._scheduler = StageScheduler(plan, slots=slots, max_attempts=max_attempts)
+        self._metrics = StageMetrics(DRIVER)
+        self._clock = clock
+        self._service = service
+        self._look_seconds = look_seconds
+        self._changed = threading.Condition()
+        self._events: deque[StageEvent] = deque()
+        self._reporting = False
+        self._away = False
+        self._closing = False
+        self._observe: Callable[[], object] | None = None
+        self._told: JobStatus | None = None
+        self._thread = threading.Thread(target=self._report, name="penstock stage reports", daemon=True)
+
+    @property
+    def in_touch(self) -> bool:
+        """Whether a service knows how the job stands."""
+        return self._service is not None and self._thread.is_alive() and not self._away
+
+    def begin(self, *, resume: bool = True) -> tuple[str, ...]:
+        """Submit the job to the service, or find it there.
+
+        A job that has ended, that had to give a stage up, or that was another one, begins anew. Otherwise this is a
+        driver that came back: apply StageReused for those of the stages that this gives whose results are there, then
+        `go_on`.
+
+        Returns:
+            Ids of the stages that are committed, as far as the service knows.
+
+        Raises:
+            SchedulingError: The service cannot be asked, or has no room for the job.
+        """
+        if self._service is None:
+            return ()
+        job = None
+        if resume:
+            try:
+                job = self._submit(restart=False)
+            except JobExistsError:
+                _log.info("job %s has other stages now: it begins anew", self.job_id)
+        states = {stage.progress.state for stage in job.stages} if job is not None else set()
+        if job is None or job.ended or StageState.FAILED in states or job.slots != self._scheduler.slots:
+            job = self._submit(restart=True)
+        self._told = job
+        return tuple(stage.stage_id for stage in job.stages if stage.progress.state.committed)
+
+    def go_on(self) -> None:
+        """Tell the service where the job stands, and from now on all that happens."""
+        if self._service is not None:
+            self._come_back()
+            self._thread.start()
+
+    def observe(self, look: Callable[[], object]) -> None:
+        """Call `look` about each second, from another thread: it applies what nobody would tell otherwise."""
+        self._observe = look
+
+    def state(self, stage_id: str) -> StageState:
+        """State of a stage. Raises: UnknownStageError."""
+        with self._changed:
+            return self._scheduler.state(stage_id)
+
+    def progress(self, now: float) -> dict[str, StageProgress]:
+        """How far each stage has come, by stage id, in the order of the plan."""
+        with self._changed:
+            return self._scheduler.progress(now)
+
+    def apply(self, event: StageEvent) -> tuple[StageChange, ...]:
+        """Take note of an event, and report it. Raises: as `StageScheduler.apply`."""
+        with self._changed:
+            changes = self._scheduler.apply(event)
+            self._metrics.count(self.plan.name, event)
+            if self._thread.is_alive():
+                self._events.append(event)
+                self._changed.notify_all()
+            return changes
+
+    def ready(self, now: float) -> tuple[Stage, ...]:
+        """The stages that may all be deployed now, batch stages first."""
+        with self._changed:
+            if not self._thread.is_alive():
+                return self._scheduler.ready(now)
+            answered = self._changed.wait_for(lambda: self._away or self._is_told(), _ANSWER_SECONDS)
+            here = self._scheduler.ready(now)
+            if self._away or not answered or self._told is None:
+                return here
+            there = tuple(stage for stage in here if stage.id in self._told.deployable)
+            # A service that waits for what will not happen must not keep the job waiting; a live stage never ends.
+            batch_runs = any(
+                stage.bounded and self._scheduler.state(stage.id) is StageState.RUNNING for stage in self.plan.stages
+            )
+            return there if there or batch_runs else here
+
+    def close(self, *, seconds: float = _ANSWER_SECONDS) -> None:
+        """Report what is left, for so long at most, and let go of the service. May be repeated."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(seconds)
+        if self._service is not None:
+            self._service.close()
+
+    def _is_told(self) -> bool:
+        return not self._events and not self._reporting
+
+    def _submit(self, *, restart: bool) -> JobStatus:
+        assert self._service is not None
+        return self._service.submit(
+            self.job_id,
+            self.plan.graph,
+            slots=self._scheduler.slots,
+            max_attempts=self._scheduler.max_attempts,
+            cyclic_regions=self.plan.cyclic_regions,
+            restart=restart,
+        )
+
+    def _report(self) -> None:
+        while True:
+            with self._changed:
+                # While the service is away events are kept in the state of the stages alone.
+                self._changed.wait_for(
+                    lambda: self._closing or (bool(self._events) and not self._away), self._look_seconds
+                )
+                if self._closing and (self._away or not self._events):
+                    return
+                event = self._events.popleft() if self._events and not self._away else None
+                self._reporting = event is not None
+            if event is not None:
+                self._try(self._tell, event)
+            elif self._away:
+                self._try(self._come_back)
+            else:
+                self._look()
+
+    def _try(self, call: Callable[..., None], *arguments: StageEvent) -> None:
+        away: Exception | None = None
+        try:
+            call(*arguments)
+        except Exception as error:  # also what nobody expects, such as of another release: the reports must not end
+            away = error
+        with self._changed:
+            if away is not None and not self._away and not self._closing:
+                _log.warning("the stage scheduler does not know how job %s goes on: %s", self.job_id, away)
+            elif away is None and self._away:
+                _log.info("the stage scheduler knows again how job %s stands", self.job_id)
+            self._away, self._reporting = away is not None, False
+            self._changed.notify_all()
+        self._look()
+
+    def _look(self) -> None:
+        if self._observe is not None:
+            try:
+                self._observe()
+            except Exception:  # such as: the session has ended meanwhile; whoever asks next sees it
+                _log.debug("job %s could not be looked at", self.job_id, exc_info=True)
+
+    def _tell(self, event: StageEvent) -> None:
+        assert self._service is not None
+        try:
+            self._told = self._service.report(self.job_id, event)
+        except _GONE:
+            raise
+        except SchedulingError as error:
+            # It was told already, or the service has lost its memory.
+            _log.debug("job %s is told anew: %s", self.job_id, error)
+            self._come_back()
+
+    def _come_back(self) -> None:
+        """Bring the service to where the job stands here."""
+        assert self._service is not None
+        try:
+            job = self._service.get_job(self.job_id)
+        except UnknownJobError:
+            job = self._submit(restart=False)
+        progress = self._take_progress()
+        events = catch_up(job, progress)
+        if events is None:
+            job = self._submit(restart=True)
+            events = catch_up(job, progress) or ()
+        for event in events:
+            try:
+                job = self._service.report(self.job_id, event)
+            except (IllegalEventError, SlotBudgetExceededError) as error:
+                _log.debug("job %s: %s", self.job_id, error)
+        self._told = job
+
+    def _take_progress(self) -> Mapping[str, StageProgress]:
+        """The stages as they stand, which holds all events so far: they need not be reported one by one."""
+        with self._changed:
+            self._events.clear()
+            return self._scheduler.progress(self._clock())

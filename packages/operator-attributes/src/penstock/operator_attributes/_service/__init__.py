@@ -1,0 +1,1 @@
+"""The scheduler behind gRPC, and for callers without an event loop."""

@@ -1,0 +1,221 @@
+"""The stage scheduler behind gRPC."""
+
+import dataclasses
+from collections.abc import AsyncGenerator
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+from penstock.operator_attributes import errors
+from penstock.operator_attributes._compile.compile import compile
+from penstock.operator_attributes._compile.plan import StagePlan
+from penstock.operator_attributes._compile.regions import CyclicRegions
+from penstock.operator_attributes._graph.graph import JobGraph
+from penstock.operator_attributes._schedule.api import JobStatus
+from penstock.operator_attributes._schedule.claims import Claim
+from penstock.operator_attributes._schedule.events import StageEvent
+from penstock.operator_attributes._service.wire import (
+    CYCLIC_REGIONS,
+    claim_from_wire,
+    commit_to_wire,
+    cyclic_regions_from_wire,
+    event_to_wire,
+    graph_from_wire,
+    graph_to_wire,
+    job_from_wire,
+)
+from penstock.operator_attributes.errors import InvalidOptionError, OperatorAttributesError, RemoteSchedulerError
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
+from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
+
+_ERRORS = tuple(
+    kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, OperatorAttributesError) and kind is not OperatorAttributesError
+)
+
+
+class RemoteStageScheduler:
+    """The stage scheduler behind gRPC, for the running event loop: the calls and errors of `StageSchedulerApi`.
+
+    An async context manager: leaving it closes the channel.
+    """
+
+    def __init__(self, endpoint: str, security: ClientSecurity | None = None, *, timeout_seconds: float = 30.0) -> None:
+        """Open a channel; it connects at the first call.
+
+        Args:
+            endpoint: `host:port` of the service.
+            security: TLS and token; none unless given.
+            timeout_seconds: Deadline of every call but `watch`, which has none.
+
+        Raises:
+            RpcOptionError: A file cannot be read, or the token would cross the network in plain text.
+            InvalidOptionError: The timeout is not positive.
+        """
+        if timeout_seconds <= 0:
+            raise InvalidOptionError("timeout_seconds", timeout_seconds, "greater than 0")
+        self._channel = open_aio_channel(endpoint, security)
+        self._stub = pb_grpc.StageSchedulerServiceStub(self._channel)
+        self._timeout = timeout_seconds
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def submit(
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
+    ) -> JobStatus:
+        """See `StageSchedulerApi.submit`. May be repeated after RemoteSchedulerError."""
+        # Zero has a meaning of its own on the wire, so these are checked on this side.
+        for option, value in (("slots", slots), ("max_attempts", max_attempts)):
+            if value is not None and value < 1:
+                raise InvalidOptionError(option, value, "at least 1")
+        request = pb.SubmitRequest(
+            job_id=job_id,
+            graph=graph_to_wire(graph),
+            slots=slots or 0,
+            max_attempts=max_attempts or 0,
+            cyclic_regions=CYCLIC_REGIONS[cyclic_regions],
+            restart=restart,
+        )
+        try:
+            response = await self._stub.Submit(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return job_from_wire(response.job)
+
+    async def report(self, job_id: str, event: StageEvent) -> JobStatus:
+        """See `StageSchedulerApi.report`.
+
+        After RemoteSchedulerError the event may have arrived or not: `get_job` tells.
+        """
+        try:
+            response = await self._stub.Report(event_to_wire(job_id, event), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return job_from_wire(response.job)
+
+    async def get_job(self, job_id: str) -> JobStatus:
+        """See `StageSchedulerApi.get_job`."""
+        try:
+            response = await self._stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return job_from_wire(response.job)
+
+    async def get_plan(self, job_id: str) -> StagePlan:
+        """See `StageSchedulerApi.get_plan`: compiled again here, from the graph."""
+        try:
+            response = await self._stub.GetGraph(pb.GetGraphRequest(job_id=job_id), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        regions = cyclic_regions_from_wire(response.cyclic_regions)
+        return compile(graph_from_wire(response.graph), cyclic_regions=regions)
+
+    async def watch(self, job_id: str) -> AsyncGenerator[JobStatus, None]:
+        """See `StageSchedulerApi.watch`. Closing the generator ends the call."""
+        call = self._stub.Watch(pb.WatchRequest(job_id=job_id))
+        try:
+            async for response in call:
+                yield job_from_wire(response.job)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        finally:
+            call.cancel()
+
+    async def list_jobs(self) -> tuple[JobStatus, ...]:
+        """See `StageSchedulerApi.list_jobs`."""
+        try:
+            response = await self._stub.ListJobs(pb.ListJobsRequest(), timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return tuple(job_from_wire(job) for job in response.jobs)
+
+    async def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """See `StageSchedulerApi.claim`. May be repeated after RemoteSchedulerError."""
+        # Zero has a meaning of its own on the wire, so this is checked on this side.
+        if lease_seconds is not None and lease_seconds <= 0:
+            raise InvalidOptionError("lease_seconds", lease_seconds, "more than 0")
+        request = pb.ClaimRequest(
+            store=store,
+            fingerprint=fingerprint,
+            owner=owner,
+            lease_seconds=lease_seconds or 0.0,
+            wait_seconds=wait_seconds,
+        )
+        try:
+            response = await self._stub.Claim(request, timeout=self._timeout + max(0.0, wait_seconds))
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return claim_from_wire(store, fingerprint, response)
+
+    async def renew_claim(self, claim: Claim) -> Claim:
+        """See `StageSchedulerApi.renew_claim`."""
+        request = pb.RenewClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
+        try:
+            response = await self._stub.RenewClaim(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+        return dataclasses.replace(claim, expires_seconds=response.expires_seconds)
+
+    async def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """See `StageSchedulerApi.commit_claim`. May be repeated after RemoteSchedulerError."""
+        try:
+            await self._stub.CommitClaim(
+                commit_to_wire(claim, location=location, rows=rows, size_bytes=size_bytes), timeout=self._timeout
+            )
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+
+    async def release_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.release_claim`."""
+        request = pb.ReleaseClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
+        try:
+            await self._stub.ReleaseClaim(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+
+    async def forget_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.forget_claim`."""
+        request = pb.ForgetClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
+        try:
+            await self._stub.ForgetClaim(request, timeout=self._timeout)
+        except grpc.RpcError as error:
+            raise _typed(error) from error
+
+    async def close(self) -> None:
+        """Close the channel. May be repeated."""
+        await self._channel.close(None)
+
+
+def _typed(error: grpc.RpcError) -> Exception:
+    known = typed_error(error, _ERRORS)
+    if known is not None:
+        return known
+    if isinstance(error, grpc.aio.AioRpcError):
+        return RemoteSchedulerError(error.code().name, error.details() or "")
+    return RemoteSchedulerError("UNKNOWN", str(error))

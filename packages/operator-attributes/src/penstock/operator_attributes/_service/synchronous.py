@@ -1,0 +1,230 @@
+"""The stage scheduler for callers without an event loop, such as a Spark driver."""
+
+import asyncio
+import concurrent.futures
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from penstock.operator_attributes._compile.plan import StagePlan
+from penstock.operator_attributes._compile.regions import CyclicRegions
+from penstock.operator_attributes._graph.graph import JobGraph
+from penstock.operator_attributes._schedule.api import JobStatus, StageSchedulerApi
+from penstock.operator_attributes._schedule.claims import Claim, ClaimDecision
+from penstock.operator_attributes._schedule.events import StageEvent
+from penstock.operator_attributes._schedule.local import LocalStageScheduler
+from penstock.operator_attributes._service.remote import RemoteStageScheduler
+from penstock.operator_attributes.errors import (
+    ClaimLostError,
+    OperatorAttributesError,
+    SchedulerClosedError,
+    WrongProcessError,
+)
+from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+# Of the time that a claim has left: two renewals may fail before it runs out.
+_RENEW_AFTER: Final = 1 / 3
+
+
+def open_stage_scheduler(
+    endpoint: str | None = None, security: ClientSecurity | None = None, *, store_path: Path | None = None
+) -> "BlockingStageScheduler":
+    """Open the stage scheduler at `endpoint`, or without one a scheduler in this process.
+
+    Args:
+        endpoint: `host:port` of a `penstock-stages` service.
+        security: TLS and token of that service; none unless given.
+        store_path: SQLite file of the scheduler in this process; without one it keeps jobs in memory.
+
+    Raises:
+        RpcOptionError: A file cannot be read, or the token would cross the network in plain text.
+        JobStoreError: The file cannot be used, or another scheduler uses it.
+    """
+
+    def make() -> StageSchedulerApi:
+        if endpoint is not None:
+            return RemoteStageScheduler(endpoint, security)
+        if store_path is not None:
+            from penstock.operator_attributes._schedule.sqlite_store import SqliteJobStore
+
+            return LocalStageScheduler(store=SqliteJobStore(store_path))
+        return LocalStageScheduler()
+
+    return BlockingStageScheduler(make)
+
+
+class BlockingStageScheduler:
+    """The calls of `StageSchedulerApi`, blocking, from any thread; a context manager.
+
+    It lives on a daemon thread, which never keeps the process alive, and in the process that opened it: after a fork,
+    calls raise WrongProcessError, and `close` does nothing. Claims that are to be computed are renewed in the
+    background until they are committed, released or lost.
+    """
+
+    def __init__(self, make: Callable[[], StageSchedulerApi]) -> None:
+        """Start the thread and call `make` there."""
+        self._renewals: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        self._thread = LoopThread("penstock stage scheduler")
+
+        async def open_api() -> StageSchedulerApi:
+            return make()
+
+        try:
+            self._api = self._thread.call(open_api())
+        except BaseException:
+            self._thread.close()
+            raise
+
+    def submit(
+        self,
+        job_id: str,
+        graph: JobGraph,
+        *,
+        slots: int | None = None,
+        max_attempts: int | None = None,
+        cyclic_regions: CyclicRegions = CyclicRegions.READ_TWICE,
+        restart: bool = False,
+    ) -> JobStatus:
+        """See `StageSchedulerApi.submit`."""
+        return self._call(
+            lambda: self._api.submit(
+                job_id,
+                graph,
+                slots=slots,
+                max_attempts=max_attempts,
+                cyclic_regions=cyclic_regions,
+                restart=restart,
+            )
+        )
+
+    def report(self, job_id: str, event: StageEvent) -> JobStatus:
+        """See `StageSchedulerApi.report`."""
+        return self._call(lambda: self._api.report(job_id, event))
+
+    def get_job(self, job_id: str) -> JobStatus:
+        """See `StageSchedulerApi.get_job`."""
+        return self._call(lambda: self._api.get_job(job_id))
+
+    def get_plan(self, job_id: str) -> StagePlan:
+        """See `StageSchedulerApi.get_plan`."""
+        return self._call(lambda: self._api.get_plan(job_id))
+
+    def list_jobs(self) -> tuple[JobStatus, ...]:
+        """See `StageSchedulerApi.list_jobs`."""
+        return self._call(lambda: self._api.list_jobs())
+
+    def watch(self, job_id: str) -> Iterator[JobStatus]:
+        """See `StageSchedulerApi.watch`. Close the iterator to end it early."""
+        states = self._api.watch(job_id)
+        try:
+            # A generator may be advanced by several tasks, one after the other.
+            while (job := self._call(lambda: anext(states, None))) is not None:
+                yield job
+        finally:
+
+            async def end() -> None:
+                async with aclosing(states):
+                    pass
+
+            # Closed meanwhile, or forked: then it has ended, or is not ours to end.
+            with suppress(SchedulerClosedError, WrongProcessError):
+                self._call(end)
+
+    def claim(
+        self,
+        store: str,
+        fingerprint: str,
+        *,
+        owner: str,
+        lease_seconds: float | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Claim:
+        """See `StageSchedulerApi.claim`. One that says COMPUTE is renewed until it is committed or released."""
+
+        async def claim() -> Claim:
+            granted = await self._api.claim(
+                store, fingerprint, owner=owner, lease_seconds=lease_seconds, wait_seconds=wait_seconds
+            )
+            if granted.decision is ClaimDecision.COMPUTE:
+                self._renewals[_key(granted)] = asyncio.create_task(self._renew(granted), name="renew claim")
+            return granted
+
+        return self._call(claim)
+
+    def commit_claim(
+        self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
+    ) -> None:
+        """See `StageSchedulerApi.commit_claim`."""
+
+        async def commit() -> None:
+            await self._api.commit_claim(claim, location=location, rows=rows, size_bytes=size_bytes)
+            self._stop_renewing(claim)
+
+        self._call(commit)
+
+    def release_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.release_claim`."""
+
+        async def release() -> None:
+            self._stop_renewing(claim)
+            await self._api.release_claim(claim)
+
+        self._call(release)
+
+    def forget_claim(self, claim: Claim) -> None:
+        """See `StageSchedulerApi.forget_claim`."""
+        self._call(lambda: self._api.forget_claim(claim))
+
+    def close(self) -> None:
+        """End what is under way and let go of everything; claims that are held run out. May be repeated."""
+        self._thread.close(self._api.close)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, call: Callable[[], Awaitable[T]]) -> T:
+        async def run() -> T:
+            return await call()
+
+        try:
+            return self._thread.call(run())
+        except LoopThreadForkedError as error:
+            raise WrongProcessError(opened_in=error.made_in, used_in=error.used_in) from error
+        except (LoopThreadClosedError, concurrent.futures.CancelledError) as error:
+            raise SchedulerClosedError from error
+
+    def _stop_renewing(self, claim: Claim) -> None:
+        task = self._renewals.pop(_key(claim), None)
+        if task is not None:
+            task.cancel()
+
+    async def _renew(self, claim: Claim) -> None:
+        left = claim.expires_seconds
+        try:
+            while True:
+                await asyncio.sleep(left * _RENEW_AFTER)
+                try:
+                    left = (await self._api.renew_claim(claim)).expires_seconds
+                except ClaimLostError as error:
+                    # Its commit will tell the caller.
+                    _log.warning("%s", error)
+                    return
+                except OperatorAttributesError as error:
+                    _log.warning("a claim could not be renewed: %s", error)
+        finally:
+            if self._renewals.get(_key(claim)) is asyncio.current_task():
+                del self._renewals[_key(claim)]
+
+
+def _key(claim: Claim) -> tuple[str, str, int]:
+    return claim.store, claim.fingerprint, claim.token
