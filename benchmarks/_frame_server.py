@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from benchmarks.decode import make_frame, make_payloads
-from penstock.emulator._tls import server_context
+from penstock.emulator.testing import server_context
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -23,8 +23,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer._publish.factory import open_transport
 from penstock.efo_consumer._wire.http2 import Http2Subscription
 from penstock.efo_consumer._wire.subscription import SubscribeRequest
-from penstock.emulator._clock import AdjustableClock
-from penstock.emulator._tls import server_context
+from penstock.emulator.testing import AdjustableClock, server_context
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -18,7 +18,7 @@ from penstock.efo_consumer import ShardPosition
 from penstock.efo_consumer._wire.http1 import Http1Subscription, Http1Transport
 from penstock.efo_consumer._wire.subscription import SubscribeRequest
 from penstock.efo_consumer.errors import SubscriptionConnectionError
-from penstock.emulator._tls import server_context
+from penstock.emulator.testing import server_context
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

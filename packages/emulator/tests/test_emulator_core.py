@@ -16,10 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.emulator import EmulatorConfig, EmulatorConfigError, EmulatorServer, Kinesis, KinesisError
-from penstock.emulator._eventstream import encode_event, encode_frame
-from penstock.emulator._operations import perform
-from penstock.emulator._sequence import SequenceNumbers
-from penstock.emulator._tokens import TokenSealer
+from penstock.emulator._http.eventstream import encode_event, encode_frame
+from penstock.emulator._operations.perform import perform
+from penstock.emulator._state.sequence import SequenceNumbers
+from penstock.emulator._state.tokens import TokenSealer
 
 NOW = 1_750_000_000.0
 

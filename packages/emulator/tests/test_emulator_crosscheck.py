@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from botocore.config import Config
 
-from penstock.emulator._limits import OPERATION_LIMITS
+from penstock.emulator._state.limits import OPERATION_LIMITS
 from penstock.emulator.testing import kinesis_client, running_emulator
 
 if TYPE_CHECKING:

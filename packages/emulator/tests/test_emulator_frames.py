@@ -7,10 +7,9 @@ from typing import Any
 
 from botocore.eventstream import EventStreamBuffer
 
-from penstock.emulator._eventstream import encode_event
-from penstock.emulator._frames import FrameCache
-from penstock.emulator._log import RecordLog
-from penstock.emulator._subscription import RecordsEvent
+from penstock.emulator._http.eventstream import encode_event
+from penstock.emulator._state.log import FrameCache, RecordLog
+from penstock.emulator._state.subscription import RecordsEvent
 
 
 def log_of(count: int) -> RecordLog:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.emulator import JournalError
-from penstock.emulator._journal import MAGIC, Journal, frame
+from penstock.emulator._persist.journal import MAGIC, Journal, frame
 
 if TYPE_CHECKING:
     from pathlib import Path

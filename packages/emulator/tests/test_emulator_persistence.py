@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import HTTPClientError
 
 from penstock.emulator import EmulatorStartError, JournalError, KinesisEmulator
-from penstock.emulator._journal import Journal, frame
+from penstock.emulator._persist.journal import Journal, frame
 from penstock.emulator.testing import ManualClock, running_emulator, start_emulator_process
 
 if TYPE_CHECKING:

@@ -14,10 +14,11 @@ from botocore.eventstream import ChecksumMismatch, EventStreamBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.emulator import EmulatorConfig, Kinesis, _subscription
-from penstock.emulator._delivery import CutConnection, CutStream
-from penstock.emulator._dispatch import Dispatcher, Request, Response
-from penstock.emulator._pump import pump
+from penstock.emulator import EmulatorConfig, Kinesis
+from penstock.emulator._http.delivery import CutConnection, CutStream
+from penstock.emulator._http.dispatch import Dispatcher, Request, Response
+from penstock.emulator._http.pump import pump
+from penstock.emulator._state import subscription
 from penstock.emulator.testing import ManualClock
 
 # How often the loop turns before a subscription counts as having nothing more to say.
@@ -206,7 +207,7 @@ def test_faults_lose_double_and_reorder_nothing(
 ) -> None:
     """Acknowledged records are read once, refused ones never, unknown ones once at most; each shard in its order."""
     # Small events, so that a subscription has several to lose.
-    with patch.object(_subscription, "_MAX_EVENT_RECORDS", 2):
+    with patch.object(subscription, "_MAX_EVENT_RECORDS", 2):
         asyncio.run(run(Account(seed), steps, faults))
 
 

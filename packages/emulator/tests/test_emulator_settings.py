@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.emulator._operations import OPERATIONS
-from penstock.emulator._validation import service_model
+from penstock.emulator._operations.perform import OPERATIONS
+from penstock.emulator._operations.validation import service_model
 
 README = Path(__file__).parents[1] / "README.md"
 

@@ -14,7 +14,7 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
 from penstock.emulator import EmulatorConfigError, KinesisError
-from penstock.emulator._signatures import SignatureVerifier
+from penstock.emulator._http.signatures import SignatureVerifier
 from penstock.emulator.testing import running_emulator
 
 KEYS = {"AKIDEXAMPLE": "wJalrXUtnFEMI"}

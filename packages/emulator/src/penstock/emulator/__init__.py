@@ -4,13 +4,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ._behaviour import Behaviour
-    from ._clock import Clock, SystemClock, Timer
-    from ._config import EmulatorConfig
-    from ._faults import Fault, FaultPlan
-    from ._kinesis import Kinesis
-    from ._server import EmulatorServer, KinesisEmulator
-    from .errors import (
+    from penstock.emulator._behaviour import Behaviour
+    from penstock.emulator._clock import Clock, SystemClock, Timer
+    from penstock.emulator._config import EmulatorConfig
+    from penstock.emulator._faults import Fault, FaultPlan
+    from penstock.emulator._server import EmulatorServer, KinesisEmulator
+    from penstock.emulator._state.kinesis import Kinesis
+    from penstock.emulator.errors import (
         CompanionError,
         EmulatorConfigError,
         EmulatorError,
@@ -43,7 +43,7 @@ _MODULES = {
     "_clock": ("Clock", "SystemClock", "Timer"),
     "_config": ("EmulatorConfig",),
     "_faults": ("Fault", "FaultPlan"),
-    "_kinesis": ("Kinesis",),
+    "_state.kinesis": ("Kinesis",),
     "_server": ("EmulatorServer", "KinesisEmulator"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

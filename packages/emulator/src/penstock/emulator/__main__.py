@@ -16,10 +16,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ._behaviour import PROFILES, Behaviour
-from ._config import EmulatorConfig
-from ._server import EmulatorServer
-from .errors import EmulatorConfigError, EmulatorError
+from penstock.emulator._behaviour import PROFILES, Behaviour
+from penstock.emulator._config import EmulatorConfig
+from penstock.emulator._server import EmulatorServer
+from penstock.emulator.errors import EmulatorConfigError, EmulatorError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

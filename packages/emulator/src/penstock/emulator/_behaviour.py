@@ -9,7 +9,7 @@ from datetime import timedelta
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from .errors import EmulatorConfigError
+from penstock.emulator.errors import EmulatorConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

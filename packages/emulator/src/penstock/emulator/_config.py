@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 
-from ._behaviour import Behaviour
-from ._limits import DAILY_LIMITS, OPERATION_LIMITS
-from .errors import EmulatorConfigError
+from penstock.emulator._behaviour import Behaviour
+from penstock.emulator._state.limits import DAILY_LIMITS, OPERATION_LIMITS
+from penstock.emulator.errors import EmulatorConfigError
 
 MIB = 1024 * 1024
 _COUNTS = {

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from .errors import EmulatorConfigError, KinesisError
+from penstock.emulator.errors import EmulatorConfigError, KinesisError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ._clock import http_date
-from ._dispatch import Response
-from ._faults import Target
-from ._limits import TokenBucket
-from ._validation import validate_request
-from .errors import KinesisError, invalid_argument
+from penstock.emulator._clock import http_date
+from penstock.emulator._faults import Target
+from penstock.emulator._http.dispatch import Response
+from penstock.emulator._operations.validation import validate_request
+from penstock.emulator._state.limits import TokenBucket
+from penstock.emulator.errors import KinesisError, invalid_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from ._clock import Clock
-    from ._dispatch import Request
-    from ._kinesis import Kinesis
+    from penstock.emulator._clock import Clock
+    from penstock.emulator._http.dispatch import Request
+    from penstock.emulator._state.kinesis import Kinesis
 
 _logger = logging.getLogger(__name__)
 _JSON = "application/x-amz-json-1.1"

@@ -11,27 +11,27 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from ._clock import ManualClock, SystemClock
-from ._companions import OWN_SERVICES, start_companions
-from ._config import EmulatorConfig
-from ._dispatch import Dispatcher
-from ._firehose import Firehose
-from ._http1 import Http1Connection
-from ._http2 import Http2Connection
-from ._journal import Journal
-from ._kinesis import Kinesis
-from ._persistence import Persistence
-from ._router import Router
-from ._tls import server_context
-from .errors import EmulatorError
+from penstock.emulator._clock import ManualClock, SystemClock
+from penstock.emulator._config import EmulatorConfig
+from penstock.emulator._firehose import Firehose
+from penstock.emulator._http.dispatch import Dispatcher
+from penstock.emulator._http.http1 import Http1Connection
+from penstock.emulator._http.http2 import Http2Connection
+from penstock.emulator._http.router import Router
+from penstock.emulator._http.tls import server_context
+from penstock.emulator._moto import OWN_SERVICES, start_companions
+from penstock.emulator._persist.journal import Journal
+from penstock.emulator._persist.persistence import Persistence
+from penstock.emulator._state.kinesis import Kinesis
+from penstock.emulator.errors import EmulatorError
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from ._behaviour import Behaviour
-    from ._clock import Clock
-    from ._companions import Companions
-    from ._faults import FaultPlan
+    from penstock.emulator._behaviour import Behaviour
+    from penstock.emulator._clock import Clock
+    from penstock.emulator._faults import FaultPlan
+    from penstock.emulator._moto import Companions
 
 # What may wait in a connection's write buffer before its writers are held back.
 _WRITE_BUFFER_BYTES = 128 * 1024

@@ -15,8 +15,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from ._behaviour import Behaviour
-    from .testing import RunningEmulator
+    from penstock.emulator._behaviour import Behaviour
+    from penstock.emulator.testing import RunningEmulator
 
 _MARKER = "kinesis_emulator"
 
@@ -61,7 +61,7 @@ def kinesis_behaviour(pytestconfig: pytest.Config) -> Behaviour:
 
     The marker and `kinesis_emulator_options` have the last word where they name `behaviour`.
     """
-    from ._behaviour import Behaviour
+    from penstock.emulator._behaviour import Behaviour
 
     return Behaviour.profile(pytestconfig.option.kinesis_profile, seed=pytestconfig.option.kinesis_seed)
 
@@ -78,7 +78,7 @@ def kinesis_emulator_session(
 ) -> Iterator[RunningEmulator]:
     """One emulator for the whole session, on a thread; its streams outlive each test."""
     # Imported only where it is used: what this takes, all other test runs would have to pay.
-    from .testing import running_emulator
+    from penstock.emulator.testing import running_emulator
 
     with running_emulator(**{"behaviour": kinesis_behaviour, **kinesis_emulator_options}) as emulator:
         yield emulator
@@ -89,7 +89,7 @@ def kinesis_emulator(
     request: pytest.FixtureRequest, kinesis_emulator_options: dict[str, Any], kinesis_behaviour: Behaviour
 ) -> Iterator[RunningEmulator]:
     """A new, empty emulator on a thread; the marker `kinesis_emulator` gives it options of its own, `clock` too."""
-    from .testing import running_emulator
+    from penstock.emulator.testing import running_emulator
 
     markers = [marker.kwargs for marker in request.node.iter_markers(_MARKER)]
     options = {"behaviour": kinesis_behaviour, **kinesis_emulator_options}

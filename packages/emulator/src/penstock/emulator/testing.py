@@ -14,25 +14,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import botocore.session
 
-from ._clock import ManualClock, OtherClock
-from ._config import EmulatorConfig
-from ._server import EmulatorServer
-from .errors import EmulatorStartError
+from penstock.emulator._clock import AdjustableClock, ManualClock, OtherClock
+from penstock.emulator._config import EmulatorConfig
+from penstock.emulator._http.tls import server_context
+from penstock.emulator._server import EmulatorServer
+from penstock.emulator.errors import EmulatorStartError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ._behaviour import Behaviour
-    from ._clock import Clock
-    from ._faults import FaultPlan
-    from ._kinesis import Kinesis
+    from penstock.emulator._behaviour import Behaviour
+    from penstock.emulator._clock import Clock
+    from penstock.emulator._faults import FaultPlan
+    from penstock.emulator._state.kinesis import Kinesis
 
 __all__ = [
+    "AdjustableClock",
     "EmulatorProcess",
     "ManualClock",
     "OtherClock",
     "RunningEmulator",
     "running_emulator",
+    "server_context",
     "start_emulator_process",
 ]
 

@@ -1,0 +1,185 @@
+"""HTTP/2: many streams on one connection, each with its own window."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import h2.config
+import h2.connection
+import h2.errors
+import h2.events
+import h2.exceptions
+
+from penstock.emulator._clock import sleep
+from penstock.emulator._http.delivery import CutConnection, CutStream, abort, send_body
+from penstock.emulator._http.dispatch import MAX_BODY_BYTES, Request, Response
+from penstock.emulator._http.pump import pump
+
+if TYPE_CHECKING:
+    from penstock.emulator._clock import Clock
+    from penstock.emulator._http.router import Router
+
+_logger = logging.getLogger(__name__)
+_READ_BYTES = 256 * 1024
+# DATA frames are small; hand them to the transport in handfuls.
+_WRITE_BYTES = 64 * 1024
+
+
+@dataclass(slots=True)
+class _Stream:
+    headers: dict[str, str]
+    body: bytearray = field(default_factory=bytearray)
+    writable: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+class Http2Connection:
+    """Serves a connection until the client closes it; a stalled stream holds up nobody but itself."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, router: Router, clock: Clock
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._router = router
+        self._clock = clock
+        config = h2.config.H2Configuration(client_side=False, header_encoding="utf-8")
+        # The receive windows stay at their defaults: awscrt does not wake a stream that waits for window when a
+        # SETTINGS frame enlarges it.
+        self._h2 = h2.connection.H2Connection(config)
+        self._streams: dict[int, _Stream] = {}
+
+    async def serve(self) -> None:
+        """Answer requests; returns when the connection is of no more use."""
+        self._h2.initiate_connection()
+        await self._flush()
+        try:
+            while data := await self._reader.read(_READ_BYTES):
+                try:
+                    events = self._h2.receive_data(data)
+                except h2.exceptions.ProtocolError as error:
+                    # h2 has put a GOAWAY into its buffer; the reason is only told here.
+                    _logger.warning("HTTP/2 connection refused: %s", error)
+                    self._write()
+                    return
+                for event in events:
+                    if isinstance(event, h2.events.ConnectionTerminated):
+                        return
+                    self._handle(event)
+                # Without waiting: a client that is itself stuck in a write needs us to go on reading.
+                self._write()
+        finally:
+            tasks = [stream.task for stream in self._streams.values() if stream.task is not None]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _handle(self, event: h2.events.Event) -> None:
+        match event:
+            case h2.events.RequestReceived(stream_id=int(stream_id), headers=headers):
+                self._streams[stream_id] = _Stream({str(name): str(value) for name, value in headers or ()})
+            case h2.events.DataReceived(stream_id=int(stream_id)):
+                self._receive(stream_id, event)
+            case h2.events.StreamEnded(stream_id=int(stream_id)):
+                self._start(stream_id)
+            case h2.events.StreamReset(stream_id=int(stream_id)):
+                stream = self._streams.pop(stream_id, None)
+                if stream is not None and stream.task is not None:
+                    stream.task.cancel()
+            case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged():
+                # Both change the windows of one stream or of all; whoever still has none goes back to waiting.
+                for stream in self._streams.values():
+                    stream.writable.set()
+
+    def _receive(self, stream_id: int, event: h2.events.DataReceived) -> None:
+        self._h2.acknowledge_received_data(event.flow_controlled_length or 0, stream_id)
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        stream.body += event.data or b""
+        if len(stream.body) > MAX_BODY_BYTES:
+            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.REFUSED_STREAM)
+            del self._streams[stream_id]
+
+    def _start(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        if stream is None:
+            return
+        headers = stream.headers
+        request = Request(headers[":method"], headers[":path"], headers, bytes(stream.body))
+        stream.body.clear()
+        stream.task = asyncio.create_task(self._respond(stream_id, request), name=f"HTTP/2 stream {stream_id}")
+
+    async def _respond(self, stream_id: int, request: Request) -> None:
+        response = None
+        try:
+            response = await self._router.answer(request)
+            await self._send(stream_id, response)
+        except CutConnection:
+            abort(self._writer)
+        except (TimeoutError, CutStream) as error:
+            cut = isinstance(error, CutStream)
+            code = h2.errors.ErrorCodes.INTERNAL_ERROR if cut else h2.errors.ErrorCodes.CANCEL
+            self._h2.reset_stream(stream_id, code)
+            self._write()
+        except (ConnectionError, h2.exceptions.ProtocolError):
+            # The client went, or reset the stream between two frames.
+            pass
+        except OSError:
+            # The write may not be on the disk: nobody is told that it is.
+            self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
+            self._write()
+        finally:
+            if response is not None and response.subscription is not None:
+                response.subscription.close()
+            self._streams.pop(stream_id, None)
+
+    async def _send(self, stream_id: int, response: Response) -> None:
+        async def send(data: bytes) -> None:
+            await self._send_data(stream_id, data)
+
+        faults = response.delivery.faults if response.delivery is not None else ()
+        if response.delivery is not None:
+            await sleep(self._clock, response.delivery.delay_seconds)
+        if not any(fault.kind == "silence" for fault in faults):
+            self._h2.send_headers(stream_id, [(":status", str(response.status)), *response.headers])
+            await self._flush()
+        if response.subscription is None:
+            await send_body(response.body, faults, self._clock, send)
+        else:
+            assert response.through is not None
+            await pump(response.subscription, self._clock, response.through(send))
+        self._h2.end_stream(stream_id)
+        await self._flush()
+
+    async def _send_data(self, stream_id: int, data: bytes) -> None:
+        rest = memoryview(data)
+        pending = 0
+        while rest:
+            stream = self._streams[stream_id]
+            size = min(self._h2.local_flow_control_window(stream_id), self._h2.max_outbound_frame_size, len(rest))
+            if size <= 0:
+                stream.writable.clear()
+                await self._flush()
+                pending = 0
+                await stream.writable.wait()
+                continue
+            self._h2.send_data(stream_id, rest[:size])
+            rest = rest[size:]
+            pending += size
+            if pending >= _WRITE_BYTES:
+                await self._flush()
+                pending = 0
+        await self._flush()
+
+    def _write(self) -> None:
+        data = self._h2.data_to_send()
+        if data:
+            self._writer.write(data)
+
+    async def _flush(self) -> None:
+        self._write()
+        await self._writer.drain()

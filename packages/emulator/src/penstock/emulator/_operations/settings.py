@@ -1,0 +1,153 @@
+"""Operations on the settings of a stream: retention, mode, encryption, monitoring, record size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from penstock.emulator.errors import KinesisError, invalid_argument
+
+if TYPE_CHECKING:
+    from penstock.emulator._state.kinesis import Kinesis
+    from penstock.emulator._state.stream import Stream
+
+_HOUR_SECONDS = 3600
+_MIN_RETENTION_HOURS = 24
+_MAX_RETENTION_HOURS = 8760
+_METRICS = (
+    "IncomingBytes",
+    "IncomingRecords",
+    "IteratorAgeMilliseconds",
+    "OutgoingBytes",
+    "OutgoingRecords",
+    "ReadProvisionedThroughputExceeded",
+    "WriteProvisionedThroughputExceeded",
+)
+
+
+def increase_stream_retention_period(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """IncreaseStreamRetentionPeriod; what is trimmed already does not come back."""
+    stream, hours = _retention(kinesis, params, now)
+    if hours * _HOUR_SECONDS < stream.retention_seconds:
+        raise invalid_argument(
+            f"Requested retention period ({hours} hours) for stream {stream.name} can not be shorter than existing "
+            f"retention period ({stream.retention_seconds / _HOUR_SECONDS:g} hours). Use DecreaseRetentionPeriod API."
+        )
+    _retain(stream, hours, now)
+    return {}
+
+
+def decrease_stream_retention_period(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """DecreaseStreamRetentionPeriod; what is older now is trimmed at once."""
+    stream, hours = _retention(kinesis, params, now)
+    if hours * _HOUR_SECONDS > stream.retention_seconds:
+        raise invalid_argument(
+            f"Requested retention period ({hours} hours) for stream {stream.name} can not be longer than existing "
+            f"retention period ({stream.retention_seconds / _HOUR_SECONDS:g} hours). Use IncreaseRetentionPeriod API."
+        )
+    _retain(stream, hours, now)
+    return {}
+
+
+def update_max_record_size(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """UpdateMaxRecordSize; records that are there already stay."""
+    stream = kinesis.find_stream(params)
+    stream.require_active(now)
+    stream.max_record_bytes = params["MaxRecordSizeInKiB"] * 1024
+    stream.update(now)
+    return {}
+
+
+def update_stream_mode(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """UpdateStreamMode; the shards stay as they are."""
+    stream = kinesis.find_stream(params)
+    stream.require_active(now)
+    mode = params["StreamModeDetails"]["StreamMode"]
+    if mode != stream.mode:
+        kinesis.quotas.require_daily(stream, "UpdateStreamMode", now)
+        if mode == "ON_DEMAND":
+            kinesis.quotas.require_on_demand_stream()
+        else:
+            kinesis.quotas.require_shards(len(stream.open_shards))
+        stream.mode = mode
+        stream.record_change("UpdateStreamMode", now)
+    stream.update(now)
+    return {}
+
+
+def start_stream_encryption(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """StartStreamEncryption: records that are put from now on say that they are encrypted; nothing is."""
+    stream = kinesis.find_stream(params)
+    stream.require_active(now)
+    _require_kms(params)
+    if params["KeyId"] != stream.encryption_key:
+        kinesis.quotas.require_daily(stream, "StartStreamEncryption", now)
+        stream.encryption_key = params["KeyId"]
+        stream.record_change("StartStreamEncryption", now)
+    stream.update(now)
+    return {}
+
+
+def stop_stream_encryption(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """StopStreamEncryption."""
+    stream = kinesis.find_stream(params)
+    stream.require_active(now)
+    _require_kms(params)
+    if stream.encryption_key is None:
+        raise invalid_argument(f"Stream {stream.name} is not encrypted.")
+    stream.encryption_key = None
+    stream.update(now)
+    return {}
+
+
+def enable_enhanced_monitoring(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """EnableEnhancedMonitoring: remembered, and told; there are no metrics."""
+    return _monitor(kinesis, params, now, enable=True)
+
+
+def disable_enhanced_monitoring(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
+    """DisableEnhancedMonitoring."""
+    return _monitor(kinesis, params, now, enable=False)
+
+
+def _monitor(kinesis: Kinesis, params: dict[str, Any], now: float, *, enable: bool) -> dict[str, Any]:
+    stream = kinesis.find_stream(params)
+    stream.require_active(now)
+    wanted = set(_METRICS if "ALL" in params["ShardLevelMetrics"] else params["ShardLevelMetrics"])
+    before = stream.shard_level_metrics
+    after = wanted.union(before) if enable else set(before) - wanted
+    stream.shard_level_metrics = sorted(after)
+    stream.update(now)
+    return {
+        "StreamName": stream.name,
+        "StreamARN": stream.arn,
+        "CurrentShardLevelMetrics": before,
+        "DesiredShardLevelMetrics": stream.shard_level_metrics,
+    }
+
+
+def _retention(kinesis: Kinesis, params: dict[str, Any], now: float) -> tuple[Stream, int]:
+    stream = kinesis.find_stream(params)
+    stream.require_active(now)
+    hours: int = params["RetentionPeriodHours"]
+    if hours < _MIN_RETENTION_HOURS:
+        raise invalid_argument(f"Minimum allowed retention period is {_MIN_RETENTION_HOURS} hours. Requested: {hours}.")
+    if hours > _MAX_RETENTION_HOURS:
+        raise invalid_argument(f"Maximum allowed retention period is {_MAX_RETENTION_HOURS} hours. Requested: {hours}.")
+    return stream, hours
+
+
+def _retain(stream: Stream, hours: int, now: float) -> None:
+    # By the old retention first: what it has ended for does not come back with the new one.
+    stream.trim(now)
+    stream.retention_seconds = float(hours * _HOUR_SECONDS)
+    stream.trim(now)
+    stream.update(now)
+
+
+def _require_kms(params: dict[str, Any]) -> None:
+    if params["EncryptionType"] != "KMS":
+        raise KinesisError(
+            "ValidationException",
+            "1 validation error detected: Value 'NONE' at 'encryptionType' failed to satisfy constraint: Member must "
+            "satisfy enum value set: [KMS]",
+        )

@@ -1,0 +1,1 @@
+"""The account, its streams and its limits: decisions without I/O."""

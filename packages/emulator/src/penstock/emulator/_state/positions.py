@@ -1,0 +1,85 @@
+"""From a starting position, as GetShardIterator and SubscribeToShard name it, to a position in a shard."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.emulator.errors import invalid_argument
+
+if TYPE_CHECKING:
+    from penstock.emulator._behaviour import Behaviour
+    from penstock.emulator._state.shard import Shard
+
+# A client's clock may be ahead of ours by a little.
+_FUTURE_SECONDS = 5.0
+
+
+class Start(NamedTuple):
+    """Where a reader starts."""
+
+    position: int
+    since: float
+    """The time from which on it wants records, in seconds since the epoch; no record that it wants is older."""
+
+
+def resolve_position(
+    shard: Shard,
+    *,
+    kind: str,
+    sequence_number: str | None,
+    timestamp: float | None,
+    horizon: float,
+    now: float,
+    behaviour: Behaviour,
+    continuations: bool = True,
+) -> Start:
+    """Resolve one of the five shard iterator types.
+
+    A timestamp before the first record means TRIM_HORIZON. `horizon` is the time before which records are trimmed,
+    `continuations` whether a sequence number may be one that no record has.
+
+    Raises:
+        KinesisError: InvalidArgumentException where what the type needs is missing, the sequence number is not of
+            this shard or is trimmed, or `behaviour` wants the position refused.
+    """
+    oldest = max(horizon, shard.created)
+    if kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
+        if sequence_number is None:
+            raise invalid_argument(f"Must specify a sequence number for type {kind}.")
+        position = shard.position_of(sequence_number)
+        if position is None and behaviour.accept_deleted_numbers:
+            place = shard.position_of_namesake(sequence_number)
+            if place is not None:
+                return Start(max(place, shard.trimmed_to), oldest)
+        if position is None:
+            raise invalid_argument(
+                "Invalid StartingSequenceNumber. It encodes a shard or a position that is not of "
+                f"{shard.id}: {sequence_number}"
+            )
+        if shard.is_before(sequence_number, horizon) and not behaviour.read_on_from_trimmed:
+            raise invalid_argument(
+                f"StartingSequenceNumber {sequence_number} used on {shard.id} is invalid because it is older than the "
+                "retention period of the stream."
+            )
+        if not continuations and not shard.is_known_number(sequence_number):
+            raise invalid_argument(
+                f"Invalid StartingSequenceNumber. No record of {shard.id} has the sequence number {sequence_number}"
+            )
+        if kind == "AFTER_SEQUENCE_NUMBER":
+            position += 1
+        return Start(max(position, shard.trimmed_to), max(oldest, shard.given_out_at(sequence_number)))
+    if sequence_number is not None:
+        raise invalid_argument(f"Cannot specify a sequence number for type {kind}.")
+    if kind == "AT_TIMESTAMP":
+        if timestamp is None:
+            raise invalid_argument("Must specify a timestamp for type AT_TIMESTAMP.")
+        if round(timestamp * 1000) > ceil(
+            (now + (0 if behaviour.refuse_future_timestamps else _FUTURE_SECONDS)) * 1000
+        ):
+            raise invalid_argument(
+                "The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
+                f"timestampInMillis: {int(timestamp * 1000)}, currentTimestampInMillis: {int(now * 1000)}"
+            )
+        return Start(shard.position_at(timestamp), max(oldest, timestamp))
+    return Start(shard.trimmed_to, oldest) if kind == "TRIM_HORIZON" else Start(shard.tip, now)
