@@ -94,7 +94,7 @@ async def test_a_restart_goes_on_behind_the_last_checkpoint(
             checkpoints=tmp_path / "checkpoints.db",
             aws=aws(emulator),
             max_records=7,
-            registry_path=tmp_path / "registry.db",
+            registry=tmp_path / "registry.db",
         )
 
     async with consumer() as first:
@@ -149,10 +149,10 @@ async def test_a_checkpoint_that_cannot_be_read_is_told_with_its_name(tmp_path: 
         await SqliteCheckpointStore(damaged).load("billing")
     assert raised.value.name == "billing"
     with pytest.raises(CheckpointError):
-        await SqliteCheckpointStore(tmp_path / "missing" / "file.db").save("billing", StreamPositions({}))
+        await SqliteCheckpointStore(tmp_path / "missing" / "file.db").claim("billing", ["s"], "me")
     store = SqliteCheckpointStore(tmp_path / "new.db")
     assert await store.load("billing") is None
-    await store.save("billing", StreamPositions({"s": {}}))
+    await store.save(await store.claim("billing", ["s"], "me"), StreamPositions({"s": {}}))
     assert await store.load("billing") == StreamPositions({"s": {}})
     with pytest.raises(EfoConsumerConfigError, match="streams"):
         Consumer([])
@@ -174,9 +174,10 @@ async def test_checkpoints_in_dynamodb_are_those_that_were_saved_last(monkeypatc
         session = AwsSession(emulator_options(running.endpoint_url))
         store = DynamoDbCheckpointStore(session, table)
         assert await store.load("billing") is None
+        claim = await store.claim("billing", ["orders"], "me")
         for number in ("1", "2"):
             positions = StreamPositions({"orders": {"shard": ShardPosition.after(number)}})
-            await store.save("billing", positions)
+            await store.save(claim, positions)
             assert await store.load("billing") == positions
         assert await store.load("other") is None
         client.put_item(TableName=table, Item={"name": {"S": "odd"}, "positions": {"S": "{}"}})

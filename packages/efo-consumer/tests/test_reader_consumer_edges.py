@@ -100,7 +100,7 @@ async def test_a_predecessor_writes_no_checkpoint_over_its_successors(
             batches.append(batch)
             break
         later = StreamPositions({"s": {shard: ShardPosition.after("99999")}})
-        await store.save("billing", later)
+        await store.save(await store.claim("billing", ["s"], "successor"), later)
         lost = LeaseLostError(stream_name="s", consumer_name="billing", fencing_token=1, reason="taken over")
         registry.on_lost(lost)
         await consumer._leases.lost()
@@ -121,7 +121,7 @@ async def test_positions_begin_streams_that_have_no_checkpoint() -> None:
 async def test_a_place_that_cannot_be_looked_at_is_told_as_one_of_checkpoints(tmp_path: Path) -> None:
     """In the same words as one that cannot be written."""
     store = SqliteCheckpointStore(tmp_path / ("x" * 300))
-    for call in (lambda: store.load("billing"), lambda: store.save("billing", positions(a=1)), store.names):
+    for call in (lambda: store.load("billing"), lambda: store.claim("billing", ["a"], "me"), store.names):
         with pytest.raises(CheckpointError, match=r"x{300}"):
             await call()
 

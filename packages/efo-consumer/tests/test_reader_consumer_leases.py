@@ -47,7 +47,7 @@ async def until_all_are(emulator: RunningEmulator, state: str) -> None:
 
 def consumer(emulator: RunningEmulator, folder: Path) -> Consumer:
     aws = emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))
-    return Consumer(STREAMS, efo="billing", aws=aws, checkpoints=None, registry_path=folder / "registry.db")
+    return Consumer(STREAMS, efo="billing", aws=aws, checkpoints=None, registry=folder / "registry.db")
 
 
 async def test_consumers_of_several_streams_are_made_side_by_side(

@@ -154,9 +154,10 @@ async def test_a_name_that_is_used_for_other_streams_too_loses_no_checkpoint(
             else DynamoDbCheckpointStore(session, table)
             for stream in ("orders", "returns")
         }
+        claims = {stream: await store.claim("billing", [stream], stream) for stream, store in stores.items()}
         for number in ("1", "2", "3"):
             for stream, store in stores.items():
-                await store.save("billing", StreamPositions({stream: {"shard": ShardPosition.after(number)}}))
+                await store.save(claims[stream], StreamPositions({stream: {"shard": ShardPosition.after(number)}}))
         for store in stores.values():
             found = await store.load("billing")
             assert found is not None
@@ -170,7 +171,7 @@ async def test_the_default_file_keeps_endpoints_apart_and_looking_makes_no_file(
     assert (await one.load("billing"), await one.names()) == (None, [])
     assert not (tmp_path / "state").exists()
     positions = StreamPositions({"orders": {"shard": ShardPosition.after("1")}})
-    await one.save("billing", positions)
+    await one.save(await one.claim("billing", ["orders"], "me"), positions)
     assert (await one.load("billing"), await one.names()) == (positions, ["billing"])
     assert (await two.load("billing"), await two.names()) == (None, [])
 
@@ -182,6 +183,6 @@ async def test_a_stream_of_another_account_is_read_by_its_arn(emulator: RunningE
     put(emulator, "orders", b"a")
     for efo in (None, "billing"):
         async with Consumer(
-            arn, efo=efo, start="TRIM_HORIZON", aws=aws(emulator), registry_path=tmp_path / "registry.db"
+            arn, efo=efo, start="TRIM_HORIZON", aws=aws(emulator), registry=tmp_path / "registry.db"
         ) as consumer:
             assert await take(consumer, 1) == [b"a"]

@@ -110,7 +110,8 @@ async def test_when_a_stream_was_created_is_kept(tmp_path: Path, is_checkpointed
     path = tmp_path / "billing.db"
     start = at(1, 5)
     if is_checkpointed:
-        await SqliteCheckpointStore(path).save("billing", start)
+        store = SqliteCheckpointStore(path)
+        await store.save(await store.claim("billing", start.streams, "me"), start)
     reader = Scripted([])
     consumer = Consumer("s", name="billing", start=start, checkpoints=path, aws=NOWHERE, reader=reader)  # type: ignore[arg-type]  # by its methods
     async with consumer:
@@ -121,10 +122,9 @@ async def test_when_a_stream_was_created_is_kept(tmp_path: Path, is_checkpointed
 async def test_a_stream_that_was_created_again_has_its_new_time_in_the_checkpoint(tmp_path: Path) -> None:
     """What is known of a stream belongs to the positions beside it; other streams keep theirs."""
     store = SqliteCheckpointStore(tmp_path / "billing.db")
-    await store.save(
-        "billing", StreamPositions({"s": {}, "other": {}, "third": {}}, {**CREATED, "other": 5, "third": 6})
-    )
-    await store.save("billing", StreamPositions({"s": {}, "third": {}}, {"s": 9}))
+    claim = await store.claim("billing", ["s", "other", "third"], "me")
+    await store.save(claim, StreamPositions({"s": {}, "other": {}, "third": {}}, {**CREATED, "other": 5, "third": 6}))
+    await store.save(claim, StreamPositions({"s": {}, "third": {}}, {"s": 9}))
     kept = await store.load("billing")
     assert kept is not None
     assert kept.created == {"s": 9, "other": 5}

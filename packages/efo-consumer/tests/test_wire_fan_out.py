@@ -382,7 +382,7 @@ async def test_two_jobs_with_one_consumer_are_told_so() -> None:
     with pytest.raises(SubscriptionTakenOverError) as caught:
         await read_all(publisher(ScriptedTransport(taken), Clock()))
     assert caught.value.consumer_arn == ARN
-    assert caught.value.times == 6
+    assert caught.value.times == 3
 
 
 @pytest.mark.parametrize("code", ["ResourceNotFoundException", "AccessDeniedException", "KMSDisabledException"])

@@ -84,7 +84,7 @@ def run_query() -> None:
 async def main(endpoint: str, folder: Path) -> None:
     telemetry = configure("components")
     aws = AwsOptions(region="us-east-1", endpoint_url=endpoint, access_key_id="test", secret_access_key="test")
-    options = {"aws": aws, "checkpoints": folder / "checkpoints.db", "registry_path": folder / "leases.db"}
+    options = {"aws": aws, "checkpoints": folder / "checkpoints.db", "registry": folder / "leases.db"}
     async with Consumer(STREAM, efo="earlier", start="TRIM_HORIZON", **options) as consumer:
         await read(consumer)  # its subscription ends with it
     async with (

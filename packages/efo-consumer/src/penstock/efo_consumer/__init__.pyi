@@ -1,5 +1,6 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
 from ._consumer.checkpoint import (
+    CheckpointClaim,
     CheckpointStore,
     DynamoDbCheckpointStore,
     SqliteCheckpointStore,
@@ -52,6 +53,7 @@ from ._start.position import InitialPosition, InitialPositionType
 from ._wire.kpl import DeaggregationCounts, HashKeyRange, deaggregate
 from .errors import (
     CheckpointError,
+    CheckpointTakenOverError,
     DataLossError,
     EfoConsumerConfigError,
     EfoConsumerError,
@@ -74,8 +76,10 @@ __all__ = [
     "SERVICE_NAME",
     "WIRE_SCHEMA",
     "BlockingSession",
+    "CheckpointClaim",
     "CheckpointError",
     "CheckpointStore",
+    "CheckpointTakenOverError",
     "Consumer",
     "ConsumerBatch",
     "ConsumerRecord",

@@ -298,6 +298,30 @@ class CheckpointError(EfoConsumerError):
         super().__init__(f"checkpoint {name!r}: {reason}" if name else f"checkpoints: {reason}")
 
 
+class CheckpointTakenOverError(CheckpointError):
+    """A newer consumer of the same name claimed the checkpoint: this one saves nothing over it.
+
+    Cure: Stop this consumer: the newer one goes on from the last checkpoint. If both are meant to run, give each a
+    `name` of its own.
+
+    Attributes:
+        name: of the checkpoint.
+        stream: whose positions were claimed.
+        owner: who claimed them: host, process and a number within it.
+        at: when, in seconds since the epoch by that host's clock.
+    """
+
+    def __init__(self, *, name: str, stream: str, owner: str, at: float) -> None:
+        self.stream = stream
+        self.owner = owner
+        self.at = at
+        super().__init__(
+            name=name,
+            reason=f"{owner} took {stream} over at {_utc(int(at * 1000))} and saves its own: stop this consumer, or "
+            "give each a name of its own",
+        )
+
+
 class ShardReaderError(EfoConsumerError):
     """Base of what a shard reader answers, in-process and over gRPC alike."""
 
@@ -318,22 +342,26 @@ class SessionNotFoundError(ShardReaderError):
 
 
 class StaleEpochError(ShardReaderError):
-    """A newer reader opened the session: the caller is a predecessor and should stop.
+    """A newer run of the same query has the session: the caller is its predecessor and should stop.
 
-    Cure: Stop: a newer run of the same query reads. If both are meant to run, give each a checkpoint and a `jobId` of
-    its own.
+    Cure: Stop: the newer run reads. If both are meant to run, give each a checkpoint and a `jobId` of its own.
 
     Attributes:
         session_id: the session.
-        epoch: of the caller.
-        current_epoch: of its successor.
+        epoch: number of the caller's run.
+        current_epoch: number of the run that took over.
+        owner: who that is, host and process; empty if unknown.
     """
 
-    def __init__(self, *, session_id: str, epoch: int, current_epoch: int) -> None:
+    def __init__(self, *, session_id: str, epoch: int, current_epoch: int, owner: str = "") -> None:
         self.session_id = session_id
         self.epoch = epoch
         self.current_epoch = current_epoch
-        super().__init__(f"session {session_id!r} was opened again: epoch {epoch} is over, {current_epoch} holds it")
+        self.owner = owner
+        super().__init__(
+            f"session {session_id!r} was taken over by {owner or 'another caller'}: run {epoch} is over, "
+            f"{current_epoch} is newer"
+        )
 
 
 class FencedConsumerError(ShardReaderError):

@@ -1,4 +1,4 @@
-"""Where consumers stand, kept over restarts."""
+"""Where consumers stand, kept over restarts, and written by the newest consumer of a name only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import json
 import os
 import sqlite3
 import time
-from contextlib import closing, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -15,16 +17,32 @@ from platformdirs import user_state_path
 
 from penstock.aws import AwsError, BackoffPolicy, error_code, retry
 from penstock.efo_consumer._model.positions import StreamPositions
-from penstock.efo_consumer.errors import CheckpointError
+from penstock.efo_consumer.errors import CheckpointError, CheckpointTakenOverError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from penstock.aws import AwsSession
 
-_TABLE = "CREATE TABLE IF NOT EXISTS checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)"
 _BUSY_SECONDS = 10.0
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class CheckpointClaim:
+    """The right to save the positions in some streams, until somebody claims one of them anew.
+
+    Attributes:
+        name: of the checkpoint.
+        owner: who claimed it, for people: host, process and a number.
+        numbers: a fencing number per stream, which only grows with each claim.
+        positions: the checkpoint as it was claimed, other streams included; None when there was none.
+    """
+
+    name: str
+    owner: str
+    numbers: Mapping[str, int]
+    positions: StreamPositions | None = None
 
 
 class CheckpointStore(Protocol):
@@ -38,12 +56,29 @@ class CheckpointStore(Protocol):
         """
         ...
 
-    async def save(self, name: str, positions: StreamPositions) -> None:
-        """Replace the positions in these streams; it is durable on return.
+    async def claim(self, name: str, streams: Collection[str], owner: str) -> CheckpointClaim:
+        """Give the checkpoint with a fencing number per stream, larger than any before.
+
+        From then on nobody saves these streams by an older claim: who was paused does not put back what its successor
+        has done. Another consumer of the same name may claim other streams.
+
+        Args:
+            name: of the checkpoint.
+            streams: whose positions are to be saved.
+            owner: whom the others are told of; it differs for each claim.
+
+        Raises:
+            CheckpointError: it cannot be read or written.
+        """
+        ...
+
+    async def save(self, claim: CheckpointClaim, positions: StreamPositions) -> None:
+        """Replace the positions in these streams, which are claimed; it is durable on return.
 
         Positions in other streams stay: another consumer of the same name may read those.
 
         Raises:
+            CheckpointTakenOverError: one of the streams was claimed anew; nothing is written.
             CheckpointError: it cannot be written.
         """
         ...
@@ -51,6 +86,46 @@ class CheckpointStore(Protocol):
     async def close(self) -> None:
         """Close what is open; a consumer does so at its end. Using it again opens it again."""
         ...
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a store keeps by a name, as text: compared when it is replaced. Checkpoints of before claims have none."""
+
+    positions: str | None = None
+    claims: str | None = None
+
+    def parse_positions(self) -> StreamPositions | None:
+        return None if self.positions is None else StreamPositions.from_json(json.loads(self.positions))
+
+    def parse_claims(self) -> dict[str, dict[str, Any]]:
+        claims = {} if self.claims is None else json.loads(self.claims)
+        if not all(isinstance(one, dict) and isinstance(one.get("number"), int) for one in claims.values()):
+            raise ValueError(f"no claims: {self.claims}")
+        return dict(claims)
+
+
+def _claimed(kept: _Kept, name: str, streams: Collection[str], owner: str, at: float) -> tuple[_Kept, CheckpointClaim]:
+    claims = kept.parse_claims()
+    numbers = {stream: int(claims.get(stream, {"number": 0})["number"]) + 1 for stream in streams}
+    claims |= {stream: {"number": number, "owner": owner, "at": at} for stream, number in numbers.items()}
+    return _Kept(kept.positions, json.dumps(claims)), CheckpointClaim(name, owner, numbers, kept.parse_positions())
+
+
+def _saved(kept: _Kept, claim: CheckpointClaim, positions: StreamPositions) -> _Kept:
+    claims = kept.parse_claims()
+    for stream in positions.streams:
+        if stream not in claim.numbers:
+            raise CheckpointError(name=claim.name, reason=f"positions in {stream} were not claimed")
+        newest = claims.get(stream)
+        # A store that was set back, to a copy of before the claim, has no newer one.
+        if newest is None or newest["number"] < claim.numbers[stream]:
+            continue
+        if (newest["number"], newest.get("owner")) != (claim.numbers[stream], claim.owner):
+            raise CheckpointTakenOverError(
+                name=claim.name, stream=stream, owner=str(newest.get("owner")), at=float(newest.get("at", 0.0))
+            )
+    return _Kept(json.dumps(merged(kept.parse_positions(), positions).to_json()), kept.claims)
 
 
 def merged(saved: StreamPositions | None, positions: StreamPositions) -> StreamPositions:
@@ -72,6 +147,12 @@ def within(positions: StreamPositions, streams: Collection[str]) -> StreamPositi
 def default_checkpoints_path() -> Path:
     """`checkpoints.db` in the user's state directory."""
     return user_state_path("penstock") / "checkpoints.db"
+
+
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS claims (name TEXT PRIMARY KEY, claims TEXT NOT NULL)",
+)
 
 
 class SqliteCheckpointStore:
@@ -103,12 +184,26 @@ class SqliteCheckpointStore:
 
     async def load(self, name: str) -> StreamPositions | None:
         """See `CheckpointStore.load`."""
-        return await asyncio.to_thread(self._looked_up, name, lambda file: self._read(file, name))
+        return await asyncio.to_thread(
+            self._looked_up, name, lambda file: self._positions(file, name).parse_positions()
+        )
 
-    async def save(self, name: str, positions: StreamPositions) -> None:
+    async def claim(self, name: str, streams: Collection[str], owner: str) -> CheckpointClaim:
+        """See `CheckpointStore.claim`."""
+
+        def change(kept: _Kept) -> tuple[_Kept, CheckpointClaim]:
+            return _claimed(kept, name, streams, owner, self._clock())
+
+        return await asyncio.shield(asyncio.to_thread(self._change, name, change))
+
+    async def save(self, claim: CheckpointClaim, positions: StreamPositions) -> None:
         """See `CheckpointStore.save`."""
+
+        def change(kept: _Kept) -> tuple[_Kept, None]:
+            return _saved(kept, claim, positions), None
+
         # A write that has begun is finished when its caller is cancelled: the file is either old or new.
-        await asyncio.shield(asyncio.to_thread(self._save, name, positions))
+        await asyncio.shield(asyncio.to_thread(self._change, claim.name, change))
 
     async def close(self) -> None:
         """See `CheckpointStore.close`: between two calls the file is closed."""
@@ -119,37 +214,50 @@ class SqliteCheckpointStore:
                 # To look is not to make: a name that was mistyped must not leave an empty file.
                 return None
             with closing(self._connect()) as connection:
-                return look(connection)
+                made = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'checkpoint'").fetchone()
+                return look(connection) if made else None
         except (sqlite3.Error, OSError, ValueError) as error:
             raise CheckpointError(name=name, reason=f"{self._path}: {error}") from error
 
-    def _save(self, name: str, positions: StreamPositions) -> None:
-        statement = "INSERT OR REPLACE INTO checkpoint (name, positions, at) VALUES (?, ?, ?)"
+    def _change(self, name: str, change: Callable[[_Kept], tuple[_Kept, _T]]) -> _T:
         try:
             if self._makes_folder:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             with closing(self._connect()) as connection, connection:
+                for table in _TABLES:
+                    connection.execute(table)
                 connection.execute("BEGIN IMMEDIATE")
-                kept = merged(self._read(connection, name), positions)
-                connection.execute(statement, (self._prefix + name, json.dumps(kept.to_json()), self._clock()))
+                kept = self._read(connection, name)
+                changed, result = change(kept)
+                key = self._prefix + name
+                if changed.positions != kept.positions:
+                    row = (key, changed.positions, self._clock())
+                    connection.execute("INSERT OR REPLACE INTO checkpoint (name, positions, at) VALUES (?, ?, ?)", row)
+                if changed.claims != kept.claims:
+                    connection.execute(
+                        "INSERT OR REPLACE INTO claims (name, claims) VALUES (?, ?)", (key, changed.claims)
+                    )
+            return result
         except (sqlite3.Error, OSError, ValueError) as error:
             raise CheckpointError(name=name, reason=f"{self._path}: {error}") from error
 
-    def _read(self, connection: sqlite3.Connection, name: str) -> StreamPositions | None:
-        found = connection.execute("SELECT positions FROM checkpoint WHERE name = ?", (self._prefix + name,))
-        row = found.fetchone()
-        return None if row is None else StreamPositions.from_json(json.loads(row[0]))
+    def _read(self, connection: sqlite3.Connection, name: str) -> _Kept:
+        claims = connection.execute("SELECT claims FROM claims WHERE name = ?", (self._prefix + name,)).fetchone()
+        return replace(self._positions(connection, name), claims=None if claims is None else claims[0])
+
+    def _positions(self, connection: sqlite3.Connection, name: str) -> _Kept:
+        found = connection.execute("SELECT positions FROM checkpoint WHERE name = ?", (self._prefix + name,)).fetchone()
+        return _Kept(None if found is None else found[0])
 
     def _connect(self) -> sqlite3.Connection:
         with suppress(FileExistsError):
             # SQLite would let everybody read it.
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        connection = sqlite3.connect(self._path, timeout=_BUSY_SECONDS)
-        connection.execute(_TABLE)
-        return connection
+        return sqlite3.connect(self._path, timeout=_BUSY_SECONDS)
 
 
 _ATTEMPTS = 20
+_ATTRIBUTES = ("positions", "claims")
 _CHANGED = "ConditionalCheckFailedException"
 
 
@@ -159,57 +267,71 @@ class DynamoDbCheckpointStore:
     Args:
         session: has the credentials; DynamoDB is that of its region, or at `AWS_ENDPOINT_URL_DYNAMODB`.
         table_name: of the table.
+        clock: seconds since the epoch.
     """
 
-    def __init__(self, session: AwsSession, table_name: str) -> None:
+    def __init__(self, session: AwsSession, table_name: str, *, clock: Callable[[], float] = time.time) -> None:
         self._client = session.aio_client("dynamodb")
         self._table_name = table_name
+        self._clock = clock
         # What was written last, by name: as long as nobody else writes, a checkpoint needs no read.
-        self._known: dict[str, str] = {}
+        self._known: dict[str, _Kept] = {}
 
     async def load(self, name: str) -> StreamPositions | None:
         """See `CheckpointStore.load`; what was saved last is read, whoever saved it."""
-        text = await self._read(name)
-        return None if text is None else _parse(name, text)
+        kept = await self._read(name)
+        with _told_by_name(name):
+            return kept.parse_positions()
 
-    async def save(self, name: str, positions: StreamPositions) -> None:
+    async def claim(self, name: str, streams: Collection[str], owner: str) -> CheckpointClaim:
+        """See `CheckpointStore.claim`."""
+        return await self._change(name, lambda kept: _claimed(kept, name, streams, owner, self._clock()))
+
+    async def save(self, claim: CheckpointClaim, positions: StreamPositions) -> None:
         """See `CheckpointStore.save`; one write, and a read where another consumer of the name wrote meanwhile."""
-        known = self._known[name] if name in self._known else await self._read(name)
-        for _ in range(_ATTEMPTS):
-            kept = merged(None if known is None else _parse(name, known), positions)
-            text = json.dumps(kept.to_json())
-            if await self._replace(name, known, text):
-                self._known[name] = text
-                return
-            known = await self._read(name)
-            if known == text:
-                # An attempt of before was carried out, and its answer lost.
-                self._known[name] = text
-                return
-        raise CheckpointError(name=name, reason=f"others wrote it {_ATTEMPTS} times meanwhile")
+        await self._change(claim.name, lambda kept: (_saved(kept, claim, positions), None))
 
     async def close(self) -> None:
         """See `CheckpointStore.close`."""
         await self._client.close()
 
-    async def _read(self, name: str) -> str | None:
-        answer = await self._call(name, "get_item", Key={"name": {"S": name}}, ConsistentRead=True)
-        item = answer.get("Item")
-        if item is None:
-            return None
-        try:
-            return str(item["positions"]["S"])
-        except KeyError as error:
-            raise CheckpointError(name=name, reason=f"the item holds no positions: {error}") from error
+    async def _change(self, name: str, change: Callable[[_Kept], tuple[_Kept, _T]]) -> _T:
+        known = self._known[name] if name in self._known else await self._read(name)
+        for _ in range(_ATTEMPTS):
+            with _told_by_name(name):
+                changed, result = change(known)
+            if changed == known or await self._replace(name, known, changed):
+                self._known[name] = changed
+                return result
+            # An attempt of before may have been carried out, and its answer lost.
+            known = await self._read(name)
+            if known == changed:
+                self._known[name] = changed
+                return result
+        raise CheckpointError(name=name, reason=f"others wrote it {_ATTEMPTS} times meanwhile")
 
-    async def _replace(self, name: str, known: str | None, text: str) -> bool:
-        condition: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(positions)"}
-        if known is not None:
-            condition = {
-                "ConditionExpression": "positions = :known",
-                "ExpressionAttributeValues": {":known": {"S": known}},
-            }
-        item = {"name": {"S": name}, "positions": {"S": text}}
+    async def _read(self, name: str) -> _Kept:
+        answer = await self._call(name, "get_item", Key={"name": {"S": name}}, ConsistentRead=True)
+        texts = {attribute: answer.get("Item", {}).get(attribute) for attribute in _ATTRIBUTES}
+        if "Item" in answer and not any(texts.values()):
+            raise CheckpointError(name=name, reason="the item holds no positions")
+        try:
+            return _Kept(**{attribute: None if text is None else str(text["S"]) for attribute, text in texts.items()})
+        except (KeyError, TypeError) as error:
+            raise CheckpointError(name=name, reason=f"the item holds no positions: {error!r}") from error
+
+    async def _replace(self, name: str, known: _Kept, changed: _Kept) -> bool:
+        item, conditions, values = {"name": {"S": name}}, [], {}
+        for attribute in _ATTRIBUTES:
+            old, new = getattr(known, attribute), getattr(changed, attribute)
+            conditions.append(f"attribute_not_exists({attribute})" if old is None else f"{attribute} = :{attribute}")
+            if old is not None:
+                values[f":{attribute}"] = {"S": old}
+            if new is not None:
+                item[attribute] = {"S": new}
+        condition: dict[str, Any] = {"ConditionExpression": " AND ".join(conditions)}
+        if values:
+            condition["ExpressionAttributeValues"] = values
         try:
             await self._call(name, "put_item", Item=item, **condition)
         except CheckpointError as error:
@@ -229,8 +351,9 @@ class DynamoDbCheckpointStore:
             raise CheckpointError(name=name, reason=reason) from error
 
 
-def _parse(name: str, text: str) -> StreamPositions:
+@contextmanager
+def _told_by_name(name: str) -> Iterator[None]:
     try:
-        return StreamPositions.from_json(json.loads(text))
+        yield
     except ValueError as error:
         raise CheckpointError(name=name, reason=f"the item holds no positions: {error}") from error

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
@@ -16,22 +17,26 @@ from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore, merged, within
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
 from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._publish.fan_out import reader_name
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
 from penstock.efo_consumer._start.initial import resolve_initial_positions
-from penstock.efo_consumer.errors import EfoConsumerConfigError
+from penstock.efo_consumer.errors import EfoConsumerConfigError, ShardFailedError, SubscriptionTakenOverError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
-    from datetime import datetime, timedelta
+    from datetime import datetime
     from types import TracebackType
 
-    from penstock.efo_consumer._consumer.checkpoint import CheckpointStore
+    from penstock.efo_consumer._consumer.checkpoint import CheckpointClaim, CheckpointStore
     from penstock.efo_consumer._reader.api import FollowedBatch, ShardReader, ShardStats, StreamConsumer
     from penstock.efo_consumer._start.position import InitialPosition
+    from penstock.rpc import ClientSecurity
+
+LEASE_TIMEOUT = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,10 @@ class ConsumerBatch:
 class Consumer:
     """An async iterator of the batches of one or more streams; an async context manager, used once.
 
+    Of several consumers of one name the newest saves checkpoints: the others' are a `CheckpointTakenOverError`. With
+    `efo` one of those that share a registry reads, and the others wait; with registries of their own they take each
+    other's subscriptions, until one of them fails with a `SubscriptionTakenOverError`.
+
     Nothing is read ahead of the caller but what the reader's buffers hold. Leaving the iteration keeps the
     subscriptions; leaving the context ends them.
 
@@ -111,7 +120,12 @@ class Consumer:
         max_bytes: of a batch, about; 0 for 4 MiB.
         with_encryption_type: add the columns `encryptionType` and `explicitHashKey`.
         reader: instead of one in this process, such as a `RemoteShardReader`; not closed.
-        registry_path: the registry's SQLite file. Default: in the user's state directory.
+        registry: what keeps the stream consumers' leases, for consumers on several machines the same: the path of a
+            SQLite file, the URL of a store (`dynamodb://TABLE`, `sqlite:///PATH`), or `host:port` of a registry
+            service. Default: a file in the user's state directory.
+        registry_security: how a registry service is reached; in plain text by default.
+        lease_timeout: how long to wait for another consumer of the name that holds the lease, before an
+            `AcquireTimeoutError` says which; None waits without end, as a stand-by does. Default: 5 minutes.
         clock: seconds that only grow.
     """
 
@@ -129,7 +143,9 @@ class Consumer:
         max_bytes: int = 0,
         with_encryption_type: bool = False,
         reader: ShardReader | None = None,
-        registry_path: Path | None = None,
+        registry: Path | str | None = None,
+        registry_security: ClientSecurity | None = None,
+        lease_timeout: timedelta | None = LEASE_TIMEOUT,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.streams = [streams] if isinstance(streams, str) else list(dict.fromkeys(streams))
@@ -150,7 +166,8 @@ class Consumer:
         self._config = config or ReaderConfig()
         self._limits = (max_records, max_bytes, with_encryption_type)
         self._given_reader = reader
-        self._leases = ConsumerLeases(self._aws, registry_path)
+        self._leases = ConsumerLeases(self._aws, registry, registry_security, lease_timeout)
+        self._claim: CheckpointClaim | None = None
         self._exits = AsyncExitStack()
         self._reader: ShardReader | None = None
         self._epoch = 0
@@ -171,8 +188,16 @@ class Consumer:
             self._positions = await begin(session, self.streams, saved, self._start)
             consumers: tuple[StreamConsumer, ...] = ()
             if self._efo is not None:
+                identity = await asyncio.to_thread(self._leases.identity, self.name)
+                exits.callback(identity.close)
                 exits.push_async_callback(self._leases.aclose)
-                consumers = await self._leases.acquire(self.streams, self._efo, self.name)
+                consumers = await self._leases.acquire(self.streams, self._efo, identity.job_id)
+            if self._store is not None:
+                # Only now: while another consumer holds the lease, it is that one which saves.
+                self._claim = await self._store.claim(self.name, self.streams, reader_name())
+                saved = self._claim.positions
+                if saved is not None:
+                    self._positions = merged(self._positions, within(saved, self.streams))
             reader = self._given_reader
             if reader is None:
                 backend = KinesisBackend(session, self._config.publisher)
@@ -200,7 +225,7 @@ class Consumer:
             # A successor that took the lease has checkpoints of its own, which must not go back.
             done = self._done_positions()
             if done is not None and self._store is not None and not self._leases.are_lost:
-                await self._store.save(self.name, done)
+                await self._save(done)
         finally:
             self._reader = None
             await self._exits.aclose()
@@ -218,13 +243,14 @@ class Consumer:
 
         Raises:
             EfoConsumerConfigError: the consumer has no place for checkpoints.
+            CheckpointTakenOverError: a newer consumer of the name, by whatever registry, saves checkpoints of its own.
             CheckpointError: it cannot be written.
             LeaseLostError: a successor has taken the stream consumer, and writes checkpoints of its own.
         """
-        store = self._needed_store()
+        self._needed_store()
         if self._leases.are_lost:
             raise await self._leases.lost()
-        await store.save(self.name, batch.positions)
+        await self._save(batch.positions)
         self._saved = batch.positions
         self._done = None
         await self.commit(batch)
@@ -294,7 +320,7 @@ class Consumer:
                 elif self._store is not None and before in (self._saved, self._done_positions()):
                     # Nothing is in the caller's hands: idle shards' positions, and what is known of these, must not
                     # grow older than the retention.
-                    await self._store.save(self.name, self._positions)
+                    await self._save(self._positions)
                     self._saved, self._done = self._positions, None
 
     async def _next(self, steps: AsyncGenerator[FollowedBatch, None]) -> FollowedBatch | None:
@@ -306,6 +332,10 @@ class Consumer:
             if lost.done():
                 raise lost.result()
             return None if stopped.done() else await step
+        except ShardFailedError as error:
+            if isinstance(error.__cause__, SubscriptionTakenOverError):
+                raise error.__cause__ from None
+            raise
         finally:
             for task in (step, lost, stopped):
                 task.cancel()
@@ -319,9 +349,14 @@ class Consumer:
         known = set() if saved is None else saved.streams.keys()
         new = self._positions.streams.keys() - known
         if self._store is not None and new and not self._uses_default_store:
-            await self._store.save(self.name, within(self._positions, new))
+            await self._save(within(self._positions, new))
             new = set()
         self._saved = None if new else self._positions
+
+    async def _save(self, positions: StreamPositions) -> None:
+        assert self._store is not None
+        assert self._claim is not None
+        await self._store.save(self._claim, positions)
 
     def _done_positions(self) -> StreamPositions | None:
         return None if self._done is None else self._done.positions

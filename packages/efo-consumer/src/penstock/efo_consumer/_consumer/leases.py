@@ -3,19 +3,106 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
-from typing import TYPE_CHECKING
+import hashlib
+import logging
+import math
+import re
+import socket
+import time
+import uuid
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
+from platformdirs import user_state_path
+
+from penstock.aws import AwsLocation, AwsSession
 from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.fan_out import Readers
 from penstock.efo_consumer._reader.api import StreamConsumer
-from penstock.registration import AcquireRequest, open_registry
+from penstock.efo_consumer.errors import EfoConsumerConfigError
+from penstock.registration import (
+    AcquireRequest,
+    BlockingConsumerRegistry,
+    LeaseStore,
+    SqliteLeaseStore,
+    default_store_path,
+    open_local_registry,
+    open_registry,
+    open_store,
+)
+from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
+    from datetime import timedelta
 
     from penstock.aws import AwsOptions
-    from penstock.registration import BlockingConsumerRegistry, Lease
+    from penstock.registration import Lease
+    from penstock.rpc import ClientSecurity
+
+_log = logging.getLogger(__name__)
+_ASK_AGAIN_SECONDS = 0.5
+_TELL_AGAIN_SECONDS = 60.0
+_STORE_URL = re.compile(r"(sqlite|dynamodb):")
+_ENDPOINT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\[\]/:\s]+):\d{1,5}")
+
+
+class JobIdentity:
+    """The name by which a consumer holds leases: the same after a restart on this machine, and never that of two.
+
+    It stands in a file that is locked while it is used, and a lock ends with its process: whoever gets it knows that
+    the holder of before is dead, and need not wait until that one's lease has run out. Without such a file it is new.
+
+    Args:
+        name: the consumer's.
+        folder: for the file.
+    """
+
+    def __init__(self, name: str, folder: Path) -> None:
+        host = socket.gethostname()
+        self.job_id = f"{name}@{host}/{uuid.uuid4().hex[:8]}"
+        self._file: IO[str] | None = None
+        path = folder / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.job"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = path.open("a+")
+        except OSError as error:
+            _log.debug("%s is a new job with each start: %s", name, error)
+            return
+        if fcntl is None or not _is_locked(file):
+            file.close()
+            return
+        self._file = file
+        file.seek(0)
+        known = file.read().strip()
+        # A folder that was copied to another machine names another job.
+        if known.startswith(f"{name}@{host}/"):
+            self.job_id = known
+            return
+        file.truncate(0)
+        file.write(self.job_id)
+        file.flush()
+
+    def close(self) -> None:
+        """Let the next process have it. Harmless when called again."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+def _is_locked(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 class ConsumerLeases:
@@ -23,14 +110,41 @@ class ConsumerLeases:
 
     Args:
         aws: credentials, region and endpoint.
-        registry_path: the registry's SQLite file; in the user's state directory when None.
+        registry: a SQLite file, in the user's state directory when None; the URL of a store, or `host:port` of a
+            registry service.
+        security: how a registry service is reached.
+        timeout: how long to wait for another's lease; None: without end.
+
+    Raises:
+        EfoConsumerConfigError: the registry is none of these.
     """
 
-    def __init__(self, aws: AwsOptions, registry_path: Path | None) -> None:
+    def __init__(
+        self,
+        aws: AwsOptions,
+        registry: Path | str | None,
+        security: ClientSecurity | None = None,
+        timeout: timedelta | None = None,
+    ) -> None:
         self._aws = aws
-        self._registry_path = registry_path
+        self._place = registry
+        self._endpoint = None
+        if isinstance(registry, str) and not _STORE_URL.match(registry):
+            if not _ENDPOINT.fullmatch(registry):
+                raise EfoConsumerConfigError(
+                    option="registry",
+                    reason=f"invalid registry {registry!r}: give a Path, a URL (sqlite:///PATH, dynamodb://TABLE), or "
+                    "host:port of a registry service",
+                )
+            self._endpoint = registry
+        if security is not None and self._endpoint is None:
+            raise EfoConsumerConfigError(
+                option="registry_security", reason="is for a registry service: give its host:port as registry"
+            )
+        self._security = security
+        self._timeout_seconds = None if timeout is None else timeout.total_seconds()
         self._registry: BlockingConsumerRegistry | None = None
-        self._leases: list[Lease] = []
+        self._leases: dict[str, Lease] = {}
         self._lost = asyncio.Event()
         self._error: Exception | None = None
 
@@ -40,35 +154,82 @@ class ConsumerLeases:
         The streams' consumers are made side by side: each takes seconds, up to a minute. When this is cancelled or
         fails for one, the others are waited for, so that `aclose` lets go of all: a consumer is paid for by the hour.
 
+        A consumer that another job holds is waited for. Two that each hold some of what the other needs do not wait
+        for each other: who waits for a stream gives back those behind it in order.
+
         Raises:
-            RegistrationError: it cannot be registered, or another job holds it.
+            AcquireTimeoutError: another job holds one, and did so for longer than the timeout.
+            RegistrationError: it cannot be registered.
         """
+        self._registry = registry = self._open()
+        waiting, began, told_at = sorted(streams), time.monotonic(), -math.inf
+        while waiting:
+            outcomes = await self._try(registry, waiting, consumer_name, job_id)
+            held = {stream: one for stream, one in outcomes.items() if isinstance(one, ConsumerHeldError)}
+            for error in (one for one in outcomes.values() if one is not None and one not in held.values()):
+                raise error
+            if not held:
+                break
+            first, now = min(held), time.monotonic()
+            if self._timeout_seconds is not None and now - began >= self._timeout_seconds:
+                raise AcquireTimeoutError(
+                    stream_name=first,
+                    consumer_name=consumer_name,
+                    timeout_seconds=self._timeout_seconds,
+                    holder_job_id=held[first].holder_job_id,
+                )
+            if self.are_lost:
+                raise await self.lost()
+            behind = [stream for stream in self._leases if stream > first]
+            await asyncio.to_thread(self._release, registry, behind)
+            waiting = sorted([*held, *behind])
+            if now - told_at >= _TELL_AGAIN_SECONDS:
+                told_at = now
+                _log.warning(
+                    "waiting for consumer %r of %s, which %r has held for %.0f s: this consumer begins when that one "
+                    "has stopped. To read side by side give each a name of its own",
+                    consumer_name,
+                    first,
+                    held[first].holder_job_id,
+                    held[first].held_seconds,
+                )
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        found = ((stream, self._leases[stream]) for stream in streams)
+        return tuple(StreamConsumer(stream, one.consumer_arn, one.fencing_token) for stream, one in found)
+
+    async def _try(
+        self, registry: BlockingConsumerRegistry, streams: Sequence[str], consumer_name: str, job_id: str
+    ) -> dict[str, BaseException | None]:
         loop = asyncio.get_running_loop()
 
         def on_lost(error: Exception) -> None:
             self._error = error
             loop.call_soon_threadsafe(self._lost.set)
 
-        def acquire(registry: BlockingConsumerRegistry, stream: str) -> None:
+        # A registry in this process is at the same place.
+        caller = None if self._endpoint is None else AwsLocation.of(AwsSession(self._aws))
+
+        def acquire(stream: str) -> None:
             arn = StreamIdentity.of(stream).arn
-            request = AcquireRequest(stream_name=stream, stream_arn=arn, consumer_name=consumer_name, job_id=job_id)
-            lease = registry.acquire(request)
-            self._leases.append(lease)
+            request = AcquireRequest(
+                stream_name=stream, stream_arn=arn, consumer_name=consumer_name, job_id=job_id, caller=caller
+            )
+            self._leases[stream] = lease = registry.acquire(request)
             registry.keep(lease, on_lost)
 
-        self._registry = registry = open_registry(aws=self._aws, store_path=self._registry_path)
-        acquired = asyncio.gather(
-            *(asyncio.to_thread(acquire, registry, stream) for stream in streams), return_exceptions=True
-        )
+        acquired = asyncio.gather(*(asyncio.to_thread(acquire, stream) for stream in streams), return_exceptions=True)
         try:
             outcomes = await asyncio.shield(acquired)
         except asyncio.CancelledError:
             await acquired
             raise
-        for outcome in outcomes:
-            if outcome is not None:
-                raise outcome
-        return tuple(StreamConsumer(one.stream_name, one.consumer_arn, one.fencing_token) for one in self._leases)
+        return dict(zip(streams, outcomes, strict=True))
+
+    def identity(self, name: str) -> JobIdentity:
+        """Who holds the leases; to be closed after them."""
+        if isinstance(self._place, Path):
+            return JobIdentity(name, self._place.with_name(f"{self._place.name}.jobs"))
+        return JobIdentity(name, user_state_path("penstock") / "jobs")
 
     @property
     def are_lost(self) -> bool:
@@ -82,16 +243,67 @@ class ConsumerLeases:
         return self._error
 
     async def aclose(self) -> None:
-        """Let go of the leases: consumers that were registered for them are deregistered."""
+        """Let go of the leases: consumers that were registered for them are deregistered.
+
+        But for those by which another reader reads, too: it took subscriptions of theirs, and knows another registry.
+        """
         registry, self._registry = self._registry, None
-        leases, self._leases = self._leases, []
-        if registry is not None:
+        if registry is None:
+            return
+        try:
+            await self._leave_robbed()
+        finally:
 
             def release() -> None:
-                # Each is let go, whatever becomes of the others: they are paid for by the hour.
-                with ExitStack() as exits:
-                    exits.callback(registry.close)
-                    for lease in leases:
-                        exits.callback(registry.release, lease)
+                with closing(registry):
+                    self._release(registry, list(self._leases))
 
             await asyncio.to_thread(release)
+
+    def _release(self, registry: BlockingConsumerRegistry, streams: Sequence[str]) -> None:
+        with ExitStack() as exits:
+            # Each is let go, whatever becomes of the others: they are paid for by the hour.
+            for stream in streams:
+                exits.callback(registry.release, self._leases.pop(stream))
+
+    async def _leave_robbed(self) -> None:
+        """Write down of consumers by which others read, too, that they are not ours to deregister."""
+        robbed = [one for one in self._leases.values() if Readers.of_process().are_robbed(one.consumer_arn)]
+        for lease in robbed:
+            _log.warning(
+                "consumer %s of %s: another reader, which knows another registry, took its subscriptions%s. Give each "
+                "reader a name of its own, or both the same registry",
+                lease.consumer_name,
+                lease.stream_name,
+                "; it is left registered for that one" if lease.registration_is_ours and self._endpoint is None else "",
+            )
+        store = self._store() if robbed else None
+        if store is None:
+            return
+        arns = {one.consumer_arn for one in robbed}
+        try:
+            # Heartbeats write the records meanwhile.
+            while records := [
+                one for one in await store.list() if one.consumer_arn in arns and one.registration_is_ours
+            ]:
+                await store.write([replace(one, registration_is_ours=False) for one in records])
+        finally:
+            await store.close()
+
+    def _open(self) -> BlockingConsumerRegistry:
+        if self._endpoint is not None:
+            return open_registry(endpoint=self._endpoint, security=self._security)
+        if isinstance(self._place, str):
+            session = AwsSession(self._aws)
+            url = self._place
+            return BlockingConsumerRegistry(lambda: open_local_registry(session, store=open_store(url, session)))
+        return open_registry(aws=self._aws, store_path=self._place)
+
+    def _store(self) -> LeaseStore | None:
+        """The store of a registry in this process; None of a service."""
+        if self._endpoint is not None:
+            return None
+        session = AwsSession(self._aws)
+        if isinstance(self._place, str):
+            return open_store(self._place, session)
+        return SqliteLeaseStore(self._place or default_store_path(), namespace=session.endpoint_url("kinesis"))

@@ -20,10 +20,14 @@ from penstock.aws import ServiceClock
 from penstock.efo_consumer._model.positions import PositionType
 from penstock.efo_consumer._publish.condition import unnoted
 from penstock.efo_consumer._publish.metrics import INSTRUMENTATION, publisher_metrics
-from penstock.efo_consumer._publish.retries import STARVED, SubscribeRetries
+from penstock.efo_consumer._publish.retries import EXPIRED, STARVED, TAKEN_OVER, SubscribeRetries
 from penstock.efo_consumer._publish.subscribe_call import CallTools, SubscribeCall
 from penstock.efo_consumer._wire.subscription import SubscribeRequest
-from penstock.efo_consumer.errors import EfoConsumerConfigError, RecordPublisherFatalError
+from penstock.efo_consumer.errors import (
+    EfoConsumerConfigError,
+    RecordPublisherFatalError,
+    SubscriptionTakenOverError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
@@ -46,11 +50,12 @@ def reader_name() -> str:
 
 
 class Readers:
-    """Readers by stream consumer and shard. Safe to share between threads."""
+    """Readers by stream consumer and shard, and who of them was robbed. Safe to share between threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], list[str]] = {}
+        self._robbed: set[tuple[str, str]] = set()
 
     @staticmethod
     @cache
@@ -77,6 +82,19 @@ class Readers:
         with self._lock:
             others = [one for one in self._readers.get((consumer_arn, shard_id), ()) if one != reader]
         return others[-1] if others else None
+
+    def note_end(self, consumer_arn: str, shard_id: str, outcome: str) -> None:
+        """Note how a subscription ended: one that lived to its end shows that nobody else reads by the consumer."""
+        with self._lock:
+            if outcome == TAKEN_OVER:
+                self._robbed.add((consumer_arn, shard_id))
+            elif outcome == EXPIRED:
+                self._robbed.discard((consumer_arn, shard_id))
+
+    def are_robbed(self, consumer_arn: str) -> bool:
+        """Whether another reader took a subscription of the consumer, and may still read by it."""
+        with self._lock:
+            return any(arn == consumer_arn for arn, _ in self._robbed)
 
 
 class FanOutRecordPublisher:
@@ -182,6 +200,9 @@ class FanOutRecordPublisher:
                         async for event in events:
                             yield replace(event, is_after_starvation=True) if is_starved else event
                             is_starved = False
+                except SubscriptionTakenOverError:
+                    self._readers.note_end(*key, TAKEN_OVER)
+                    raise
                 finally:
                     self._calls.pop((stream.name, shard_id), None)
                     await call.close()
@@ -189,6 +210,7 @@ class FanOutRecordPublisher:
                     return
                 assert call.next is not None  # a call ends at the shard's end, or says what comes next
                 note(call.next.sign, call.next.cause)
+                self._readers.note_end(*key, call.next.outcome)
                 delay_seconds = call.next.delay_seconds
                 is_starved |= call.next.outcome == STARVED
                 request = SubscribeRequest(request.consumer_arn, shard_id, call.position)

@@ -51,12 +51,19 @@ READ_ERRORS = (AwsError, *RETRYABLE)
 STARVED = "starved"
 """Outcome of a subscription that was cut because nobody took its events."""
 
+TAKEN_OVER = "taken_over"
+"""Outcome of a subscription that another reader of the stream consumer took."""
+
+EXPIRED = "expired"
+"""Outcome of a subscription that lived to its end."""
+
 # A closed shard should end with an event that names its children. Where it does not, its subscriptions are accepted and
 # bring nothing, while a subscription to an open shard has an event every few seconds.
 _STUCK_SUBSCRIPTIONS = 3
 _WITHOUT_PROGRESS = ("connection_failed", "silent", "no_continuation")
-# Two jobs that share a consumer take each other's subscription for ever.
-_TAKEOVERS = 6
+# Two jobs that share a consumer take each other's subscription for ever. A successor whose predecessor has yet to learn
+# from the registry that it lost its lease, within 10 s, meets one or two.
+_TAKEOVERS = 3
 
 
 def kind_of(error: Exception) -> ErrorKind:
@@ -266,8 +273,8 @@ class SubscribeRetries:
         """
         self._takeovers = self.attempt = 0
         if not had_events:
-            self._note_fruitless("expired", None)
-        return Resubscribe(0.0, "expired", cause="its five minutes are over")
+            self._note_fruitless(EXPIRED, None)
+        return Resubscribe(0.0, EXPIRED, cause="its five minutes are over")
 
     def failed(
         self,
@@ -346,7 +353,7 @@ class SubscribeRetries:
         )
         # The other one has just subscribed: for 5 s every call of ours would be refused.
         delay = self.takeover_delay_seconds + self.policy.delay_seconds(self._takeovers, self.random)
-        return Resubscribe(delay, "taken_over", ShardSign.REFUSED, f"{taker} took the subscription")
+        return Resubscribe(delay, TAKEN_OVER, ShardSign.REFUSED, f"{taker} took the subscription")
 
     def _in_use(
         self, error: Exception, now: float, consumer_status: str | None, other_reader: str | None

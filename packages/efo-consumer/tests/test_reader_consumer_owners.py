@@ -1,0 +1,376 @@
+"""Consumers of one name: who reads, who may save, and who lets go of the stream consumer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import sqlite3
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.aws import AwsOptions, AwsSession, BackoffPolicy
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import (
+    CheckpointStore,
+    CheckpointTakenOverError,
+    Consumer,
+    ConsumerBatch,
+    DynamoDbCheckpointStore,
+    EfoConsumerConfigError,
+    ReaderConfig,
+    RecordPublisherConfig,
+    ShardPosition,
+    SqliteCheckpointStore,
+    StreamPositions,
+)
+from penstock.efo_consumer.errors import SubscriptionTakenOverError
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.registration import SERVICE_NAME, ConsumerRegistryServicer, open_local_registry
+from penstock.registration.errors import AcquireTimeoutError
+from penstock.rpc import GrpcServer, ServerSettings
+
+OLD_POSITIONS = (
+    '{"version": 2, "streams": {"orders": {"shardId-000000000000": {"type": "AFTER_SEQUENCE_NUMBER", "value": '
+    '"49119935681253987564531497349563101380414584315778695170", "arrived": 1795419230978, "caughtUp": 1795419230006, '
+    '"first": "49119935681253987564531497349485730127959248048597499906"}}, "returns": {"shardId-000000000000": '
+    '{"type": "TRIM_HORIZON", "caughtUp": 1795419230007}}}, "created": {"orders": 1795419230000, "returns": '
+    "1795419230000}}"
+)
+OLD_FILE = f"""
+CREATE TABLE checkpoint (name TEXT PRIMARY KEY, positions TEXT NOT NULL, at REAL NOT NULL);
+INSERT INTO "checkpoint" VALUES('billing','{OLD_POSITIONS}',1.79541923203240060807e+09);
+"""
+"""As the store of before claims wrote them, dumped."""
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.fixture
+def emulator(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningEmulator]:
+    delays = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
+    with running_emulator(enforce_limits=False, companions=("dynamodb",), **delays) as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_DYNAMODB", running.endpoints["dynamodb"])
+        running.client().create_stream(StreamName="orders", ShardCount=1)
+        yield running
+
+
+def aws(emulator: RunningEmulator) -> AwsOptions:
+    return emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))
+
+
+def put(emulator: RunningEmulator, *data: bytes) -> None:
+    for row in data:
+        emulator.client().put_record(StreamName="orders", Data=row, PartitionKey="k")
+
+
+def states(emulator: RunningEmulator) -> list[str]:
+    client = emulator.client()
+    arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
+    return [one["ConsumerStatus"] for one in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+
+
+def at(number: int) -> StreamPositions:
+    return StreamPositions({"orders": {"shardId-000000000000": ShardPosition.after(str(number))}})
+
+
+def store_of(kind: str, emulator: RunningEmulator, folder: Path) -> tuple[CheckpointStore, Any]:
+    """A place for checkpoints, and a call that puts what older code had written there."""
+    if kind == "sqlite":
+
+        def write_file() -> None:
+            with contextlib.closing(sqlite3.connect(folder / "billing.db")) as connection:
+                connection.executescript(OLD_FILE)
+
+        return SqliteCheckpointStore(folder / "billing.db"), write_file
+    client, table = emulator.client("dynamodb"), f"checkpoints-{uuid.uuid4().hex}"
+    client.create_table(
+        TableName=table,
+        KeySchema=[{"AttributeName": "name", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "name", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+
+    def write_item() -> None:
+        client.put_item(TableName=table, Item={"name": {"S": "billing"}, "positions": {"S": OLD_POSITIONS}})
+
+    return DynamoDbCheckpointStore(AwsSession(emulator_options(emulator.endpoint_url)), table), write_item
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+async def test_checkpoints_without_a_number_are_read_and_claimed(
+    kind: str, emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """What older code had written goes on, and from then on only the newest claim saves it."""
+    store, write_old = store_of(kind, emulator, tmp_path)
+    write_old()
+    old = StreamPositions.from_json(json.loads(OLD_POSITIONS))
+    assert await store.load("billing") == old
+    claim = await store.claim("billing", ["orders"], "new code")
+    assert claim.positions == old
+    assert claim.numbers == {"orders": 1}
+    await store.save(claim, at(9))
+    loaded = await store.load("billing")
+    assert loaded is not None
+    assert loaded.streams == {"orders": at(9).streams["orders"], "returns": old.streams["returns"]}
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+async def test_only_the_newest_claim_of_a_stream_saves(kind: str, emulator: RunningEmulator, tmp_path: Path) -> None:
+    """Also while nobody has saved anything since; who claimed other streams of the name is not disturbed."""
+    store, _ = store_of(kind, emulator, tmp_path)
+    first = await store.claim("billing", ["orders"], "host-a/1/1")
+    other = await store.claim("billing", ["returns"], "host-c/3/1")
+    await store.save(first, at(1))
+    second = await store.claim("billing", ["orders"], "host-b/2/1")
+    assert second.positions == at(1)
+    assert second.numbers["orders"] > first.numbers["orders"]
+    with pytest.raises(CheckpointTakenOverError, match="host-b/2/1") as raised:
+        await store.save(first, at(2))
+    assert (raised.value.stream, raised.value.owner) == ("orders", "host-b/2/1")
+    assert await store.load("billing") == at(1)
+    await store.save(second, at(3))
+    await store.save(other, StreamPositions({"returns": {}}))
+    loaded = await store.load("billing")
+    assert loaded is not None
+    assert loaded.streams == {**at(3).streams, "returns": {}}
+    await store.close()
+
+
+async def first_batch(consumer: Consumer) -> ConsumerBatch:
+    async with asyncio.timeout(30):
+        async for batch in consumer:
+            return batch
+    raise AssertionError("the consumer ended")
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
+async def test_a_paused_consumer_saves_nothing_over_its_successor(
+    kind: str, emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """By polling, where no lease keeps the two apart: the older one is told who took over, also on its way out."""
+    put(emulator, b"a", b"b")
+    stores = [store_of(kind, emulator, tmp_path)[0]] * 2
+    if kind == "sqlite":
+        stores = [SqliteCheckpointStore(tmp_path / "billing.db") for _ in range(2)]
+
+    def consumer(store: CheckpointStore) -> Consumer:
+        return Consumer(
+            "orders", name="billing", start="TRIM_HORIZON", checkpoints=store, aws=aws(emulator), max_records=1
+        )
+
+    async with consumer(stores[0]) as paused:
+        batch = await first_batch(paused)
+        async with consumer(stores[1]) as successor:
+            rows = []
+            async with asyncio.timeout(30):
+                async for later in successor:
+                    rows += later.records.column("data").to_pylist()
+                    await successor.checkpoint(later)
+                    if len(rows) == 2:
+                        break
+        saved = await stores[1].load("billing")
+        with pytest.raises(CheckpointTakenOverError, match=rf"/{os.getpid()}/\d+ took orders over"):
+            await paused.checkpoint(batch)
+    assert await stores[1].load("billing") == saved
+
+
+@asynccontextmanager
+async def registry_of(kind: str, emulator: RunningEmulator, folder: Path) -> AsyncIterator[Path | str]:
+    """A registry that several machines share, as a `Consumer` takes it."""
+    if kind == "file":
+        yield folder / "registry.db"
+    elif kind == "url":
+        yield f"sqlite://{folder}/registry.db"
+    elif kind == "dynamodb":
+        yield f"dynamodb://leases-{uuid.uuid4().hex}"
+    else:
+        local = open_local_registry(AwsSession(aws(emulator)), folder / "service.db")
+        servicer = ConsumerRegistryServicer(local)
+        try:
+            async with GrpcServer(
+                ServerSettings(port=0), register=[servicer.add_to], service_names=[SERVICE_NAME]
+            ) as server:
+                yield server.address
+                servicer.drain()
+        finally:
+            await local.close()
+
+
+@pytest.mark.parametrize("kind", ["file", "url", "dynamodb", "service"])
+async def test_with_one_registry_one_consumer_reads_and_the_other_stands_by(
+    kind: str, emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It says who reads, goes on from that one's checkpoint when it has stopped, or gives up with its name."""
+    put(emulator, b"a", b"b")
+    async with registry_of(kind, emulator, tmp_path) as registry:
+
+        def consumer(lease_timeout: timedelta | None) -> Consumer:
+            return Consumer(
+                "orders",
+                efo="billing",
+                start="TRIM_HORIZON",
+                checkpoints=tmp_path / "billing.db",
+                aws=aws(emulator),
+                registry=registry,
+                lease_timeout=lease_timeout,
+                max_records=1,
+            )
+
+        async with consumer(None) as first:
+            batch = await first_batch(first)
+            await first.checkpoint(batch)
+            with pytest.raises(AcquireTimeoutError, match="held by job 'billing@"):
+                async with consumer(timedelta(0)):
+                    pass
+            waiting = asyncio.ensure_future((second := consumer(None)).__aenter__())
+            async with asyncio.timeout(30):
+                while "which 'billing@" not in caplog.text:  # noqa: ASYNC110  # a log record wakes nobody
+                    await asyncio.sleep(0.05)
+            assert not waiting.done()
+            # Saved while the other one waits, which has claimed nothing.
+            await first.checkpoint(batch)
+        try:
+            await asyncio.wait_for(waiting, 30)
+            assert (await first_batch(second)).records.column("data").to_pylist() == [b"b"]
+        finally:
+            await second.__aexit__(None, None, None)
+    assert states(emulator) == []
+
+
+async def test_a_stand_by_that_is_cancelled_ends_at_once(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """It holds nothing, and waits for nobody."""
+
+    def consumer() -> Consumer:
+        return Consumer("orders", efo="b", checkpoints=None, aws=aws(emulator), registry=tmp_path / "r.db")
+
+    async with consumer():
+        waiting = asyncio.ensure_future(consumer().__aenter__())
+        done, _ = await asyncio.wait([waiting], timeout=1)
+        assert not done
+        waiting.cancel()
+        async with asyncio.timeout(5):
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        assert states(emulator) == ["ACTIVE"]
+
+
+async def test_two_that_hold_a_part_each_do_not_wait_for_each_other(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """Both come to read all of their streams, one after the other, in whatever order these are named."""
+    emulator.client().create_stream(StreamName="returns", ShardCount=1)
+    orders = (["orders", "returns"], ["returns", "orders"])
+
+    async def live(streams: list[str]) -> None:
+        async with Consumer(streams, efo="b", checkpoints=None, aws=aws(emulator), registry=tmp_path / "r.db") as one:
+            assert {shard.stream_name for shard in await one.stats()} == set(streams)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(live(streams) for streams in orders * 2))
+    assert states(emulator) == []
+
+
+async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
+    emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of them fails by it, naming the consumer, and leaves it registered for the other, which reads on."""
+    caplog.set_level(logging.WARNING, logger="penstock.efo_consumer")
+    # The service's own 5 s apart are no part of this.
+    soon = timedelta(milliseconds=50)
+    retries = BackoffPolicy(base=soon, maximum=soon, max_attempts=None)
+    config = ReaderConfig(publisher=RecordPublisherConfig(resubscribe_interval=soon, subscribe_to_shard=retries))
+
+    def consumer(machine: str) -> Consumer:
+        return Consumer(
+            "orders",
+            efo="billing",
+            start="TRIM_HORIZON",
+            checkpoints=tmp_path / f"{machine}.db",
+            aws=aws(emulator),
+            config=config,
+            registry=tmp_path / f"{machine}-registry.db",
+        )
+
+    async def read(one: Consumer) -> SubscriptionTakenOverError:
+        try:
+            async for _ in one:
+                pass
+        except SubscriptionTakenOverError as error:
+            return error
+        raise AssertionError("the consumer ended")
+
+    async with asyncio.timeout(60):
+        # The one that registers the consumer, and would deregister it.
+        first, second = consumer("first"), consumer("second")
+        await first.__aenter__()
+        async with second:
+            tasks = {asyncio.ensure_future(read(one)): one for one in (first, second)}
+            done, pending = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            error = done.pop().result()
+            assert "consumer/billing" in error.consumer_arn
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending)
+            await first.__aexit__(type(error), error, None)
+            assert "it is left registered for that one" in caplog.text
+            assert states(emulator) == ["ACTIVE"]
+
+
+READER = """
+import asyncio, sys
+from pathlib import Path
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import Consumer
+
+async def main(url, ca_file, registry):
+    async with Consumer(
+        "orders", efo="billing", checkpoints=None, aws=emulator_options(url, ca_file), registry=Path(registry)
+    ):
+        print("reads", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_restart_after_a_kill_needs_not_wait_for_the_dead_lease(
+    emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """On the same machine a lock tells that the holder is dead: the lease's 30 s are not waited for."""
+    registry = tmp_path / "registry.db"
+    arguments = (sys.executable, "-c", READER, emulator.tls_endpoint_url, str(emulator.ca_file), str(registry))
+    process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"reads\n"
+    process.kill()
+    await process.wait()
+    assert states(emulator) == ["ACTIVE"]
+    async with Consumer(
+        "orders",
+        efo="billing",
+        checkpoints=None,
+        aws=aws(emulator),
+        registry=registry,
+        lease_timeout=timedelta(0),
+    ):
+        assert states(emulator) == ["ACTIVE"]
+    assert states(emulator) == []
+
+
+@pytest.mark.parametrize("registry", ["registry", "http://registry:7070", "leases.db", "sqs://leases"])
+def test_what_is_no_registry_is_refused(registry: str) -> None:
+    """Before anything is asked; a path is a `Path`."""
+    with pytest.raises(EfoConsumerConfigError, match="registry"):
+        Consumer("orders", efo="billing", registry=registry)
