@@ -41,7 +41,7 @@ from ._reader.api import (
 from ._reader.backend import KinesisBackend, ReaderBackend
 from ._reader.config import ReaderConfig, SessionSettings
 from ._reader.local import LocalShardReader
-from ._reader.replay import read_checked
+from ._reader.replay import CheckedRead
 from ._remote.client import RemoteShardReader
 from ._remote.fetch import read_ranges
 from ._remote.fleet import FleetShardReader
@@ -76,6 +76,7 @@ __all__ = [
     "SERVICE_NAME",
     "WIRE_SCHEMA",
     "BlockingSession",
+    "CheckedRead",
     "CheckpointClaim",
     "CheckpointError",
     "CheckpointStore",
@@ -149,7 +150,6 @@ __all__ = [
     "list_shards",
     "measure_lag",
     "ranges_between",
-    "read_checked",
     "read_once",
     "read_ranges",
     "resolve_initial_positions",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -17,6 +18,7 @@ from penstock.efo_consumer._continuity.rule import (
     OldestRecord,
     StreamFacts,
     Verdict,
+    is_kept,
     judge,
     judge_oldest,
     restart,
@@ -26,7 +28,7 @@ from penstock.efo_consumer._model.positions import PositionType
 from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, StreamRecreatedError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from penstock.efo_consumer._model.positions import ShardPosition
     from penstock.efo_consumer._model.shards import Shard
@@ -42,6 +44,9 @@ LEFT = "the oldest record that is left"
 _POSITION_REFUSED = "InvalidArgumentException"
 _SHARD_REFUSED = "ResourceNotFoundException"
 _RETRY_SECONDS = 2.0
+# Nobody lowers the retention period of a stream, has it take effect, and raises it again within a minute: the stream is
+# being updated meanwhile, and refuses.
+_WATCH_MILLIS = 60_000
 
 
 class ContinuitySource(Protocol):
@@ -109,56 +114,142 @@ def report(loss: Loss, *, stream: str, shard_id: str, after: object, upto: objec
     _log.warning("%s", lost)
 
 
-async def find_loss(
-    source: ContinuitySource,
-    stream: str,
-    shard_id: str,
-    after: ShardPosition,
-    now_millis: int | None = None,
-    *,
-    created_millis: int | None = None,
-) -> Loss | None:
-    """Tell whether records beyond a position were lost before they could be read; None if it is proved that none was.
+class ShardGuard:
+    """Applies the rule to what is read of one shard, answer by answer.
+
+    A position that is older than the shortest retention period rests on the period of the stream, which proves
+    something only if it was never shorter meanwhile. It may be raised after records have expired: so the oldest record
+    is looked up first, and again whenever the period was not seen for a minute. It may be lowered under a reader: so
+    what was judged by a period that was seen earlier waits for `prove`, which has to be called before it is handed on.
 
     Args:
-        after: up to where everything was delivered.
-        now_millis: the service's time when the records beyond were read; now if not given.
-        created_millis: when the stream of the position was created, if known.
-
-    Raises:
-        StreamRecreatedError: the oldest record is one of another stream of the same name.
-        EfoConsumerError: Kinesis could not be asked.
-        AwsError: Kinesis could not be asked.
+        source: Kinesis.
+        stream: the stream.
+        shard_id: the shard.
+        created_millis: when the stream of the positions was created, if known.
     """
-    now = source.service_millis() if now_millis is None else now_millis
-    if judge(after, now) is Verdict.CONTINUOUS:
+
+    def __init__(
+        self, source: ContinuitySource, stream: str, shard_id: str, *, created_millis: int | None = None
+    ) -> None:
+        self._source = source
+        self._stream = stream
+        self._shard_id = shard_id
+        self._created_millis = created_millis
+        # The last time, by the service's clock, at which nothing beyond the position had expired.
+        self._sound_millis = -math.inf
+        # The first position that waits for proof, and a time at which it is as old as the oldest of them was.
+        self._unproved: tuple[ShardPosition, int] | None = None
+        self._proving = asyncio.Lock()
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether `prove` has nothing to do."""
+        return self._unproved is None and not self._proving.locked()
+
+    def passes(self, after: ShardPosition, now_millis: int) -> bool:
+        """Tell whether time alone proves that nothing was lost: what `check` begins with, for those in a hurry."""
+        if judge(after, now_millis) is not Verdict.CONTINUOUS:
+            return False
+        self._sound_millis = now_millis
+        return True
+
+    async def check(self, after: ShardPosition, now_millis: int | None = None) -> Loss | None:
+        """Tell whether records beyond a position were lost before they could be read; None if it seems that none was.
+
+        Args:
+            after: up to where everything was delivered.
+            now_millis: the service's time when the records beyond were read; now if not given.
+
+        Raises:
+            StreamRecreatedError: the oldest record is one of another stream of the same name.
+            EfoConsumerError: Kinesis could not be asked.
+            AwsError: Kinesis could not be asked.
+        """
+        now = self._source.service_millis() if now_millis is None else now_millis
+        if self.passes(after, now):
+            return None
+        retention = await self._retention()
+        if now - self._sound_millis < _WATCH_MILLIS and judge(after, now, retention) is Verdict.CONTINUOUS:
+            self._trust(after, now)
+            return None
+        return await self._look(after, now, retention)
+
+    async def prove(self, tell: Callable[[Loss, ShardPosition], None]) -> None:
+        """Judge once more, by the retention period of this moment, what was judged by an earlier one.
+
+        Args:
+            tell: takes a loss, and the position beyond which it is. What it raises is raised, and the next call finds
+                the loss again.
+
+        Raises:
+            StreamRecreatedError: the oldest record is one of another stream of the same name.
+            EfoConsumerError: Kinesis could not be asked.
+            AwsError: Kinesis could not be asked.
+        """
+        async with self._proving:
+            if self._unproved is None:
+                return
+            (after, now), self._unproved = self._unproved, None
+            try:
+                retention = await self._retention(is_fresh=True)
+                is_recent = self._source.service_millis() - now < _WATCH_MILLIS
+                if not is_recent or judge(after, now, retention) is not Verdict.CONTINUOUS:
+                    loss = await self._look(after, now, retention)
+                    if loss is not None:
+                        tell(loss, after)
+            except BaseException:
+                later, self._unproved = self._unproved, (after, now)
+                if later is not None:
+                    self._trust(*later)
+                raise
+
+    def _trust(self, after: ShardPosition, now: int) -> None:
+        self._sound_millis = now
+        first, until = self._unproved or (after, now)
+        self._unproved = first, max(until, (first.known_millis or 0) + now - (after.known_millis or 0))
+
+    async def _retention(self, *, is_fresh: bool = False) -> int:
+        try:
+            return (await self._source.stream_facts(self._stream, is_fresh=is_fresh)).retention_millis
+        except AwsError as error:
+            # Then the shortest retention is assumed: that only means more looks.
+            _log.warning("cannot tell the retention period of %s: %s", self._stream, error)
+            return SHORTEST_RETENTION_MILLIS
+
+    async def _look(self, after: ShardPosition, now: int, retention: int) -> Loss | None:
+        oldest = await self._source.oldest_record(self._stream, self._shard_id)
+        if oldest is None:
+            # GetRecords may be a second behind what was read elsewhere, and call that the tip.
+            await asyncio.sleep(_RETRY_SECONDS)
+            oldest = await self._source.oldest_record(self._stream, self._shard_id)
+        if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
+            self._sound_millis = now
+            if self._created_millis is not None:
+                # A stream that was made again meanwhile may have old records of the same numbers.
+                await check_streams(self._source, {self._stream: self._created_millis}, [self._stream])
+            return None
+        kept = f"the stream keeps records for {retention / 3_600_000:g} h"
+        left = "the shard holds no record" if oldest is None else f"the oldest record left is {oldest.sequence_number}"
+        known = after.known_millis
+        if known is None:
+            since = "no time is known at which everything up to there had been read (offsets of version 1 have none)"
+            return Loss(f"{since}, {kept}, and {left}")
+        since = f"{(now - known) / 3_600_000:.1f} h have passed since it was known to be complete"
+        if judge(after, now, retention) is not Verdict.CONTINUOUS:
+            return Loss(f"{since}, {kept}, and {left}")
+        if is_kept(after, self._source.service_millis(), retention):
+            return Loss(f"{since}, {kept} but did so for a shorter time meanwhile, and {left}")
+        _log.warning(
+            "%s/%s: %s, %s, and %s: nothing is lost if the retention period was never shorter meanwhile",
+            self._stream,
+            self._shard_id,
+            since,
+            kept,
+            left,
+        )
+        self._trust(after, now)
         return None
-    retention = SHORTEST_RETENTION_MILLIS
-    try:
-        retention = (await source.stream_facts(stream)).retention_millis
-    except AwsError as error:
-        # Then the shortest retention is assumed: that only means more looks.
-        _log.warning("cannot tell the retention period of %s: %s", stream, error)
-    if judge(after, now, retention) is Verdict.CONTINUOUS:
-        return None
-    oldest = await source.oldest_record(stream, shard_id)
-    if oldest is None:
-        # GetRecords may be a second behind what was read elsewhere, and call that the tip.
-        await asyncio.sleep(_RETRY_SECONDS)
-        oldest = await source.oldest_record(stream, shard_id)
-    if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
-        if created_millis is not None:
-            # A stream that was made again meanwhile may have old records of the same numbers.
-            await check_streams(source, {stream: created_millis}, [stream])
-        return None
-    known = after.known_millis
-    since = (
-        "no time is known at which everything up to there had been read (offsets of version 1 have none)"
-        if known is None
-        else f"{(now - known) / 3_600_000:.1f} h have passed since it was known to be complete"
-    )
-    left = "the shard holds no record" if oldest is None else f"the oldest record left is {oldest.sequence_number}"
-    return Loss(f"{since}, the stream keeps records for {retention / 3_600_000:g} h, and {left}")
 
 
 async def judge_refusal(
@@ -206,7 +297,7 @@ async def judge_refusal(
             return None
         # A time ahead of the service's clock, which some servers refuse: it will come.
         return Resume(after, max(0.0, (after.timestamp_millis - now) / 1000) + _RETRY_SECONDS)
-    loss = await find_loss(source, stream, shard_id, after, now, created_millis=created_millis)
+    loss = await ShardGuard(source, stream, shard_id, created_millis=created_millis).check(after, now)
     return Resume(restart(after)) if loss is None else loss
 
 

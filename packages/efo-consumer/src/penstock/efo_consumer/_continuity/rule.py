@@ -5,8 +5,9 @@ following, reading a logged range again, bounded reads and the plain consumer.
 
 Records that were not delivered at a position arrived after `ShardPosition.known_millis`. As long as less than the
 stream's retention period has passed since then, none of them can have expired: that proves continuity without asking
-anybody. Otherwise the oldest record that is left is compared with the position. If that proves nothing either, records
-count as lost.
+anybody. Beyond the shortest period that there is, this needs a period that was never shorter meanwhile (see
+`ShardGuard`). Otherwise the oldest record that is left is compared with the position. If that proves nothing either,
+records count as lost.
 
 Nothing here relies on what AWS leaves open: whether a trimmed sequence number is refused or passed over, whether
 records disappear ahead of an open iterator, whether arrival times grow, or what a sequence number is made of.
@@ -90,6 +91,12 @@ def judge_oldest(after: ShardPosition, oldest: OldestRecord | None) -> Verdict:
     # Whatever expired is older than this record, and so than anything that was not delivered.
     is_older = known is not None and oldest.arrived_millis < known - CLOCK_MARGIN_MILLIS
     return Verdict.CONTINUOUS if is_older else Verdict.LOST
+
+
+def is_kept(after: ShardPosition, now_millis: int, retention_millis: int) -> bool:
+    """Tell whether the last record that was delivered has to be there still, if the retention never was shorter."""
+    arrived = after.arrived_millis
+    return arrived is not None and now_millis - arrived < retention_millis - CLOCK_MARGIN_MILLIS
 
 
 def restart(after: ShardPosition) -> ShardPosition:

@@ -75,6 +75,7 @@ class ReaderBackend(ContinuitySource, Protocol):
 
 # DescribeStreamSummary allows 20 calls/s per account, and a thousand shards may ask at once.
 _FACTS_SECONDS = 10.0
+_ASKING_SECONDS = 0.25
 
 
 class KinesisBackend:
@@ -149,6 +150,7 @@ class KinesisBackend:
             told_at, told = self._facts.get(stream_name, (float("-inf"), None))
             # What was asked while this waited is fresh too.
             if told is None or told_at < (asked_at if is_fresh else asked_at - _FACTS_SECONDS):
+                await asyncio.sleep(max(0.0, told_at + _ASKING_SECONDS - asked_at))
                 told_at = time.monotonic()
                 try:
                     told = await self._ask_facts(stream_name)

@@ -15,7 +15,7 @@ from opentelemetry import trace
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.pool import BufferPool
 from penstock.efo_consumer._buffer.segment import Piece
-from penstock.efo_consumer._continuity.guard import LEFT, check_streams, find_loss, report
+from penstock.efo_consumer._continuity.guard import LEFT, ShardGuard, check_streams, report
 from penstock.efo_consumer._continuity.rule import SHORTEST_RETENTION_MILLIS
 from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadColumns, Rebatcher
 from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms
@@ -23,7 +23,7 @@ from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._reader.metrics import observe
-from penstock.efo_consumer._reader.replay import replay
+from penstock.efo_consumer._reader.replay import prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession
 from penstock.efo_consumer._reader.signal import Bell
 from penstock.efo_consumer.errors import EfoConsumerError, FencedConsumerError, PositionsError, SessionNotFoundError
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         StreamConsumer,
     )
     from penstock.efo_consumer._reader.backend import ReaderBackend
+    from penstock.efo_consumer._reader.replay import Proof
 
 _WATCH_SECONDS = 1.0
 _ALARM_SECONDS = 2.0
@@ -196,12 +197,13 @@ class LocalShardReader:
         span = _tracer.start_span("efo_consumer.read_range", attributes={"penstock.ranges": len(ranges)})
         replayed: list[ShardRange] = []
         same: set[str] = set()
+        proofs: list[Proof] = []
         rows = 0
         try:
             for shard_range in ranges:
                 stream, shard_id = shard_range.stream_name, shard_range.shard_id
                 columns = ReadColumns(stream, shard_id, with_encryption_type=with_encryption_type)
-                source = self._records(session, shard_range, backend, replayed, same, fail)
+                source = self._records(session, shard_range, backend, replayed, same, proofs, fail)
                 try:
                     async for records in source:
                         if self._deaggregator is not None:
@@ -213,6 +215,7 @@ class LocalShardReader:
                             yield batch
                 finally:
                     await source.aclose()
+            await prove(proofs)
             for batch in rebatcher.flush():
                 yield batch
             if session is not None:
@@ -292,7 +295,7 @@ class LocalShardReader:
         try:
             # Whoever opens a session waits; an outage is borne where shards are followed.
             brief = self._backend.with_patience(_OPENING_PATIENCE)
-            return await find_loss(brief, stream, shard_id, after)
+            return await ShardGuard(brief, stream, shard_id).check(after)
         except (EfoConsumerError, AwsError) as error:
             # Whoever reads the shard meets it too, and looks again before anything is handed on.
             _log.warning("cannot tell yet whether %s/%s has lost records since %s: %s", stream, shard_id, after, error)
@@ -385,6 +388,7 @@ class LocalShardReader:
         backend: ReaderBackend,
         replayed: list[ShardRange],
         same: set[str],
+        proofs: list[Proof],
         fail: bool,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the range's records, WIRE_SCHEMA; what is read again is added to `replayed`."""
@@ -392,6 +396,8 @@ class LocalShardReader:
         for piece in session.pieces(shard_range) if session is not None else whole:
             held = piece.load() if piece.is_at_hand else await asyncio.to_thread(piece.load)
             if held is not None:
+                if session is not None and (proof := session.proof(shard_range)) is not None:
+                    proofs.append(proof)
                 yield held
                 continue
             upto = piece.upto
@@ -407,6 +413,7 @@ class LocalShardReader:
                 stall_seconds=self._config.range_deadline.total_seconds(),
                 fail_on_data_loss=fail,
                 same=same,
+                proofs=proofs,
             )
             async with aclosing(records):
                 async for batch in records:

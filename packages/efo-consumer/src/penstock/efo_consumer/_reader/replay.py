@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.segment import position_at, rows_upto, sequence_number_at
-from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, check_streams, find_loss, judge_refusal, report
-from penstock.efo_consumer._continuity.rule import Verdict, judge
+from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, ShardGuard, check_streams, judge_refusal, report
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import unnoted
@@ -27,7 +26,7 @@ from penstock.efo_consumer.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     import pyarrow as pa
 
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._publish.condition import NoteSign, ShardSign
     from penstock.efo_consumer._reader.backend import ReaderBackend
+
+    Proof = Callable[[], Awaitable[None]]
+    """Proves what rests on a retention period of seconds ago; raises what `FollowedShard.prove` or `replay` does."""
 
 _T = TypeVar("_T")
 
@@ -51,6 +53,7 @@ async def replay(
     stall_seconds: float,
     fail_on_data_loss: bool,
     same: set[str],
+    proofs: list[Proof],
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     """Poll the range's records, WIRE_SCHEMA: those that the range held when it was logged, and no others.
 
@@ -63,6 +66,7 @@ async def replay(
         stall_seconds: how long answers may bring nothing new. Failures are retried for the backend's patience instead.
         fail_on_data_loss: whether a loss is an error.
         same: the streams that are known to be those of the ranges; this one is added once that was asked.
+        proofs: what is to be called before the last of the records is handed on is added.
 
     Raises:
         DataLossError: records of the range have expired, or nothing proves that none has, and `fail_on_data_loss`.
@@ -79,6 +83,8 @@ async def replay(
             async with aclosing(reading.read()) as batches:
                 async for batch in batches:
                     yield batch
+            if not reading.guard.is_proved:
+                proofs.append(reading.prove)
             return
         except (RangeDeadlineError, DataLossError, StreamRecreatedError):
             raise
@@ -87,65 +93,98 @@ async def replay(
                 return
 
 
-async def read_checked(
-    backend: ReaderBackend, stream: str, shard_id: str, after: ShardPosition, *, fail_on_data_loss: bool
-) -> AsyncGenerator[ShardEvent, None]:
-    """Poll what a shard holds after a position, up to its tip or end, and prove that nothing expired in between.
-
-    From a time or TRIM_HORIZON on it gives what there is: only what follows is checked.
+async def prove(proofs: Sequence[Proof]) -> None:
+    """Call proofs at once: then those of a stream share the question how long it keeps its records.
 
     Raises:
-        DataLossError: records have expired, or nothing proves that none has, and `fail_on_data_loss`. Otherwise the
-            loss is counted, and what is left is given.
-        RecordPublisherError: the shard cannot be read.
+        ShardReaderError: records are lost, or nothing proves that none is.
     """
-    at = begin = after
-    refusals, is_reported = 0, False
+    for error in await asyncio.gather(*(proof() for proof in proofs), return_exceptions=True):
+        if error is not None:
+            raise error
 
-    def tell(loss: Loss) -> None:
-        report(loss, stream=stream, shard_id=shard_id, after=at, upto=LEFT, fail=fail_on_data_loss)
 
-    while True:
-        try:
-            async with aclosing(backend.read_once(stream, shard_id, begin)) as events:
-                async for event in events:
-                    records = event.records
-                    if at.sequence_number is not None and records.num_rows:
-                        records = records.slice(rows_upto(records, int(at.sequence_number)))
-                    if records.num_rows:
-                        now = backend.service_millis()
-                        if at.rank[0] and not is_reported:
-                            loss = await _bear(
-                                backend, stream, shard_id, partial(find_loss, backend, stream, shard_id, at, now)
-                            )
-                            if loss is not None:
-                                tell(loss)
-                        at = position_at(records, records.num_rows - 1)
-                        refusals, is_reported = 0, False
-                    yield replace(event, records=records)
-            return
-        except DataLossError:
-            raise
-        except (EfoConsumerError, AwsError) as error:
-            refusals += 1
-            code = getattr(error, "code", type(error).__name__)
-            # A position that was chosen because it cannot be refused is tried once.
-            is_cured = refusals <= (_REFUSALS if begin == at else 1)
-            found = None
-            if is_cured:
-                found = await _bear(
-                    backend, stream, shard_id, partial(judge_refusal, backend, stream, shard_id, at, code)
-                )
-            if found is None:
-                raise
-            if isinstance(found, Resume):
-                begin = found.position
-                await asyncio.sleep(found.delay_seconds)
-                continue
-            tell(found)
-            if found.listed is not None:
+class CheckedRead:
+    """Polls a shard, and proves that nothing expired between what it gives.
+
+    Args:
+        backend: Kinesis.
+        stream: name or ARN.
+        shard_id: the shard.
+        fail_on_data_loss: whether a loss is an error; otherwise it is counted, and what is left is given.
+    """
+
+    def __init__(self, backend: ReaderBackend, stream: str, shard_id: str, *, fail_on_data_loss: bool) -> None:
+        self._backend = backend
+        self._stream = stream
+        self._shard_id = shard_id
+        self._fail = fail_on_data_loss
+        self._guard = ShardGuard(backend, stream, shard_id)
+
+    async def events(self, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
+        """Give what the shard holds after a position, up to its tip or end.
+
+        From a time or TRIM_HORIZON on it is what there is: only what follows is checked. Call `prove` once the last
+        event that is wanted came, whatever it was.
+
+        Raises:
+            DataLossError: records have expired, or nothing proves that none has, and `fail_on_data_loss`.
+            RecordPublisherError: the shard cannot be read.
+        """
+        at = begin = after
+        refusals, is_reported = 0, False
+        while True:
+            try:
+                async with aclosing(self._backend.read_once(self._stream, self._shard_id, begin)) as events:
+                    async for event in events:
+                        records = event.records
+                        if at.sequence_number is not None and records.num_rows:
+                            records = records.slice(rows_upto(records, int(at.sequence_number)))
+                        if records.num_rows:
+                            now = self._backend.service_millis()
+                            if at.rank[0] and not is_reported:
+                                loss = await self._bear(partial(self._guard.check, at, now))
+                                if loss is not None:
+                                    self._tell(loss, at)
+                            at = position_at(records, records.num_rows - 1)
+                            refusals, is_reported = 0, False
+                        yield replace(event, records=records)
                 return
-            begin, is_reported = ShardPosition.trim_horizon(), True
+            except DataLossError:
+                raise
+            except (EfoConsumerError, AwsError) as error:
+                refusals += 1
+                code = getattr(error, "code", type(error).__name__)
+                # A position that was chosen because it cannot be refused is tried once.
+                is_cured = refusals <= (_REFUSALS if begin == at else 1)
+                found = None
+                if is_cured:
+                    ask = partial(judge_refusal, self._backend, self._stream, self._shard_id, at, code)
+                    found = await self._bear(ask)
+                if found is None:
+                    raise
+                if isinstance(found, Resume):
+                    begin = found.position
+                    await asyncio.sleep(found.delay_seconds)
+                    continue
+                self._tell(found, at)
+                if found.listed is not None:
+                    return
+                begin, is_reported = ShardPosition.trim_horizon(), True
+
+    async def prove(self) -> None:
+        """Prove what rests on a retention period of seconds ago, once all events came.
+
+        Raises:
+            DataLossError: as `events`.
+        """
+        await self._bear(partial(self._guard.prove, self._tell))
+
+    def _tell(self, loss: Loss, after: ShardPosition) -> None:
+        report(loss, stream=self._stream, shard_id=self._shard_id, after=after, upto=LEFT, fail=self._fail)
+
+    async def _bear(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        return await _bear(self._backend, self._stream, self._shard_id, call)
 
 
 async def _bear(
@@ -191,6 +230,9 @@ class _Replay:
         self._same = same
         self._refusals = 0
         self._skipped = False
+        self.guard = ShardGuard(
+            backend, shard_range.stream_name, shard_range.shard_id, created_millis=shard_range.created_millis
+        )
         # Up to where the range's records were given; where Kinesis is asked to begin.
         self._given = self._begin = shard_range.after
         last = shard_range.upto.record
@@ -254,11 +296,11 @@ class _Replay:
                     code,
                     created_millis=self._range.created_millis,
                 )
-                found = await _bear(self._backend, stream, shard_id, ask)
+                found = await self._bear(ask)
             except (AwsError, RecordPublisherRetriesError) as cause:
                 error = cause
         if found is None:
-            raise ShardFailedError(stream=stream, shard_id=shard_id, code=code, reason=str(error)) from error
+            raise self._failed(error) from error
         if isinstance(found, Resume):
             self._begin = found.position
             await asyncio.sleep(found.delay_seconds)
@@ -292,13 +334,33 @@ class _Replay:
             self._report(Loss(f"it began with record {expected}, and the oldest of it that is left is {first}"), at)
             return
         now = self._backend.service_millis()
-        if judge(at, now) is Verdict.CONTINUOUS:
+        if self.guard.passes(at, now):
             return
-        stream, shard_id = self._range.stream_name, self._range.shard_id
-        look = partial(find_loss, self._backend, stream, shard_id, at, now, created_millis=self._range.created_millis)
-        loss = await _bear(self._backend, stream, shard_id, look)
+        loss = await self._bear(partial(self.guard.check, at, now))
         if loss is not None:
             self._report(loss, at)
+
+    async def prove(self) -> None:
+        """Prove what rests on a retention period of seconds ago.
+
+        Raises:
+            ShardReaderError: as `replay`.
+        """
+        try:
+            await self._bear(partial(self.guard.prove, self._report))
+        except (AwsError, RecordPublisherRetriesError) as error:
+            raise self._failed(error) from error
+
+    async def _bear(self, call: Callable[[], Awaitable[_T]]) -> _T:
+        return await _bear(self._backend, self._range.stream_name, self._range.shard_id, call)
+
+    def _failed(self, error: EfoConsumerError | AwsError) -> ShardFailedError:
+        return ShardFailedError(
+            stream=self._range.stream_name,
+            shard_id=self._range.shard_id,
+            code=getattr(error, "code", type(error).__name__),
+            reason=str(error),
+        )
 
     def _check_end(self) -> None:
         if self._last is not None and self._given.rank < (1, self._last):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.deaggregator import Deaggregator
     from penstock.efo_consumer._reader.reach import ShardKey
+    from penstock.efo_consumer._reader.replay import Proof
 
 # An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.
 _FACTS_MILLIS = 3_600_000
@@ -129,11 +130,11 @@ class ReaderSession:
             idle_at = self._told_idle_at + interval
             moved = found.positions != start
             if found.rows or found.jumped or (moved and (now >= idle_at or self._shows_an_end(start, found))):
-                return self._tell(start, found, now)
+                return await self._tell(epoch, start, found, now)
             # A run of minutes once a day logs them as well, though its idle positions may wait.
             if now >= self._told_facts_at + interval and self._are_facts_old(start):
                 self._told_facts_at = now
-                return self._tell(start, found, now)
+                return await self._tell(epoch, start, found, now)
             self._raise_failure()
             if now >= deadline or self._draining:
                 return self._snapshot(Reach(start, 0, 0))
@@ -168,6 +169,11 @@ class ReaderSession:
         if shard is None:
             return [Piece(shard_range.after, shard_range.upto)]
         return shard.buffer.pieces(shard_range.after, shard_range.upto)
+
+    def proof(self, shard_range: ShardRange) -> Proof | None:
+        """Give what proves later that what the shard's buffer holds now has no hole; None if that is proved."""
+        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
+        return None if shard is None or shard.is_proved else shard.prove
 
     def delivered(self, shard_range: ShardRange) -> None:
         """Note that a range was fetched."""
@@ -237,7 +243,7 @@ class ReaderSession:
         self._news.ring()
         await self._followed.aclose()
 
-    def _tell(self, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
+    async def _tell(self, epoch: int, start: StreamPositions, found: Reach, now: float) -> PositionsSnapshot:
         self._told_idle_at = now
         self._turn += 1
         for (stream, shard_id), shard in self._followed.shards.items():
@@ -245,7 +251,10 @@ class ReaderSession:
             if position is not None:
                 shard.buffer.promise(position, now)
         self._room.ring()
-        return self._snapshot(replace(found, positions=self._with_facts(start, found.positions)))
+        snapshot = self._snapshot(replace(found, positions=self._with_facts(start, found.positions)))
+        await self._followed.prove()
+        self.check_epoch(epoch)
+        return snapshot
 
     def _with_facts(self, start: StreamPositions, positions: StreamPositions) -> StreamPositions:
         shards = self._followed.shards

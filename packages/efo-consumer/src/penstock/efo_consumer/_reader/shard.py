@@ -12,8 +12,7 @@ from penstock.aws import AwsError
 from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
-from penstock.efo_consumer._continuity.guard import LEFT, Resume, check_created, find_loss, report
-from penstock.efo_consumer._continuity.rule import Verdict, judge
+from penstock.efo_consumer._continuity.guard import LEFT, Resume, ShardGuard, check_created, report
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
 from penstock.efo_consumer._publish.metrics import watched
@@ -110,6 +109,7 @@ class FollowedShard:
         self._refusals = 0
         self._is_gap_reported = False
         self._created_millis = created_millis
+        self._guard = ShardGuard(source, stream.name, shard_id, created_millis=created_millis)
         self._moved_at = clock()
         self.fail_on_data_loss = fail_on_data_loss
         self._clock = clock
@@ -191,14 +191,26 @@ class FollowedShard:
                         begin = await self._read(publisher, begin)
                     except SubscriptionStuckError as error:
                         begin = await self._poll(error)
-        except (DataLossError, StreamRecreatedError) as error:
-            self.failure = error
-            self._on_news()
-        except (EfoConsumerError, AwsError) as error:
-            self._fail(getattr(error, "code", type(error).__name__), str(error), error)
         except Exception as error:
             # A bug must reach the caller of positions() too, not end in a task that nobody looks at.
-            self._fail(type(error).__name__, repr(error), error)
+            self._fail(error)
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether `prove` has nothing to do."""
+        return self._guard.is_proved
+
+    async def prove(self) -> None:
+        """Prove what rests on a retention period of seconds ago; to be called before anything of it is handed on.
+
+        Raises:
+            ShardReaderError: records are lost, or nothing proves that none is. It is the shard's failure, too.
+        """
+        try:
+            await self._bear(partial(self._guard.prove, self._report), "how long the stream keeps records")
+        except (EfoConsumerError, AwsError) as error:
+            await self.stop()
+            raise self._fail(error) from error
 
     async def _poll(self, error: SubscriptionStuckError) -> ShardPosition | None:
         """Read a shard whose subscriptions bring nothing by polling: to its end, or for some minutes."""
@@ -246,7 +258,8 @@ class FollowedShard:
             if isinstance(found, Resume):
                 await asyncio.sleep(found.delay_seconds)
                 return found.position
-            self._report(found)
+            if not self._is_gap_reported:
+                self._report(found, self.buffer.end)
             if found.listed is None:
                 # The next event is beyond the gap, which was reported.
                 self._is_gap_reported = True
@@ -283,19 +296,10 @@ class FollowedShard:
             # What the records say of the time counts too, should the clock be behind.
             last = arrived_millis_at(event.records, event.records.num_rows - 1)
             now = max(now, last + (event.millis_behind_latest or 0))
-        if not self._is_gap_reported and judge(self.buffer.end, now) is not Verdict.CONTINUOUS:
-            look = partial(
-                find_loss,
-                self._source,
-                self.stream.name,
-                self.shard_id,
-                self.buffer.end,
-                now,
-                created_millis=self._created_millis,
-            )
-            loss = await self._bear(look, "to look for lost records")
+        if not self._is_gap_reported and not self._guard.passes(self.buffer.end, now):
+            loss = await self._bear(partial(self._guard.check, self.buffer.end, now), "to look for lost records")
             if loss is not None:
-                self._report(loss)
+                self._report(loss, self.buffer.end)
         self._is_gap_reported = False
 
     async def _check_stream(self) -> None:
@@ -338,24 +342,25 @@ class FollowedShard:
         self.losses += 1
         self._is_gap_reported = self.buffer.end == self.buffer.origin
 
-    def _report(self, loss: Loss) -> None:
-        if self._is_gap_reported:
-            return
-        report(
-            loss,
-            stream=self.stream.name,
-            shard_id=self.shard_id,
-            after=self.buffer.end,
-            upto=LEFT,
-            fail=self.fail_on_data_loss,
-        )
+    def _report(self, loss: Loss, after: ShardPosition) -> None:
+        stream, shard_id = self.stream.name, self.shard_id
+        report(loss, stream=stream, shard_id=shard_id, after=after, upto=LEFT, fail=self.fail_on_data_loss)
         self.losses += loss.is_lost
 
-    def _fail(self, code: str, reason: str, cause: Exception) -> None:
-        failure = ShardFailedError(stream=self.stream.name, shard_id=self.shard_id, code=code, reason=reason)
-        failure.__cause__ = cause
-        self.failure = failure
+    def _fail(self, error: Exception) -> ShardReaderError:
+        if isinstance(error, DataLossError | StreamRecreatedError):
+            self.failure = error
+        else:
+            is_known = isinstance(error, EfoConsumerError | AwsError)
+            self.failure = ShardFailedError(
+                stream=self.stream.name,
+                shard_id=self.shard_id,
+                code=getattr(error, "code", type(error).__name__) if is_known else type(error).__name__,
+                reason=str(error) if is_known else repr(error),
+            )
+            self.failure.__cause__ = error
         self._on_news()
+        return self.failure
 
     async def _wait_for_room(self) -> None:
         now = self._clock()

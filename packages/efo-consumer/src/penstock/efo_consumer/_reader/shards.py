@@ -123,6 +123,19 @@ class SessionShards:
             # One that was begun meanwhile may have taken an event between its removal and its end.
             self._pool.remove(shard.buffer)
 
+    async def prove(self) -> None:
+        """Prove what the shards judged by a retention period of seconds ago, before anything of it is handed on.
+
+        Raises:
+            ShardReaderError: records are lost, or nothing proves that none is.
+        """
+        unproved = [shard.prove() for shard in self.shards.values() if not shard.is_proved]
+        if unproved:
+            # At once: then they share the question how long the stream keeps its records.
+            for found in await asyncio.gather(*unproved, return_exceptions=True):
+                if found is not None:
+                    raise found
+
     def trim(self, positions: StreamPositions) -> None:
         """Drop what lies at or before the positions from the buffers."""
         for stream, shards in positions.streams.items():

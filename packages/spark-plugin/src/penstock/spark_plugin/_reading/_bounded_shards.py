@@ -11,13 +11,13 @@ import pyarrow.compute as pc
 
 from penstock.aws import AwsSession
 from penstock.efo_consumer import (
+    CheckedRead,
     HashKeyRange,
     KinesisBackend,
     Shard,
     ShardPosition,
     StreamIdentity,
     deaggregate,
-    read_checked,
     to_read_batch,
 )
 from penstock.spark_plugin._connections import aws_options
@@ -57,6 +57,7 @@ async def read_shards(
                     yield to_read_batch(
                         rows, shard.stream_name, shard.shard_id, with_encryption_type=options.include_encryption_type
                     )
+            await one.prove()
             pending.extend(push_down.narrow(_entrants(shard, one.children)))
     finally:
         await finder.aclose()
@@ -91,12 +92,11 @@ class _ShardRead:
         backend: KinesisBackend,
         finder: KinesisBackend,
     ) -> None:
-        self._options = options
         self._shard = shard
         self._clock = session.service_clock()
-        self._backend = backend
         self._finder = finder
         self._stream = options.arn_of(shard.stream_name) or shard.stream_name
+        self._read = CheckedRead(backend, self._stream, shard.shard_id, fail_on_data_loss=options.fail_on_data_loss)
         self._is_asked = False
         self._beyond: int | None = None if shard.upto is None else int(shard.upto) + 1
         """The first sequence number beyond the bound, once it is known."""
@@ -109,14 +109,7 @@ class _ShardRead:
             await wait_until(self._clock, begin.timestamp_millis)
         while not is_complete:
             is_complete = is_seen(self._clock, shard.complete_millis)
-            checked = read_checked(
-                self._backend,
-                self._stream,
-                shard.shard_id,
-                begin,
-                fail_on_data_loss=self._options.fail_on_data_loss,
-            )
-            async with aclosing(checked) as events:
+            async with aclosing(self._read.events(begin)) as events:
                 async for event in events:
                     kept = await self._within(event.records)
                     if kept.num_rows:
@@ -132,6 +125,14 @@ class _ShardRead:
                         return
             if not is_complete:
                 await wait_until_seen(self._clock, shard.complete_millis)
+
+    async def prove(self) -> None:
+        """Prove that the records had no hole, once all of them came.
+
+        Raises:
+            DataLossError: records have expired, or nothing proves that none has, and `failOnDataLoss`.
+        """
+        await self._read.prove()
 
     async def _within(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """The records up to the bound."""
