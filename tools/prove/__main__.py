@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tools.prove import continuity, hostile, outages
+from tools.prove import continuity, hostile, outages, ownership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -31,6 +31,7 @@ PROOFS: Mapping[str, Proof] = {
     "continuity": cast("Proof", continuity),
     "hostile": cast("Proof", hostile),
     "outages": cast("Proof", outages),
+    "ownership": cast("Proof", ownership),
 }
 
 

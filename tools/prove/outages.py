@@ -8,15 +8,8 @@ each trouble the log had said within 35 seconds that it was there.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
-import re
-import resource
-import signal
-import socket
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,14 +18,14 @@ from contextlib import AbstractContextManager, ExitStack, aclosing, contextmanag
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.aws.testing import Sts, running_sts
 from penstock.efo_consumer import EfoConsumerError, RemoteShardReader
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin.testing import endpoint_options
+from tools.prove.processes import Driver, Log, Service, read_rows
 
 if TYPE_CHECKING:
     import argparse
@@ -49,7 +42,6 @@ CALM_SECONDS = 25.0
 """After a trouble, for the queries to come on again."""
 SETTLE_SECONDS = 180.0
 _READING = ("SubscribeToShard", "GetRecords", "GetShardIterator", "ListShards", "DescribeStreamSummary")
-_DRIVER = Path(__file__).with_name("outages_driver.py")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -70,7 +62,7 @@ def run(arguments: argparse.Namespace) -> bool:
     names = arguments.only or list(TROUBLES)
     unnamed: list[str] = []
     with tempfile.TemporaryDirectory(prefix="outages-") as folder, _world(Path(folder), arguments, seed) as world:
-        world.wait_for_rows(lambda: world.has_rows("efo") and world.has_rows("polling"), "no query gives rows")
+        world.wait_for_rows(lambda: all(map(world.driver.has_rows, world.driver.queries)), "no query gives rows")
         deadline = time.monotonic() + arguments.minutes * 60
         schedule: list[str] = []
         while time.monotonic() < deadline and world.is_alive():
@@ -120,49 +112,6 @@ def _suffer(world: World, name: str, seconds: float) -> str | None:
                     return None
             world.sleep(0.5)
     return said
-
-
-class Log:
-    """The lines of all processes, and each change of a shard's condition, in the order in which they came."""
-
-    def __init__(self, file: Path | None) -> None:
-        self._lines: list[str] = []
-        self._lock = threading.Lock()
-        self._file = None if file is None else file.open("w")
-
-    def add(self, line: str) -> None:
-        """Take a line."""
-        if not (line := line.rstrip()):
-            return
-        with self._lock:
-            self._lines.append(line)
-            if self._file is not None:
-                print(time.strftime("%H:%M:%S"), line, file=self._file, flush=True)
-
-    def mark(self) -> int:
-        """Where the log ends now."""
-        return len(self._lines)
-
-    def find(self, pattern: str, mark: int) -> str | None:
-        """The first line behind a mark that matches."""
-        found = re.compile(pattern, re.IGNORECASE)
-        return next((line.strip()[:160] for line in self._lines[mark:] if found.search(line)), None)
-
-    def last(self, count: int) -> list[str]:
-        """The last lines."""
-        return self._lines[-count:]
-
-    def follow(self, name: str) -> IO[bytes]:
-        """A pipe whose lines are taken."""
-        reading, writing = os.pipe()
-
-        def take() -> None:
-            with os.fdopen(reading, errors="replace") as lines:
-                for line in lines:
-                    self.add(f"{name}: {line}")
-
-        threading.Thread(target=take, name=f"log of {name}", daemon=True).start()
-        return os.fdopen(writing, "wb")
 
 
 class Gate:
@@ -237,68 +186,11 @@ class Gate:
 
 
 @dataclass
-class Service:
-    """A service that comes back at the address that it had.
-
-    Attributes:
-        module: what is run.
-        arguments: of its command line.
-        port: on loopback.
-    """
-
-    module: str
-    arguments: list[str]
-    log: Log
-    port: int
-    running: ServiceProcess | None = None
-    _stack: ExitStack = field(default_factory=ExitStack)
-
-    @property
-    def address(self) -> str:
-        """Where it is asked."""
-        return f"127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        """Run it."""
-        name = self.module.rpartition(".")[2]
-        environment = {**os.environ, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-        arguments = [*self.arguments, "--port", str(self.port)]
-        with self.log.follow(name) as errors:
-            self.running = self._stack.enter_context(service_process(self.module, arguments, environment, errors))
-
-    def kill(self) -> None:
-        """End it at once."""
-        if self.running is not None:
-            self.running.process.send_signal(signal.SIGKILL)
-        self._stack.close()
-
-    @contextmanager
-    def away(self) -> Iterator[None]:
-        """Kill it, and start it again at the end."""
-        self.kill()
-        try:
-            yield
-        finally:
-            self.start()
-
-    @contextmanager
-    def without_disk(self) -> Iterator[None]:
-        """Let each write into a file fail, as on a full disk."""
-        assert self.running is not None
-        pid = self.running.process.pid
-        before = resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
-        try:
-            yield
-        finally:
-            resource.prlimit(pid, resource.RLIMIT_FSIZE, before)
-
-
-@dataclass
 class World:
     """Kinesis, the services, the driver, and what was put.
 
     Attributes:
-        table: the folder that the driver writes a file for each batch to.
+        folder: of the driver's tables.
     """
 
     emulator: RunningEmulator
@@ -307,15 +199,15 @@ class World:
     registry: Service
     reader: Service
     log: Log
-    table: Path
-    driver: subprocess.Popen[bytes]
+    folder: Path
+    driver: Driver
     keys: list[tuple[str, str]] = field(default_factory=list)
     _stop: threading.Event = field(default_factory=threading.Event)
     _is_done: threading.Event = field(default_factory=threading.Event)
 
     def is_alive(self) -> bool:
         """Whether the queries run."""
-        return self.driver.poll() is None
+        return self.driver.is_alive()
 
     def sleep(self, seconds: float) -> None:
         """Wait, unless the queries end."""
@@ -356,12 +248,7 @@ class World:
 
     def rows(self, query: str) -> Counter[tuple[str, str]]:
         """What a query gave."""
-        files = (self.table / query).glob("*.json")
-        return Counter(tuple(row) for file in files for row in json.loads(file.read_text()))
-
-    def has_rows(self, query: str) -> bool:
-        """Whether a query gave any."""
-        return bool(self.rows(query))
+        return Counter(read_rows(self.folder, query))
 
     def wait_for_rows(self, is_there: Callable[[], bool], what: str) -> None:
         """Wait for rows.
@@ -413,24 +300,18 @@ def _world(folder: Path, arguments: argparse.Namespace, seed: int) -> Iterator[W
         endpoint = f"http://127.0.0.1:{gate.port}"
         common = ["serve", "--region", "us-east-1", "--endpoint-url", endpoint]
         registry = Service(
-            "penstock.services.consumer_registry",
-            [*common, "--store", f"sqlite:///{folder / 'leases.db'}"],
-            log,
-            _free_port(),
+            "penstock.services.consumer_registry", [*common, "--store", f"sqlite:///{folder / 'leases.db'}"], log
         )
         role = ["--role-arn", "arn:aws:iam::123456789012:role/reader", "--sts-endpoint-url", sts.url]
         spill = ["--buffer-bytes-per-shard", "1000000", "--buffer-bytes", "4000000", "--spill-bytes", "200000000"]
         (folder / "spill").mkdir()
         reader = Service(
-            "penstock.services.shard_reader",
-            [*common, *role, *spill, "--spill-folder", str(folder / "spill")],
-            log,
-            _free_port(),
+            "penstock.services.shard_reader", [*common, *role, *spill, "--spill-folder", str(folder / "spill")], log
         )
         for service in (registry, reader):
             service.start()
             stack.callback(service.kill)
-        settings = {
+        queries = {
             "efo": endpoint_options(
                 endpoint,
                 STREAM,
@@ -442,33 +323,12 @@ def _world(folder: Path, arguments: argparse.Namespace, seed: int) -> Iterator[W
             ),
             "polling": endpoint_options(endpoint, STREAM, initialPosition="TRIM_HORIZON", recordPublisher="polling"),
         }
-        for query in settings:
-            (folder / "table" / query).mkdir(parents=True)
-        (folder / "settings.json").write_text(json.dumps(settings))
-        with log.follow("driver") as output:
-            driver = subprocess.Popen(
-                [sys.executable, str(_DRIVER), str(folder)],
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-            )
-        stack.callback(_end, driver)
-        world = World(emulator, gate, sts, registry, reader, log, folder / "table", driver)
+        driver = Driver("driver", folder, queries, log)
+        stack.callback(driver.kill)
+        world = World(emulator, gate, sts, registry, reader, log, folder, driver)
         for work in (world.put, world.watch):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         yield world
-
-
-def _end(driver: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextmanager
@@ -494,12 +354,8 @@ def _without_sts(world: World) -> Iterator[None]:
 
 @contextmanager
 def _full_disk(world: World) -> Iterator[None]:
-    (world.table / "hold").touch()
-    try:
-        with world.reader.without_disk():
-            yield
-    finally:
-        (world.table / "hold").unlink()
+    with world.driver.held("efo"), world.reader.without_disk():
+        yield
 
 
 TROUBLES: dict[str, Trouble] = {
