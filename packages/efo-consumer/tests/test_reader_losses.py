@@ -23,8 +23,9 @@ from penstock.efo_consumer import (
     ranges_between,
 )
 from penstock.efo_consumer._continuity.lineage import successors
+from penstock.efo_consumer._continuity.rule import OldestRecord
 from penstock.efo_consumer._model.positions import after_record
-from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.efo_consumer.errors import RecordPublisherFatalError, ResourceMissingError
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator
 
@@ -116,6 +117,35 @@ async def test_a_position_that_kinesis_refuses_is_told_or_passed_over(fail: bool
             rows += batch.column("sequenceNumber").to_pylist()
         assert rows == [str(number) for number in numbers]
         assert [stats.losses for stats in await reader.stats("q")] == [1]
+
+
+class ExpiringKinesis(FakeKinesis):
+    """A stream whose first shard expires while somebody looks for its oldest record."""
+
+    async def oldest_record(self, stream_name: str, shard_id: str) -> OldestRecord | None:
+        if shard_id != "shardId-000000000000":
+            return await super().oldest_record(stream_name, shard_id)
+        self.shards[stream_name, shard_id].gone = True
+        code = "ResourceNotFoundException"
+        raise ResourceMissingError("gone", stream=stream_name, shard_id=shard_id, code=code, resource="shard")
+
+
+async def test_a_shard_that_expires_after_its_position_was_refused_is_a_loss() -> None:
+    """Not a shard that cannot be read: between two calls its last record may expire, and it with that."""
+    kinesis = ExpiringKinesis()
+    (shard,) = kinesis.create_stream("s")
+    numbers = kinesis.put("s", shard, 3)
+    start = StreamPositions({"s": {shard: after_record(str(numbers[0]), numbers[0] * 10)}})
+    children = kinesis.reshard("s", [shard], 2)
+    kept = kinesis.put("s", children[0], 2)
+    refusal = RecordPublisherFatalError("old", stream="s", shard_id=shard, code="InvalidArgumentException")
+    kinesis.fail("s", shard, refusal)
+    kinesis.pass_day()
+    async with LocalShardReader(kinesis, ReaderConfig(fail_on_data_loss=False)) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        found = await reader.positions("q", epoch, start, wait_seconds=5)
+        assert found.records == len(kept)
+        assert {stats.losses for stats in await reader.stats("q") if stats.shard_id == shard} == {1}
 
 
 @pytest.mark.parametrize("fail", [True, False])

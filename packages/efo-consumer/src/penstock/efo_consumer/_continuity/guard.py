@@ -25,7 +25,7 @@ from penstock.efo_consumer._continuity.rule import (
 )
 from penstock.efo_consumer._model.metric_attributes import of_shard
 from penstock.efo_consumer._model.positions import PositionType
-from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, StreamRecreatedError
+from penstock.efo_consumer.errors import DataLossError, EfoConsumerError, RecordPublisherError, StreamRecreatedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,6 +43,7 @@ _losses = metrics.get_meter("penstock.efo_consumer").create_counter(
 LEFT = "the oldest record that is left"
 _POSITION_REFUSED = "InvalidArgumentException"
 _SHARD_REFUSED = "ResourceNotFoundException"
+_GONE = "the shard is gone"
 _RETRY_SECONDS = 2.0
 # Nobody lowers the retention period of a stream, has it take effect, and raises it again within a minute: the stream is
 # being updated meanwhile, and refuses.
@@ -195,7 +196,12 @@ class ShardGuard:
                 retention = await self._retention(is_fresh=True)
                 is_recent = self._source.service_millis() - now < _WATCH_MILLIS
                 if not is_recent or judge(after, now, retention) is not Verdict.CONTINUOUS:
-                    loss = await self._look(after, now, retention)
+                    try:
+                        loss = await self._look(after, now, retention)
+                    except RecordPublisherError as error:
+                        if error.code != _SHARD_REFUSED:
+                            raise
+                        loss = Loss(_GONE)
                     if loss is not None:
                         tell(loss, after)
             except BaseException:
@@ -289,7 +295,7 @@ async def judge_refusal(
             # It was read less than a retention period ago, so it cannot have expired: a shard shows up late.
             return Resume(after, _RETRY_SECONDS)
         is_lost = after.type is not PositionType.TRIM_HORIZON or after.known_millis is not None
-        return Loss("the shard is gone", listed, successors(shard_id, listed, standing), is_lost)
+        return Loss(_GONE, listed, successors(shard_id, listed, standing), is_lost)
     if after.type is PositionType.TRIM_HORIZON or after.is_shard_end:
         return None
     if after.timestamp_millis is not None:
@@ -297,7 +303,15 @@ async def judge_refusal(
             return None
         # A time ahead of the service's clock, which some servers refuse: it will come.
         return Resume(after, max(0.0, (after.timestamp_millis - now) / 1000) + _RETRY_SECONDS)
-    loss = await ShardGuard(source, stream, shard_id, created_millis=created_millis).check(after, now)
+    try:
+        loss = await ShardGuard(source, stream, shard_id, created_millis=created_millis).check(after, now)
+    except RecordPublisherError as error:
+        if error.code != _SHARD_REFUSED:
+            raise
+        # It has expired since the position was refused.
+        return await judge_refusal(
+            source, stream, shard_id, after, error.code, created_millis=created_millis, standing=standing
+        )
     return Resume(restart(after)) if loss is None else loss
 
 
