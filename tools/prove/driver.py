@@ -57,6 +57,7 @@ def main(folder: Path, name: str) -> None:
     for query, options in settings["queries"].items():
         frame = spark.readStream.format("kinesis").options(**options).load()
         writer = frame.writeStream.foreachBatch(Table(folder, name, query).write).queryName(query)
+        writer = writer.trigger(processingTime=settings["trigger"])
         queries.append(writer.option("checkpointLocation", str(folder / "checkpoint" / query)).start())
     while not (folder / f"{name}.stop").exists():
         for one in queries:

@@ -30,7 +30,7 @@ from penstock.registration.testing import running_dynamodb
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-CLAIM_SECONDS = 10.0
+CLAIM_SECONDS = 15.0
 """How long a claim lives without being renewed."""
 RIVAL_INTERVAL_SECONDS = 2.0
 PATIENCE = timedelta(minutes=10)
@@ -79,7 +79,7 @@ async def _write(events: Events, settings: dict[str, Any], number: int) -> None:
                     ids = [f"{settings['generation']}-{number}-{count}-{one}" for one in range(10)]
                     data = [one.encode() for one in ids]
                     await writer.write_many(pa.RecordBatch.from_pydict({"data": data, "partitionKey": ids}))
-                    await writer.flush()
+                    await writer.flush(end_of_input=True)
                     events.add("acknowledged", ids=ids)
                     await asyncio.sleep(0.5)
         except SinkError as error:
@@ -207,7 +207,7 @@ async def _claim_all(events: Events, settings: dict[str, Any]) -> None:
 
 
 async def _compute(scheduler: RemoteStageScheduler, claimed: Claim, location: str) -> None:
-    done_at = time.monotonic() + random.uniform(0.2, 4)
+    done_at = time.monotonic() + random.uniform(1, 6)
     while True:
         try:
             await scheduler.renew_claim(claimed)
@@ -216,7 +216,7 @@ async def _compute(scheduler: RemoteStageScheduler, claimed: Claim, location: st
                 return
         except RemoteSchedulerError as error:
             _logger.info("result of %s: %s", claimed.fingerprint, error)
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.5)
 
 
 ROLES: Mapping[str, Callable[[Events, dict[str, Any]], None]] = {

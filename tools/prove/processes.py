@@ -215,16 +215,24 @@ class Driver(Session):
         queries: options of the data source, by query.
         log: takes what it says.
         heap: of its JVM.
+        trigger: the least time between two batches.
     """
 
     def __init__(
-        self, name: str, folder: Path, queries: Mapping[str, Mapping[str, str]], log: Log, heap: str = "1g"
+        self,
+        name: str,
+        folder: Path,
+        queries: Mapping[str, Mapping[str, str]],
+        log: Log,
+        *,
+        heap: str = "1g",
+        trigger: str = "0 seconds",
     ) -> None:
         self._folder = folder
         self.queries = tuple(queries)
         for query in queries:
             (folder / "table" / query).mkdir(parents=True, exist_ok=True)
-        (folder / f"{name}.json").write_text(json.dumps({"heap": heap, "queries": queries}))
+        (folder / f"{name}.json").write_text(json.dumps({"heap": heap, "trigger": trigger, "queries": queries}))
         super().__init__(name, Path(__file__).with_name("driver.py"), [str(folder), name], log)
 
     def has_rows(self, query: str) -> bool:
