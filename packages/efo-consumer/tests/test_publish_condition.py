@@ -274,3 +274,21 @@ def test_a_shard_that_ended_needs_no_answers() -> None:
         shard.note(sign, "why")
         shard.now += 3600
         assert shard.tracker.condition_at(shard.now) == shard.tracker.condition
+
+
+@pytest.mark.parametrize("behind", [0, 5000])
+def test_a_shard_that_is_to_be_read_rarely_is_well_between_two_reads(behind: int) -> None:
+    """An answer is overdue once the interval between two reads has passed besides."""
+    shard, alarms = Shard(), ShardAlarms()
+    shard.tracker.interval_seconds = 120.0
+    for _ in range(3):
+        shard.answered(behind)
+        for _ in range(4):
+            shard.now += 30
+            assert shard.tracker.condition_at(shard.now) == shard.tracker.condition
+            assert alarms.look([shard.watched()]) == []
+    shard.now += 31
+    assert shard.tracker.condition_at(shard.now).state is ShardState.REFUSED
+    (message,) = alarms.look([shard.watched()])
+    assert "no progress for 151 s" in message
+    assert "no answer has come since then" in message

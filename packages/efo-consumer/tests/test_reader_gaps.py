@@ -6,6 +6,8 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any, cast
 
 import pytest
@@ -17,6 +19,8 @@ from penstock.efo_consumer import (
     KinesisBackend,
     LocalShardReader,
     RangeDeadlineError,
+    ReaderConfig,
+    RecordPublisherConfig,
     ShardPosition,
     ShardRange,
     StreamPositions,
@@ -67,9 +71,9 @@ def over(answers: Iterator[dict[str, Any]], read: Callable[[KinesisBackend], Cor
         loop.close()
 
 
-async def read(backend: KinesisBackend) -> None:
+async def read(backend: KinesisBackend, config: ReaderConfig | None = None) -> None:
     whole = ShardRange("s", "shard", START, ShardPosition.after("9"))
-    async with LocalShardReader(backend) as reader:
+    async with LocalShardReader(backend, config) as reader:
         rows = [batch.column("sequenceNumber").to_pylist() async for batch in reader.read_range("q", [whole])]
     assert rows == [["7", "9"]]
 
@@ -95,3 +99,14 @@ def test_the_lag_is_that_of_the_record_behind_a_gap() -> None:
         assert [shard.seconds for shard in found] == [99.0]
 
     over(iter([answer(500), answer(400), answer(300, 7, arrived=1.0)]), measure)
+
+
+def test_an_interval_longer_than_the_deadline_of_a_range_is_no_standstill() -> None:
+    """Where the shard is to be read every two minutes, its answers come two minutes apart."""
+    config = RecordPublisherConfig(get_records_interval=timedelta(minutes=2))
+
+    async def slowly(backend: KinesisBackend) -> None:
+        backend._polling_tools = replace(backend._polling_tools, config=config)
+        await read(backend, ReaderConfig(publisher=config))
+
+    assert over(iter([answer(2 * 10**6, 7), answer(10**6), answer(0, 9)]), slowly) == 240

@@ -5,12 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
-from penstock.efo_consumer import KinesisBackend, ShardPosition, ShardState, StreamPositions, measure_lag
+from penstock.efo_consumer import (
+    KinesisBackend,
+    LocalShardReader,
+    OpenRequest,
+    ReaderConfig,
+    RecordPublisherConfig,
+    RecordPublisherType,
+    ShardPosition,
+    ShardState,
+    StreamPositions,
+    measure_lag,
+)
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -76,3 +88,27 @@ async def test_a_shard_that_is_throttled_is_told_with_what_is_known(emulator: Ru
             await measure_lag(backend, StreamPositions({"orders": {SHARDS[0]: last}}))
     finally:
         await backend.aclose()
+
+
+async def test_a_shard_that_is_polled_rarely_is_well_between_two_reads(
+    emulator: RunningEmulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An interval of an hour is no silence; an answer that is overdue after it is."""
+    put(emulator)
+    later = 0.0
+    config = RecordPublisherConfig(get_records_interval=timedelta(hours=1))
+    session = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
+    reader = LocalShardReader(
+        KinesisBackend(session, config), ReaderConfig(publisher=config), clock=lambda: time.monotonic() + later
+    )
+    start = StreamPositions({"orders": {SHARDS[0]: ShardPosition.trim_horizon()}})
+    async with reader:
+        request = OpenRequest(session_id="q", positions=start, record_publisher=RecordPublisherType.POLLING)
+        epoch = await reader.open(request)
+        assert (await reader.positions("q", epoch, start, wait_seconds=10)).records == 1
+        for seconds, is_well in [(60.0, True), (3500.0, True), (3700.0, False)]:
+            later = seconds
+            await reader.warn()
+            (shard,) = await reader.stats("q")
+            assert shard.condition.is_well == is_well
+            assert ("no answer has come since then" in caplog.text) is not is_well

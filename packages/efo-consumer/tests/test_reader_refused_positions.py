@@ -100,6 +100,10 @@ class _Publisher:
             return self._kinesis.subscribe(stream.name, shard_id)
         return self._kinesis.publish(stream.name, shard_id, position)
 
+    @property
+    def interval_seconds(self) -> float:
+        return 0.0
+
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
         return None
 

@@ -594,3 +594,23 @@ def test_the_next_read_is_within_the_bytes_of_the_time_since_the_last(reads: lis
             assert most * size <= min(10 * 1024 * 1024, seconds * 2 * 1024 * 1024) + 1
         pace.note_read("orders", SHARD, now, records=records, nbytes=records * record_bytes)
         size = record_bytes if records else size
+
+
+async def test_an_interval_longer_than_an_iterator_lives_is_waited_for_without_one() -> None:
+    """Every read has an iterator that is fresh: an old one would be refused each time."""
+    clock = Clock()
+    client = ScriptedClient(clock, answer(1), answer(2), answer(end=True))
+    config = RecordPublisherConfig(get_records_interval=timedelta(minutes=10))
+    publisher = PollingRecordPublisher(
+        cast(JsonClient, client), tools=PollingTools(config=config, clock=clock, sleep=clock.sleep)
+    )
+    begin = ShardPosition.trim_horizon()
+    events = [event async for event in publisher.publish(StreamIdentity("s"), SHARD, begin)]
+    assert [event.records.num_rows for event in events] == [1, 1, 0]
+    ages = [
+        read - asked
+        for (first, _, asked), (second, _, read) in pairwise(client.calls)
+        if (first, second) == ("GetShardIterator", "GetRecords")
+    ]
+    assert ages == [0.0, 0.0, 0.0]
+    assert clock.now == 1000.0 + 1200

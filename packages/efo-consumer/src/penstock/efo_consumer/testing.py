@@ -304,6 +304,10 @@ class _FakePublisher:
     ) -> AsyncGenerator[ShardEvent, None]:
         return self._kinesis.follow(stream.name, shard_id, position)
 
+    @property
+    def interval_seconds(self) -> float:
+        return 0.0
+
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
         return None
 

@@ -114,7 +114,7 @@ def utc(millis: float) -> str:
 
 
 STALLED_SECONDS: Final = 30.0
-"""Without progress for which there is a warning."""
+"""Without progress for which, beyond the interval between two reads, there is a warning."""
 FRESH_SECONDS: Final = 10.0
 """How long an answer at the tip proves that there is nothing to read: an idle subscription has one every 5 s."""
 
@@ -132,6 +132,8 @@ class ConditionTracker:
         self.condition = ShardCondition(since_millis=service_millis)
         self.progress_at = now
         """When the shard last came on, or was at its tip; monotonic seconds."""
+        self.interval_seconds = 0.0
+        """How long after an answer the next one is asked for."""
         self._answered = now, service_millis
         self._known_millis = known_millis
         self._told: tuple[int, float] | None = None
@@ -171,7 +173,7 @@ class ConditionTracker:
         """What the shard is doing now: of one that is well nobody would notice that its answers do not come."""
         answered_at, answered_millis = self._answered
         if (
-            now - answered_at < STALLED_SECONDS
+            now - answered_at < STALLED_SECONDS + self.interval_seconds
             or not self.condition.is_well
             or self.condition.state is ShardState.ENDED
         ):
@@ -194,11 +196,14 @@ class ConditionTracker:
         return 0 if behind == 0 and self._is_fresh(now) else behind + int((now - at) * 1000)
 
     def stalled_seconds(self, now: float) -> float:
-        """For how long the shard has not come on although it was not known to be caught up; 0 if it has."""
-        return 0.0 if self.condition.state is ShardState.ENDED or self._is_fresh(now) else now - self.progress_at
+        """For how long the shard has not come on although it was not known to be caught up; 0 while that is regular."""
+        seconds = now - self.progress_at
+        is_regular = self.condition.state is ShardState.ENDED or self._is_fresh(now)
+        return 0.0 if is_regular or seconds < STALLED_SECONDS + self.interval_seconds else seconds
 
     def _is_fresh(self, now: float) -> bool:
-        return self.condition.state is ShardState.CAUGHT_UP and now - self.progress_at <= FRESH_SECONDS
+        is_due = now - self.progress_at > FRESH_SECONDS + self.interval_seconds
+        return self.condition.state is ShardState.CAUGHT_UP and not is_due
 
 
 RETENTION_SHARE: Final = 0.8
@@ -212,7 +217,7 @@ class WatchedShard:
         stream: the stream.
         shard_id: the shard.
         condition: what it is doing.
-        stalled_seconds: for how long it has not come on.
+        stalled_seconds: for how long it has not come on; 0 while that is regular.
         millis_behind: how far it is behind; None if unknown.
         retention_millis: how long the stream keeps records; None where that was not asked.
     """
@@ -240,7 +245,7 @@ class ShardAlarms:
         for shard in shards:
             key = (shard.stream, shard.shard_id)
             seen.add(key)
-            if shard.stalled_seconds >= STALLED_SECONDS:
+            if shard.stalled_seconds:
                 if key not in self._stalled:
                     stalled[shard.stream, str(shard.condition)].append(shard)
                 self._stalled[key] = shard.stalled_seconds

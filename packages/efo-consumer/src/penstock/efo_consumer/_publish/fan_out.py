@@ -222,6 +222,11 @@ class FanOutRecordPublisher:
         if self._diagnosis is not None:
             await self._diagnosis.close()
 
+    @property
+    def interval_seconds(self) -> float:
+        """See `RecordPublisher.interval_seconds`."""
+        return 0.0
+
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
         """See `RecordPublisher.waits_since`."""
         call = self._calls.get((stream.name, shard_id))

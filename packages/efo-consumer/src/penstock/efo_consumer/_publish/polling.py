@@ -120,6 +120,8 @@ class ShardPoll:
             RecordPublisherRetriesError: the attempts, or the patience, are used up.
         """
         while True:
+            # Before an iterator is taken, which may live for a shorter time.
+            await self._sleep(self._next_read_at - self._now())
             try:
                 if self._iterator is None or self._now() - self._iterator_at > _ITERATOR_SECONDS:
                     self._begin("GetShardIterator")
@@ -169,7 +171,6 @@ class ShardPoll:
         return answer.value
 
     async def _get_records(self, iterator: str) -> DecodedPayload:
-        await self._sleep(self._next_read_at - self._now())
         pace, name = self._tools.pace, self._stream.name
         await self._sleep(pace.reserve(name, self._shard_id, self._now()))
         now = self._now()
@@ -347,6 +348,11 @@ class PollingRecordPublisher:
             yield event
             if event.child_shards:
                 return
+
+    @property
+    def interval_seconds(self) -> float:
+        """See `RecordPublisher.interval_seconds`."""
+        return self._tools.config.get_records_interval.total_seconds()
 
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
         """See `RecordPublisher.waits_since`: nothing waits, as a read is made only when its answer is taken."""

@@ -34,6 +34,11 @@ class RecordPublisherType(StrEnum):
 class RecordPublisher(Protocol):
     """Publishes the records of shards, one generator per shard."""
 
+    @property
+    def interval_seconds(self) -> float:
+        """How long after an event of a shard the next one is asked for at the earliest; 0 if the service sends it."""
+        ...
+
     def publish(
         self, stream: StreamIdentity, shard_id: str, position: ShardPosition, *, note: NoteSign = unnoted
     ) -> AsyncGenerator[ShardEvent, None]:

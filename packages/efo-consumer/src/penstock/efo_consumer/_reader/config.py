@@ -68,7 +68,8 @@ class ReaderConfig:
     promise_grace: timedelta = timedelta(seconds=30)
     """How long promised records wait in memory for their reader when room is short. Default: 30 s."""
     range_deadline: timedelta = timedelta(seconds=60)
-    """How long reading a range again may stand still. Default: 60 s, the longest that a request may take."""
+    """How long reading a range again may stand still, beside the interval between two reads. Default: 60 s, the longest
+    that a request may take."""
     discovery_interval: timedelta = timedelta(seconds=10)
     """Wait before ListShards is asked again about a shard's parents or children. Default: 10 s (FLIP-128)."""
     session_timeout: timedelta = timedelta(0)
@@ -80,6 +81,11 @@ class ReaderConfig:
 
     publisher: RecordPublisherConfig = field(default_factory=RecordPublisherConfig)
     """How shards are followed; which of the two publishers it is, the session says."""
+
+    @property
+    def stall_seconds(self) -> float:
+        """How long reading a range again may bring nothing new: answers come one interval after the other."""
+        return (self.range_deadline + self.publisher.get_records_interval).total_seconds()
 
     def __post_init__(self) -> None:
         if self.buffer_bytes_per_shard <= 0:

@@ -410,7 +410,7 @@ class LocalShardReader:
             records = replay(
                 backend,
                 part,
-                stall_seconds=self._config.range_deadline.total_seconds(),
+                stall_seconds=(self._config if session is None else session).stall_seconds,
                 fail_on_data_loss=fail,
                 same=same,
                 proofs=proofs,

@@ -74,6 +74,11 @@ class ReaderSession:
         self._named_only = False
 
     @property
+    def stall_seconds(self) -> float:
+        """How long reading a range again may bring nothing new."""
+        return self._config.stall_seconds
+
+    @property
     def backend(self) -> ReaderBackend:
         """Kinesis, with the patience that the caller asked for."""
         return self._followed.backend

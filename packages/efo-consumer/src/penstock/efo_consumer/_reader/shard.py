@@ -234,6 +234,7 @@ class FollowedShard:
         try:
             await self._wait_for_room()
             self._subscriptions += 1
+            self._tracker.interval_seconds = publisher.interval_seconds
             async with aclosing(publisher.publish(self.stream, self.shard_id, begin, note=self._note)) as events:
                 async for event in events:
                     await self._check(event)
