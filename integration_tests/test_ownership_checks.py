@@ -107,14 +107,15 @@ def test_a_consumer_may_be_ended_by_a_holder_that_was_told_to_let_it_go() -> Non
 
 
 def test_a_rival_may_be_let_in_after_a_freeze_and_the_loss_is_explained_by_it() -> None:
-    """What happened between question and answer is nobody's fault."""
+    """When the time to live and the grace period are over; not before."""
     timeline = always("job", "registry")
     timeline.mark("job", False, 100.0)
-    timeline.mark("job", True, 120.0)
-    let_in = {"at": 115.1, "what": "let in", "consumer": "c", "asked_at": 115.0}
-    lost = {"at": 121.0, "what": "lost", "consumer": "c", "reason": ""}
-    held = replace(holding(until=121.0), is_lost=True)
-    assert failing(replace(whole(), timeline=timeline, holdings=[held], events=[let_in, lost])) == []
+    timeline.mark("job", True, 140.0)
+    lost = {"at": 141.0, "what": "lost", "consumer": "c", "reason": ""}
+    held = replace(holding(until=141.0), is_lost=True)
+    for at, told in ((135.0, []), (115.0, [checks.RIVALS])):
+        let_in = {"at": at + 0.1, "what": "let in", "consumer": "c", "asked_at": at}
+        assert failing(replace(whole(), timeline=timeline, holdings=[held], events=[let_in, lost])) == told
 
 
 def test_a_rival_that_is_let_in_beside_a_live_holder_is_told_though_the_holder_hears_of_it_before_the_rival() -> None:

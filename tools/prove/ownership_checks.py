@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -203,19 +204,21 @@ def _rivals(evidence: Evidence) -> Verdict:
         f"{one['consumer']} at {one['at']:.1f}, held by {holding.holder}"
         for one in asked
         for holding in evidence.holdings
-        if one["what"] == "let in" and holding.consumer == one["consumer"] and _is_beside(holding, one, evidence)
+        if one["what"] == "let in"
+        and holding.consumer == one["consumer"]
+        and _is_beside(holding, one, evidence.timeline)
     ]
     let_in = sum(one["what"] == "let in" for one in asked)
     return Verdict(RIVALS, f"{len(asked)} asked, {let_in} let in after the holder", tuple(faults))
 
 
-def _is_beside(holding: Holding, let_in: Mapping[str, Any], evidence: Evidence) -> bool:
-    # When it was let in between question and answer nobody knows: all of it has to be proof of the holder's life.
+def _is_beside(holding: Holding, let_in: Mapping[str, Any], timeline: Timeline) -> bool:
     asked_at, answered_at = float(let_in["asked_at"]), float(let_in["at"])
-    start = asked_at - PROOF_OF_LIFE * holding.time_to_live
     end = min(answered_at, holding.until) if holding.is_lost else answered_at
-    is_its_time = holding.since <= start and asked_at < end <= holding.until
-    return is_its_time and evidence.timeline.longest(holding.needs, start, end) >= end - start
+    # When it was let in between question and answer nobody knows: the holder has to be live from the one to the other.
+    ends = (asked_at, math.nextafter(end, 0.0))
+    is_its_time = let_in["consumer"] == holding.consumer and asked_at < end <= holding.until
+    return is_its_time and all(holding.proves_life(timeline, at) for at in ends)
 
 
 def _lost(evidence: Evidence) -> Verdict:

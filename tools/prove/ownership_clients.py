@@ -24,7 +24,7 @@ from penstock.async_sink.errors import SinkError
 from penstock.operator_attributes import Claim, ClaimDecision, RemoteStageScheduler
 from penstock.operator_attributes.errors import ClaimLostError, RemoteSchedulerError
 from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, open_registry
-from penstock.registration.errors import ConsumerHeldError, LeaseLostError, RegistrationError
+from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError, LeaseLostError, RegistrationError
 from penstock.registration.testing import running_dynamodb
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ def _rival(events: Events, settings: dict[str, Any], number: int) -> None:
                         timeout=timedelta(seconds=5),
                     )
                 )
-            except ConsumerHeldError:
+            except (ConsumerHeldError, AcquireTimeoutError):
                 events.add("refused", consumer=consumer, asked_at=asked_at)
             except RegistrationError as error:
                 events.add("unclear", consumer=consumer, asked_at=asked_at, reason=f"{type(error).__name__}: {error}")
