@@ -39,6 +39,14 @@ class Home:
         self.clock = clock
         self.store = store
 
+    async def watch(self, seconds):
+        """Let time pass while the registry sweeps, as a service does. Returns what was ended."""
+        ended = []
+        for _ in range(round(seconds)):
+            self.clock.advance(1)
+            ended += await self.local.sweep()
+        return ended
+
     async def acquire(self, job_id="job", **options):
         options = {"stream_name": "flights", "consumer_name": "delays", **options}
         return await self.registry.acquire(AcquireRequest(job_id=job_id, **options))
@@ -53,7 +61,9 @@ def make_local(path, kinesis, clock, grace=timedelta(0), **settings):
     registrar = StreamConsumerRegistrar(kinesis, RegistrarConfig(), sleep=sleep, clock=clock)
     store = SqliteLeaseStore(path)
     lease_settings = LeaseSettings(grace_period=grace, **settings)
-    return LocalConsumerRegistry(registrar, store, settings=lease_settings, clock=clock, sleep=sleep), store
+    return LocalConsumerRegistry(
+        registrar, store, settings=lease_settings, clock=clock, wall_clock=clock, sleep=sleep
+    ), store
 
 
 @asynccontextmanager

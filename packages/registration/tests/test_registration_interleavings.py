@@ -8,6 +8,8 @@ from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import ConsumerRecord, RegistrationPhase
 from penstock.registration._heartbeat_inbox import HeartbeatInbox
 
+STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
+
 
 async def test_a_call_with_more_heartbeats_than_it_takes_ends():
     """A client that floods and goes leaves nothing behind: who still has one to hand over lets go."""
@@ -29,7 +31,7 @@ async def test_a_replica_that_looks_late_leaves_a_new_registration_alone(parts):
     """It was about to end what a killed registry had begun; meanwhile a job had the consumer registered anew."""
     slow, quick = parts(), parts()
     record = ConsumerRecord(
-        stream_name="flights", consumer_name="delays", created_at=0, phase=RegistrationPhase.REGISTERING, idle_since=0
+        stream_arn=STREAM, consumer_name="delays", created_at=0, phase=RegistrationPhase.REGISTERING, idle_since=0
     )
     assert await slow.store.write([record]) == [True]
     find, looking, go_on = slow.local._registrar.find, asyncio.Event(), asyncio.Event()
@@ -73,5 +75,5 @@ async def test_a_lease_whose_write_arrives_after_its_caller_gave_up_is_nobodys(p
         await waiting
     go_on.set()
     await arriving[0]
-    assert (await home.store.get("flights", "delays")).holding is None
+    assert (await home.store.get(STREAM, "delays")).holding is None
     assert (await home.acquire("another")).job_id == "another"

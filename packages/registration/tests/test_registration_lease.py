@@ -8,20 +8,37 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.registration import ConflictPolicy, ConsumerRecord, RegistrationPhase, _lease
+from penstock.registration._watch import Sight, Standing
 
-ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights/consumer/delays:1"
+STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
+ARN = f"{STREAM}/consumer/delays:1"
 JOBS = ("a", "b", "c")
 TIME_TO_LIVE = 30.0
 
 
+LIVE = Sight(Standing.LIVE, 18.0)
+UNPROVED = Sight(Standing.UNPROVED, 18.0)
+OVER = Sight(Standing.OVER, 0.0)
+
+
 def new_record(now=1000.0, **fields):
-    return ConsumerRecord(stream_name="flights", consumer_name="delays", created_at=now, **fields)
+    return ConsumerRecord(stream_arn=STREAM, consumer_name="delays", created_at=now, **fields)
 
 
-def held_by(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE):
-    outcome = _lease.acquire(
-        record or new_record(), job_id=job_id, time_to_live_seconds=TIME_TO_LIVE, policy=policy, now=now
+def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sight=LIVE, after_token=None):
+    return _lease.acquire(
+        record or new_record(),
+        job_id=job_id,
+        time_to_live_seconds=TIME_TO_LIVE,
+        policy=policy,
+        sight=sight,
+        now=now,
+        after_token=after_token,
     )
+
+
+def held_by(job_id, record=None, **options):
+    outcome = decide(job_id, record, **options)
     assert isinstance(outcome, _lease.Granted)
     return outcome.record
 
@@ -32,18 +49,57 @@ def registered(record, **fields):
 
 
 def test_a_second_job_is_refused_with_the_holder_and_its_age():
-    """The refusal says who, since when, and for how long still."""
+    """The refusal says who, since when, and for how long still, as the registry watched it."""
     record = held_by("a", now=1000.0)
     record = _lease.renew(record, job_id="a", fencing_token=1, now=1020.0)
-    outcome = _lease.acquire(record, job_id="b", time_to_live_seconds=30, policy=ConflictPolicy.REFUSE, now=1025.0)
+    outcome = decide("b", record, now=1025.0)
     assert isinstance(outcome, _lease.Refused)
-    assert (outcome.holder.job_id, outcome.held_seconds, outcome.remaining_seconds) == ("a", 25.0, 25.0)
+    assert (outcome.holder.job_id, outcome.held_seconds, outcome.remaining_seconds) == ("a", 25.0, 18.0)
+
+
+def test_nobody_is_refused_for_a_holder_of_which_no_sign_of_life_was_seen():
+    """It is watched until it shows one, or is over."""
+    assert decide("b", held_by("a"), sight=UNPROVED) == _lease.Wait(18.0)
 
 
 def test_who_waits_is_told_how_long_at_most():
-    """Until the lease would end by itself."""
-    outcome = _lease.acquire(held_by("a"), job_id="b", time_to_live_seconds=30, policy=ConflictPolicy.WAIT, now=1010.0)
-    assert outcome == _lease.Wait(20.0)
+    """Until the lease would be over by itself."""
+    assert decide("b", held_by("a"), policy=ConflictPolicy.WAIT) == _lease.Wait(18.0)
+
+
+@pytest.mark.parametrize("now", [-5000.0, 1000.0, 10.0**9])
+def test_times_in_records_decide_nothing(now):
+    """Whatever clock wrote them, and whatever the clock of this registry says."""
+    assert isinstance(decide("b", held_by("a"), now=now), _lease.Refused)
+    assert isinstance(decide("b", held_by("a"), now=now, sight=OVER), _lease.Granted)
+
+
+def test_a_lease_that_ran_out_is_taken_back_by_its_job():
+    """When nobody has it: given back, ended by a sweep, or left behind by a rival that is dead."""
+    ended = _lease.begin_deregistration(registered(held_by("a")), now=1001.0)
+    back = held_by("a", _lease.finish_deregistration(ended), after_token=1)
+    assert (back.holding.job_id, back.fencing_token) == ("a", 2)
+    assert held_by("a", held_by("b", ended), sight=OVER, after_token=1).fencing_token == 3
+
+
+def test_a_lease_that_another_job_has_is_not_taken_back():
+    """Its holder is named."""
+    outcome = decide("a", held_by("b", held_by("a"), sight=OVER), after_token=1)
+    assert (outcome.holder.job_id, type(outcome)) == ("b", _lease.Refused)
+
+
+def test_a_lease_that_a_later_run_of_the_job_has_is_not_taken_back():
+    """The predecessor that stood still is told so, whether the successor was seen or not."""
+    for sight in (LIVE, UNPROVED, OVER):
+        outcome = decide("a", held_by("a", held_by("a")), sight=sight, after_token=1)
+        assert outcome == _lease.Lost("a later run of the same job holds the consumer, by token 2")
+
+
+def test_a_lease_that_an_operator_ended_is_not_taken_back():
+    """His word stands; a new acquire is another matter."""
+    ended = _lease.end(held_by("a"), now=1001.0)
+    assert decide("a", ended, after_token=1) == _lease.Lost("an operator ended it")
+    assert held_by("a", ended).fencing_token == 2
 
 
 def test_taking_over_ends_the_holders_lease():
@@ -61,17 +117,14 @@ def test_the_same_job_gets_its_lease_again_with_a_greater_token():
     assert _lease.renew(record, job_id="a", fencing_token=1, now=1006.0) is None
 
 
-def test_a_late_heartbeat_revives_a_lease_that_nobody_else_got():
-    """Expiry alone takes nothing away: only somebody else's token does."""
-    record = held_by("a")
-    assert not _lease.is_live(record, 1031.0)
-    revived = _lease.renew(record, job_id="a", fencing_token=1, now=1040.0)
-    assert _lease.is_live(revived, 1069.0)
+def test_a_late_heartbeat_renews_a_lease_that_nobody_else_got():
+    """Time alone takes nothing away: only somebody else's token, or a sweep, does."""
+    assert _lease.renew(held_by("a"), job_id="a", fencing_token=1, now=10.0**9).holding.renewed_at == 10.0**9
 
 
-def test_an_expired_lease_goes_to_whoever_asks_and_keeps_the_registration():
+def test_a_lease_that_is_over_goes_to_whoever_asks_and_keeps_the_registration():
     """Another job needs no new registration."""
-    record = held_by("b", registered(held_by("a")), now=1031.0)
+    record = held_by("b", registered(held_by("a")), sight=OVER)
     assert (record.holding.job_id, record.fencing_token, record.consumer_arn) == ("b", 2, ARN)
 
 
@@ -85,30 +138,16 @@ def test_the_token_grows_on_after_release_and_deregistration():
     """The record outlives both, so that no token is given twice."""
     record = registered(held_by("a"))
     record = _lease.release(record, job_id="a", fencing_token=1, now=1001.0)
-    record = _lease.begin_deregistration(record, now=1001.0, grace_seconds=0)
+    record = _lease.begin_deregistration(record, now=1001.0)
     record = _lease.finish_deregistration(record)
     assert record.phase is RegistrationPhase.ABSENT
     assert held_by("b", record, now=1002.0).fencing_token == 2
 
 
-@pytest.mark.parametrize(("now", "due"), [(1010.0, False), (1039.9, False), (1040.0, True)])
-def test_deregistration_waits_for_the_grace_period_after_a_release(now, due):
-    """Ten seconds after the release at 1030, not before."""
-    record = _lease.release(registered(held_by("a")), job_id="a", fencing_token=1, now=1030.0)
-    assert (_lease.begin_deregistration(record, now=now, grace_seconds=10) is not None) == due
-
-
-@pytest.mark.parametrize(("now", "due"), [(1029.0, False), (1030.0, False), (1039.9, False), (1040.0, True)])
-def test_deregistration_waits_for_the_grace_period_after_expiry(now, due):
-    """A job that died at 1000 leaves a lease until 1030, and ten seconds for its restart."""
-    record = registered(held_by("a"))
-    assert (_lease.begin_deregistration(record, now=now, grace_seconds=10) is not None) == due
-
-
 def test_a_registration_that_is_not_ours_is_forgotten_not_ended():
     """Kinesis is not to be asked: the phase is ABSENT at once."""
     record = registered(held_by("a"), registration_is_ours=False)
-    record = _lease.begin_deregistration(record, now=2000.0, grace_seconds=0)
+    record = _lease.begin_deregistration(record, now=2000.0)
     assert (record.phase, record.fencing_token) == (RegistrationPhase.ABSENT, 1)
 
 
@@ -135,34 +174,11 @@ def test_a_consumer_made_again_by_somebody_else_is_not_ours_any_more():
     assert not record.registration_is_ours
 
 
-def test_a_clock_set_back_does_not_prolong_a_lease_beyond_its_time_to_live():
-    """A lease renewed in the future counts from the first look at it."""
-    record = held_by("a", now=5000.0)
-    assert _lease.remaining_seconds(record, 1000.0) == TIME_TO_LIVE
-    outcome = _lease.acquire(record, job_id="b", time_to_live_seconds=30, policy=ConflictPolicy.REFUSE, now=1000.0)
-    assert isinstance(outcome, _lease.Refused)
-    assert outcome.held_seconds == 0.0
-
-
-def test_a_settled_record_runs_out_although_the_clock_was_set_back():
-    """One time to live after the first look, not when the clock has caught up."""
-    record = _lease.settled(held_by("a", now=5000.0), 1000.0)
-    assert _lease.is_live(record, 1029.0)
-    assert not _lease.is_live(record, 1030.0)
-
-
-def test_small_differences_of_clocks_change_nothing():
-    """Two registries on one store are never quite in step: they do not rewrite each other's records."""
-    record = held_by("a", now=1003.0)
-    assert _lease.settled(record, 1000.0) is record
-
-
 def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now():
-    """Nobody holds it: the clock runs from the operator's word, whatever expired before."""
+    """Nobody holds it: what is left of an old lease is gone."""
     record = registered(held_by("a"), registration_is_ours=False)
-    adopted = _lease.adopt(record, consumer_arn=ARN, now=5000.0)
-    assert (adopted.registration_is_ours, adopted.holding) == (True, None)
-    assert _lease.deregistration_due_at(adopted, 5000.0, 60.0) == 5060.0
+    adopted = _lease.adopt(record, consumer_arn=ARN, is_over=True, now=5000.0)
+    assert (adopted.registration_is_ours, adopted.holding, adopted.idle_since) == (True, None, 5000.0)
 
 
 def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_anothers():
@@ -175,9 +191,8 @@ def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_ano
 def test_adopting_leaves_a_live_lease_alone():
     """Its holder reads on, and its end is the registration's."""
     record = registered(held_by("a"), registration_is_ours=False)
-    adopted = _lease.adopt(record, consumer_arn=ARN, now=1010.0)
-    assert adopted.holding == record.holding
-    assert _lease.deregistration_due_at(adopted, 1010.0, 60.0) == 1090.0
+    adopted = _lease.adopt(record, consumer_arn=ARN, is_over=False, now=1010.0)
+    assert (adopted.holding, adopted.idle_since) == (record.holding, None)
 
 
 def test_a_refused_registration_is_taken_back_by_who_began_it():
@@ -205,61 +220,52 @@ def test_what_is_ours_to_end(fields, arn, ours):
 
 
 class LeaseLife(RuleBasedStateMachine):
-    """Any history of requests, with a clock that jumps both ways. Whole seconds, so that sums are exact."""
+    """Any history of requests, whatever the registry thinks of the lease."""
 
     def __init__(self):
         super().__init__()
         self.now = 1000.0
         self.record = new_record()
         self.given = []
-        # (job, token) -> until when it may believe itself the holder, by a clock that does not jump
-        self.true_time = 0.0
-        self.believes = {}
-        self.jumped = False
-
-    @rule(seconds=st.integers(0, 100))
-    def time_passes(self, seconds):
-        self.now += seconds
-        self.true_time += seconds
 
     @rule(seconds=st.integers(-1000, 1000))
     def clock_jumps(self, seconds):
         self.now += seconds
-        self.jumped = True
 
-    @rule(job=st.sampled_from(JOBS), policy=st.sampled_from(ConflictPolicy))
-    def acquire(self, job, policy):
-        live_before = [held for held, until in self.believes.items() if until > self.true_time]
-        outcome = _lease.acquire(
-            self.record, job_id=job, time_to_live_seconds=TIME_TO_LIVE, policy=policy, now=self.now
-        )
-        if not isinstance(outcome, _lease.Granted):
-            assert self.record.holding.job_id != job
-            assert policy is not ConflictPolicy.TAKE_OVER
+    @rule(
+        job=st.sampled_from(JOBS),
+        policy=st.sampled_from(ConflictPolicy),
+        sight=st.sampled_from([LIVE, UNPROVED, OVER]),
+        takes_back=st.booleans(),
+        data=st.data(),
+    )
+    def acquire(self, job, policy, sight, takes_back, data):
+        after = data.draw(st.sampled_from(self.given)) if takes_back and self.given else None
+        holder = self.record.holding
+        outcome = decide(job, self.record, now=self.now, policy=policy, sight=sight, after_token=after)
+        if isinstance(outcome, _lease.Lost):
+            assert after is not None
             return
-        if not self.jumped and policy is not ConflictPolicy.TAKE_OVER:
-            assert all(holder == job for holder, _ in live_before)
+        if not isinstance(outcome, _lease.Granted):
+            assert holder.job_id != job
+            assert policy is not ConflictPolicy.TAKE_OVER
+            assert sight is not OVER
+            return
+        if holder is not None and holder.job_id != job:
+            assert sight is OVER or policy is ConflictPolicy.TAKE_OVER
         self.record = outcome.record
         token = self.record.fencing_token
         assert token > max(self.given, default=0)
         self.given.append(token)
-        if not self.jumped:
-            # Whoever is overtaken learns it by the token; a job that asked for its own lease again knows.
-            self.believes.clear()
-            self.believes[job, token] = self.true_time + TIME_TO_LIVE
 
     @precondition(lambda self: self.given)
     @rule(job=st.sampled_from(JOBS), data=st.data())
     def heartbeat(self, job, data):
         token = data.draw(st.sampled_from(self.given))
         renewed = _lease.renew(self.record, job_id=job, fencing_token=token, now=self.now)
-        if renewed is None:
-            return
-        assert token == max(self.given)
-        assert _lease.is_live(renewed, self.now)
-        self.record = renewed
-        if not self.jumped:
-            self.believes[job, token] = self.true_time + TIME_TO_LIVE
+        if renewed is not None:
+            assert token == max(self.given)
+            self.record = renewed
 
     @precondition(lambda self: self.given)
     @rule(job=st.sampled_from(JOBS), data=st.data())
@@ -268,9 +274,16 @@ class LeaseLife(RuleBasedStateMachine):
         released = _lease.release(self.record, job_id=job, fencing_token=token, now=self.now)
         if released is not None:
             assert token == max(self.given)
-            assert not _lease.is_live(released, self.now)
+            assert released.holding is None
             self.record = released
-            self.believes.pop((job, token), None)
+
+    @precondition(lambda self: self.record.holding is not None)
+    @rule()
+    def end(self):
+        token = self.record.holding.fencing_token
+        self.record = _lease.end(self.record, now=self.now)
+        for job in JOBS:
+            assert isinstance(decide(job, self.record, after_token=token), _lease.Lost)
 
     @precondition(lambda self: self.record.holding is not None)
     @rule(made=st.booleans())
@@ -280,31 +293,22 @@ class LeaseLife(RuleBasedStateMachine):
         self.record = _lease.finish_registration(self.record, consumer_arn=ARN, made=made, fencing_token=token)
         assert self.record.registration_is_ours == made
 
-    @rule()
-    def adopt(self):
-        before = _lease.remaining_seconds(self.record, self.now)
-        self.record = _lease.adopt(self.record, consumer_arn=ARN, now=self.now)
+    @rule(is_over=st.booleans())
+    def adopt(self, is_over):
+        before = self.record.holding
+        self.record = _lease.adopt(self.record, consumer_arn=ARN, is_over=is_over, now=self.now)
         assert self.record.registration_is_ours
-        assert _lease.remaining_seconds(self.record, self.now) == before
-        assert not _lease.is_orphan(self.record, self.now, 1.0)
+        assert self.record.holding == (None if is_over else before)
 
-    @rule(grace=st.integers(0, 50))
-    def sweep(self, grace):
-        begun = _lease.begin_deregistration(self.record, now=self.now, grace_seconds=grace)
-        if begun is None:
-            return
-        assert not _lease.is_live(self.record, self.now)
-        if not self.jumped:
-            assert not [held for held, until in self.believes.items() if until > self.true_time]
-        self.record = begun if begun.phase is RegistrationPhase.ABSENT else _lease.finish_deregistration(begun)
+    @rule()
+    def sweep(self):
+        begun = _lease.begin_deregistration(self.record, now=self.now)
+        if begun is not None:
+            self.record = begun if begun.phase is RegistrationPhase.ABSENT else _lease.finish_deregistration(begun)
 
     @invariant()
     def the_token_never_falls(self):
         assert self.record.fencing_token == max(self.given, default=0)
-
-    @invariant()
-    def no_lease_outlives_its_time_to_live(self):
-        assert 0 <= _lease.remaining_seconds(self.record, self.now) <= TIME_TO_LIVE
 
 
 TestLeaseLife = LeaseLife.TestCase

@@ -122,7 +122,7 @@ def store_step(state, what, answer):
 async def store_history(open_store, seed, *, workers=5, calls=7):
     history = History()
     store = open_store()
-    await store.write([ConsumerRecord(stream_name=KEY[0], consumer_name=KEY[1], created_at=1.0, holding=holding(0))])
+    await store.write([ConsumerRecord(stream_arn=KEY[0], consumer_name=KEY[1], created_at=1.0, holding=holding(0))])
 
     async def work(number):
         store, choose = Hesitant(open_store(), seed * 100 + number), random.Random(seed * 100 + number)
@@ -133,12 +133,12 @@ async def store_history(open_store, seed, *, workers=5, calls=7):
 
         async def write(version, token):
             record = ConsumerRecord(
-                stream_name=KEY[0], consumer_name=KEY[1], created_at=1.0, version=version, holding=holding(token)
+                stream_arn=KEY[0], consumer_name=KEY[1], created_at=1.0, version=version, holding=holding(token)
             )
             return (await store.write([record]))[0]
 
         async def renew(token, at):
-            renewal = Renewal(stream_name=KEY[0], consumer_name=KEY[1], job_id="job", fencing_token=token, at=at)
+            renewal = Renewal(stream_arn=KEY[0], consumer_name=KEY[1], job_id="job", fencing_token=token, at=at)
             return (await store.renew([renewal]))[0] is not None
 
         read = (1, 0, 0.0)

@@ -13,6 +13,8 @@ from penstock.registration import (
 )
 from penstock.registration.testing import DynamoDbClients, FakeKinesis, ManualClock
 
+STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
+
 
 @pytest.mark.parametrize("kind", ["sqlite", "dynamodb"])
 async def test_a_lease_of_a_clock_that_is_ahead_is_listed_and_left_alone(
@@ -23,7 +25,7 @@ async def test_a_lease_of_a_clock_that_is_ahead_is_listed_and_left_alone(
     at = clock() + 60
     holding = Holding(job_id="job", fencing_token=3, acquired_at=at, renewed_at=at, time_to_live_seconds=30)
     record = ConsumerRecord(
-        stream_name="flights",
+        stream_arn=STREAM,
         consumer_name="delays",
         created_at=at,
         fencing_token=3,
@@ -38,11 +40,11 @@ async def test_a_lease_of_a_clock_that_is_ahead_is_listed_and_left_alone(
     else:
         clients = DynamoDbClients(request.getfixturevalue("dynamodb"))
         looking = DynamoDbLeaseStore(clients, dynamodb_table, read_only=True)
-    registry = LocalConsumerRegistry(StreamConsumerRegistrar(FakeKinesis()), looking, clock=clock)
-    before = await theirs.get("flights", "delays")
+    registry = LocalConsumerRegistry(StreamConsumerRegistrar(FakeKinesis()), looking, clock=clock, wall_clock=clock)
+    before = await theirs.get(STREAM, "delays")
     try:
         (consumer,) = await registry.list_consumers()
     finally:
         await registry.close()
     assert (consumer.lease.job_id, consumer.lease.time_to_live_seconds) == ("job", 30)
-    assert await theirs.get("flights", "delays") == before
+    assert await theirs.get(STREAM, "delays") == before

@@ -128,7 +128,7 @@ def test_the_life_of_a_lease_is_drawn_with_the_states_of_its_table():
     """Each arrow leads from a state to a state, and every state but the end can be left."""
     (diagram,) = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", README, re.DOTALL)
     arrows = re.findall(r"^    (\[\*\]|\w+) --> (\w+): .+$", diagram, re.MULTILINE)
-    states = {"live", "expired", "idle", "gone"}
+    states = {"live", "over", "idle", "gone"}
     assert {state for arrow in arrows for state in arrow} == states | {"[*]"}
     assert {source for source, _ in arrows} == states | {"[*]"}
     assert len(arrows) == len([line for line in diagram.splitlines() if "-->" in line])

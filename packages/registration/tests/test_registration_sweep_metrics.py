@@ -2,11 +2,17 @@
 
 from penstock.registration import ConsumerRecord, RegistrationPhase
 from penstock.registration._registry_metrics import SweepMetrics
+from penstock.registration._watch import Watch
 
 
 def test_only_what_is_ours_is_an_orphan_that_costs():
     """A consumer that somebody else registered, and that no job holds any more, is none of ours."""
-    idle = {"stream_name": "flights", "created_at": 0.0, "idle_since": 0.0, "consumer_arn": "arn"}
+    idle = {
+        "stream_arn": "arn:aws:kinesis:eu-west-1:123456789012:stream/flights",
+        "created_at": 0.0,
+        "idle_since": 0.0,
+        "consumer_arn": "arn",
+    }
     records = [
         ConsumerRecord(consumer_name="made", phase=RegistrationPhase.REGISTERED, registration_is_ours=True, **idle),
         ConsumerRecord(consumer_name="begun", phase=RegistrationPhase.REGISTERING, **{**idle, "consumer_arn": ""}),
@@ -15,5 +21,5 @@ def test_only_what_is_ours_is_an_orphan_that_costs():
         ConsumerRecord(consumer_name="gone", **idle),
     ]
     metrics = SweepMetrics()
-    metrics.swept(records, 100.0)
+    metrics.swept(records, Watch(0.0))
     assert metrics.counts["flights"] == {"consumers": 4, "leases": 0, "orphanConsumers": 3}

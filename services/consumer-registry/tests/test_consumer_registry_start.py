@@ -14,11 +14,11 @@ class FailingStore(InMemoryLeaseStore):
 
     fails = True
 
-    async def list(self, stream_name=None):
+    async def list(self):
         if self.fails:
             self.fails = False
             raise LeaseStoreError(store="memory", reason="throttled")
-        return await super().list(stream_name)
+        return await super().list()
 
 
 async def test_a_store_that_fails_at_the_start_does_not_end_the_service(caplog):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         consumer_name_of,
     )
     from penstock.registration._dynamodb_store import DynamoDbLeaseStore
-    from penstock.registration._keeper import LeaseKeeper, OnLost
+    from penstock.registration._keeper import LeaseKeeper, OnLost, OnRegained
     from penstock.registration._lease_settings import LeaseSettings
     from penstock.registration._local_registry import LocalConsumerRegistry
     from penstock.registration._lookups import AwsClients, FoundConsumer, FoundStream
@@ -70,6 +70,7 @@ __all__ = [
     "LeaseStore",
     "LocalConsumerRegistry",
     "OnLost",
+    "OnRegained",
     "Orphan",
     "OrphanFate",
     "RegisteredConsumer",
@@ -104,7 +105,7 @@ _MODULES = {
         "consumer_name_of",
     ),
     "_dynamodb_store": ("DynamoDbLeaseStore",),
-    "_keeper": ("LeaseKeeper", "OnLost"),
+    "_keeper": ("LeaseKeeper", "OnLost", "OnRegained"),
     "_lease_settings": ("LeaseSettings",),
     "_local_registry": ("LocalConsumerRegistry",),
     "_lookups": ("AwsClients", "FoundConsumer", "FoundStream"),

@@ -10,14 +10,15 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.registration import _lease as lease_rules
-from penstock.registration._clock import Clock
+from penstock.registration._config import stream_name_of
 from penstock.registration._listing import consumer_of
 from penstock.registration._lookups import FoundConsumer
 from penstock.registration._record import ConsumerRecord
-from penstock.registration._records import Key, Records
+from penstock.registration._records import Records
 from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._registrations import Registrations
 from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate
+from penstock.registration._watch import Key, Standing, Watch
 from penstock.registration.errors import (
     ConsumerNotFoundError,
     InvalidRequestError,
@@ -40,31 +41,31 @@ class Administration:
         records: Records,
         registrations: Registrations,
         *,
-        clock: Clock,
+        watch: Watch,
         lock: Callable[[Key], AbstractAsyncContextManager[object]],
         consumer_shard_hour_usd: float,
     ) -> None:
         self._registrar = registrar
         self._records = records
         self._registrations = registrations
-        self._clock = clock
+        self._watch = watch
         self._lock = lock
         self._consumer_shard_hour_usd = consumer_shard_hour_usd
 
     async def with_state(self, consumers: builtins.list[Consumer]) -> builtins.list[Consumer]:
         """The same consumers with state and cost; without them where Kinesis does not answer."""
         answered = []
-        for stream_name in {consumer.stream_name for consumer in consumers}:
-            of_stream = [consumer for consumer in consumers if consumer.stream_name == stream_name]
+        for stream_arn in {consumer.stream_arn for consumer in consumers}:
+            of_stream = [consumer for consumer in consumers if consumer.stream_arn == stream_arn]
             try:
-                cost, found = await self._ask(stream_name)
+                cost, found = await self._ask(stream_arn)
             except RegistrationError as error:
-                _logger.warning("the state of consumers of %s is not known: %s", stream_name, error)
+                _logger.warning("the state of consumers of %s is not known: %s", stream_arn, error)
                 answered += of_stream
                 continue
             for consumer in of_stream:
                 answered.append(_described(consumer, found.get(consumer.consumer_name), cost))
-        return sorted(answered, key=lambda consumer: (consumer.stream_name, consumer.consumer_name))
+        return sorted(answered, key=lambda consumer: (consumer.stream_arn, consumer.consumer_name))
 
     async def end_lease(self, key: Key) -> Lease | None:
         """End the lease, whoever holds it. Returns it, as it was; None when nobody held the consumer."""
@@ -72,58 +73,67 @@ class Administration:
 
         def release(record: ConsumerRecord) -> ConsumerRecord | None:
             nonlocal lease
-            now = self._clock()
             if record.version == 0:
-                raise ConsumerNotFoundError(stream_name=key[0], consumer_name=key[1])
-            lease = consumer_of(record, now).lease
-            holding = record.holding
-            if holding is None:
-                return None
-            return lease_rules.release(record, job_id=holding.job_id, fencing_token=holding.fencing_token, now=now)
+                raise ConsumerNotFoundError(stream_name=record.stream_name, consumer_name=key[1])
+            lease = self._consumer_of(record).lease
+            return lease_rules.end(record, now=self._records.time_of_day())
 
         await self._records.change(key, release)
         return lease
 
-    async def adopt(self, key: Key, stream_arn: str | None) -> Consumer:
+    async def adopt(self, key: Key) -> Consumer:
         """Write down an existing registration as ours."""
+        stream_name = stream_name_of(key[0])
         async with self._lock(key):
-            found = await self._registrar.find(*key, stream_arn=stream_arn)
+            found = await self._registrar.find(stream_name, key[1], stream_arn=key[0])
             if found is None:
-                raise ConsumerNotFoundError(stream_name=key[0], consumer_name=key[1])
+                raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=key[1])
             if found.status == ConsumerState.DELETING:
                 raise InvalidRequestError(field="consumer_name", reason=f"{key[1]!r} is being deleted")
             arn = found.arn
             record = await self._records.change(
-                key, lambda record: lease_rules.adopt(record, consumer_arn=arn, now=self._clock())
+                key,
+                lambda record: lease_rules.adopt(
+                    record,
+                    consumer_arn=arn,
+                    is_over=self._watch.is_over(record),
+                    now=self._records.time_of_day(),
+                ),
             )
         if record is None:
-            raise ConsumerNotFoundError(stream_name=key[0], consumer_name=key[1])
-        (consumer,) = await self.with_state([consumer_of(record, self._clock())])
+            raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=key[1])
+        (consumer,) = await self.with_state([self._consumer_of(record)])
         return consumer
+
+    def _consumer_of(self, record: ConsumerRecord) -> Consumer:
+        return consumer_of(record, self._watch, self._records.time_of_day())
 
     async def collect_garbage(self, stream_name: str | None, *, dry_run: bool) -> builtins.list[Orphan]:
         """End what is ours and no lease holds.
 
-        A lease that is over needs no grace period here: its holder has stopped, or was told to.
+        A lease that was given back needs no grace period here. One that this registry has not watched for long enough
+        is left, and told.
         """
-        records = {record.key: record for record in await self._records.list(stream_name)}
-        streams = {stream for stream, _ in records} | ({stream_name} if stream_name else set())
+        stream_arn = await self._registrar.find_stream_arn(stream_name) if stream_name else None
+        records = {record.key: record for record in await self._records.list(stream_arn) if not record.is_by_name}
+        streams = {stream for stream, _ in records} | ({stream_arn} if stream_arn else set())
         orphans = []
         for stream in sorted(streams):
             try:
                 cost, found = await self._ask(stream)
             except StreamNotFoundError:
                 # Its consumers are gone with it.
-                if stream_name is not None:
+                if stream_arn is not None:
                     raise
                 continue
             for name, consumer in sorted(found.items()):
                 record = records.get((stream, name)) or ConsumerRecord(
-                    stream_name=stream, consumer_name=name, created_at=self._clock()
+                    stream_arn=stream, consumer_name=name, created_at=self._records.time_of_day()
                 )
-                if lease_rules.is_live(record, self._clock()) or consumer.status == ConsumerState.DELETING:
+                standing = self._watch.sight(record).standing
+                if standing is Standing.LIVE or consumer.status == ConsumerState.DELETING:
                     continue
-                described = _described(consumer_of(record, self._clock()), consumer, cost)
+                described = _described(self._consumer_of(record), consumer, cost)
                 orphans.append(await self._judge(record, described, dry_run=dry_run))
         return orphans
 
@@ -132,20 +142,27 @@ class Administration:
             reason = "the registration is not ours; adopt it first"
             return Orphan(consumer=consumer, fate=OrphanFate.KEPT, reason=reason)
         ours = replace(consumer, registration_is_ours=True)
+        sight = self._watch.sight(record)
+        if record.holding is not None and sight.standing is Standing.UNPROVED:
+            reason = (
+                f"ours; job {record.holding.job_id!r} held it, and may live: this registry has to watch its lease for"
+                f" another {sight.remaining_seconds:.0f} s"
+            )
+            return Orphan(consumer=ours, fate=OrphanFate.KEPT, reason=reason)
         if dry_run:
             return Orphan(consumer=ours, fate=OrphanFate.DUE, reason="ours, and no lease holds it")
         try:
             async with self._lock(record.key):
-                ended = await self._registrations.end_orphan(record.key, 0.0)
+                ended = await self._registrations.end_orphan(record.key, is_due=self._watch.is_over)
         except RegistrationError as error:
             return Orphan(consumer=ours, fate=OrphanFate.FAILED, reason=str(error))
         if not ended:
             return Orphan(consumer=ours, fate=OrphanFate.KEPT, reason="leased in the meantime")
         return Orphan(consumer=ours, fate=OrphanFate.ENDED, reason="ours, and no lease held it")
 
-    async def _ask(self, stream_name: str) -> tuple[float, dict[str, FoundConsumer]]:
+    async def _ask(self, stream_arn: str) -> tuple[float, dict[str, FoundConsumer]]:
         """Cost per hour of each consumer of the stream, and the consumers by name."""
-        stream = await self._registrar.describe_stream(stream_name)
+        stream = await self._registrar.describe_stream(stream_arn)
         found = await self._registrar.list_consumers(stream.arn)
         cost = 0.0 if stream.is_on_demand else stream.open_shards * self._consumer_shard_hour_usd
         return cost, {consumer.name: consumer for consumer in found}

@@ -20,7 +20,7 @@ from penstock.aws import AwsOptions, AwsSession
 from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD
 from penstock.registration._clock import elapsed_seconds
 from penstock.registration._config import RegistrarConfig
-from penstock.registration._keeper import LeaseKeeper, OnLost
+from penstock.registration._keeper import LeaseKeeper, OnLost, OnRegained
 from penstock.registration._lease_settings import LeaseSettings
 from penstock.registration._local_registry import LocalConsumerRegistry
 from penstock.registration._registrar import StreamConsumerRegistrar
@@ -30,7 +30,6 @@ from penstock.registration._sqlite_store import SqliteLeaseStore
 from penstock.registration._store import LeaseStore
 from penstock.registration._values import AcquireRequest, Consumer, Lease
 from penstock.registration.errors import (
-    LeaseLostError,
     RegistrationError,
     RegistryClosedError,
     WrongProcessError,
@@ -109,7 +108,7 @@ class BlockingConsumerRegistry:
         self._patience_seconds = patience.total_seconds() or math.inf
         self._sweep_wanted = asyncio.Event()
         self._lives = True
-        self._acquired_at: dict[Lease, float] = {}
+        self._acquired: dict[Lease, tuple[AcquireRequest, float]] = {}
         self._thread = LoopThread("penstock registry")
         try:
             self._registry, self._keeper = self._thread.call(self._open(make))
@@ -130,7 +129,7 @@ class BlockingConsumerRegistry:
             return lease, await self._known_at(lease, sent_at)
 
         lease, sent_at = self._call(acquire)
-        self._acquired_at[lease] = sent_at
+        self._acquired[lease] = request, sent_at
         return lease
 
     async def _known_at(self, lease: Lease, sent_at: float) -> float:
@@ -147,29 +146,37 @@ class BlockingConsumerRegistry:
             # Whoever keeps the lease is told that it is lost.
             return sent_at
 
-    def keep(self, lease: Lease, on_lost: OnLost) -> None:
+    def keep(self, lease: Lease, on_lost: OnLost, on_regained: OnRegained | None = None) -> None:
         """Send heartbeats for the lease.
 
-        When it is lost, `on_lost` is called with a LeaseLostError, on a thread of its own.
+        With `on_regained` a lease that ran out, in a pause of this process for instance, is taken back if nobody has
+        the consumer, and the consumer is registered again if it was deregistered: `on_regained` is called with the
+        lease that is kept from then on, which has a larger fencing token and may be of another consumer ARN. When it is
+        lost, `on_lost` is called with a LeaseLostError that names who has it. Both are called on threads of their own.
         """
-        acquired_at = self._acquired_at.pop(lease, None)
+        request, acquired_at = self._acquired.pop(lease, (None, None))
 
-        def tell(error: LeaseLostError) -> None:
+        def tell(call: Callable[[T], None], what: T) -> None:
             # On a thread of its own, so that it may block and may call this registry.
-            threading.Thread(target=on_lost, args=(error,), name="penstock lease lost", daemon=True).start()
+            threading.Thread(target=call, args=(what,), name="penstock lease", daemon=True).start()
 
         async def keep() -> None:
-            self._keeper.keep(lease, tell, acquired_at=acquired_at)
+            self._keeper.keep(
+                lease,
+                lambda error: tell(on_lost, error),
+                acquired_at=acquired_at,
+                request=request,
+                on_regained=None if on_regained is None else lambda lease: tell(on_regained, lease),
+            )
 
         self._call(keep)
 
     def release(self, lease: Lease) -> bool:
-        """See ConsumerRegistry.release. Ends the heartbeats first."""
-        self._acquired_at.pop(lease, None)
+        """See ConsumerRegistry.release. Ends the heartbeats first. What was taken back in its place is given back."""
+        self._acquired.pop(lease, None)
 
         async def release() -> bool:
-            self._keeper.drop(lease)
-            return await self._registry.release(lease)
+            return await self._registry.release(self._keeper.drop(lease))
 
         return self._call(release)
 
@@ -235,6 +242,6 @@ class BlockingConsumerRegistry:
             await self._sweep_wanted.wait()
             self._sweep_wanted.clear()
             try:
-                await registry.sweep()
+                await registry.sweep_once()
             except RegistrationError as error:
                 _logger.warning("what other leases left behind was not ended: %s", error)

@@ -10,7 +10,7 @@ from penstock.registration._record import ConsumerRecord, Holding, RegistrationP
 Item = dict[str, dict[str, Any]]
 
 PARTITION_KEY: Final = "stream"
-"""Namespace and stream name: the consumers of a stream lie together, and streams spread over partitions."""
+"""Namespace and stream ARN: the consumers of a stream lie together, and streams spread over partitions."""
 SORT_KEY: Final = "consumer_name"
 KEY_SCHEMA: Final = (
     {"AttributeName": PARTITION_KEY, "KeyType": "HASH"},
@@ -19,14 +19,14 @@ KEY_SCHEMA: Final = (
 KEY_TYPES: Final = tuple({"AttributeName": name, "AttributeType": "S"} for name in (PARTITION_KEY, SORT_KEY))
 
 
-def partition_of(namespace: str, stream_name: str) -> str:
-    """The partition key. A stream's name holds no blank, so that it tells both of its parts."""
-    return f"{stream_name} {namespace}"
+def partition_of(namespace: str, stream_arn: str) -> str:
+    """The partition key. An ARN, or a name of the first release, holds no blank, so that it tells both of its parts."""
+    return f"{stream_arn} {namespace}"
 
 
-def key_of(namespace: str, stream_name: str, consumer_name: str) -> Item:
+def key_of(namespace: str, stream_arn: str, consumer_name: str) -> Item:
     """The primary key."""
-    return {PARTITION_KEY: {"S": partition_of(namespace, stream_name)}, SORT_KEY: {"S": consumer_name}}
+    return {PARTITION_KEY: {"S": partition_of(namespace, stream_arn)}, SORT_KEY: {"S": consumer_name}}
 
 
 def to_item(record: ConsumerRecord, namespace: str, write_id: str) -> Item:
@@ -34,7 +34,8 @@ def to_item(record: ConsumerRecord, namespace: str, write_id: str) -> Item:
     item: Item = {
         **key_of(namespace, *record.key),
         "namespace": {"S": namespace},
-        "stream_name": {"S": record.stream_name},
+        # So that a replica of the first release, which knows streams by this attribute, finds the same lease.
+        "stream_name": {"S": record.stream_arn},
         "version": _number(record.version + 1),
         "write_id": {"S": write_id},
         "fencing_token": _number(record.fencing_token),
@@ -43,6 +44,7 @@ def to_item(record: ConsumerRecord, namespace: str, write_id: str) -> Item:
         "consumer_arn": {"S": record.consumer_arn},
         "registration_is_ours": {"BOOL": record.registration_is_ours},
         "registering_token": _number(record.registering_token),
+        "ended_token": _number(record.ended_token),
     }
     holding = record.holding
     if holding is not None:
@@ -70,7 +72,7 @@ def from_item(item: Mapping[str, Mapping[str, Any]]) -> ConsumerRecord:
             time_to_live_seconds=float(item["time_to_live_seconds"]["N"]),
         )
     return ConsumerRecord(
-        stream_name=item["stream_name"]["S"],
+        stream_arn=item["stream_name"]["S"],
         consumer_name=item[SORT_KEY]["S"],
         created_at=float(item["created_at"]["N"]),
         version=int(item["version"]["N"]),
@@ -81,6 +83,8 @@ def from_item(item: Mapping[str, Mapping[str, Any]]) -> ConsumerRecord:
         registering_token=int(item["registering_token"]["N"]),
         holding=holding,
         idle_since=float(item["idle_since"]["N"]) if "idle_since" in item else None,
+        # Absent from items of the first release.
+        ended_token=int(item["ended_token"]["N"]) if "ended_token" in item else 0,
     )
 
 

@@ -16,11 +16,9 @@ from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, retry
 from penstock.registration._dynamodb_items import (
     KEY_SCHEMA,
     KEY_TYPES,
-    PARTITION_KEY,
     Item,
     from_item,
     key_of,
-    partition_of,
     to_item,
 )
 from penstock.registration._lookups import AwsClients
@@ -65,28 +63,23 @@ class DynamoDbLeaseStore:
         self._random = random
         self._making_table = asyncio.Lock()
 
-    async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:
+    async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """See LeaseStore."""
-        key = key_of(self._namespace, stream_name, consumer_name)
+        key = key_of(self._namespace, stream_arn, consumer_name)
         answer = await self._call("get_item", Key=key, ConsistentRead=True)
         return from_item(answer["Item"]) if "Item" in answer else None
 
-    async def list(self, stream_name: str | None = None) -> list[ConsumerRecord]:
-        """See LeaseStore. A list of all streams reads the whole table."""
-        operation, condition, name, value = "query", "KeyConditionExpression", PARTITION_KEY, ""
-        if stream_name is None:
-            operation, condition, name, value = "scan", "FilterExpression", "namespace", self._namespace
-        else:
-            value = partition_of(self._namespace, stream_name)
+    async def list(self) -> list[ConsumerRecord]:
+        """See LeaseStore. Reads the whole table."""
         parameters: dict[str, Any] = {
-            condition: "#name = :value",
-            "ExpressionAttributeNames": {"#name": name},
-            "ExpressionAttributeValues": {":value": {"S": value}},
+            "FilterExpression": "#name = :value",
+            "ExpressionAttributeNames": {"#name": "namespace"},
+            "ExpressionAttributeValues": {":value": {"S": self._namespace}},
             "ConsistentRead": True,
         }
         items: builtins.list[Item] = []
         while True:
-            answer = await self._call(operation, **parameters)
+            answer = await self._call("scan", **parameters)
             items += answer["Items"]
             if not answer.get("LastEvaluatedKey"):
                 return sorted(map(from_item, items), key=lambda record: record.key)
@@ -124,7 +117,7 @@ class DynamoDbLeaseStore:
         conflict = await self._try(
             "update_item",
             into=answer,
-            Key=key_of(self._namespace, renewal.stream_name, renewal.consumer_name),
+            Key=key_of(self._namespace, renewal.stream_arn, renewal.consumer_name),
             UpdateExpression="SET renewed_at = :at, #version = #version + :one",
             ConditionExpression="job_id = :job AND holding_token = :token",
             ExpressionAttributeNames={"#version": "version"},

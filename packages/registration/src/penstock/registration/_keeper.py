@@ -5,22 +5,46 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from types import TracebackType
 from typing import Final, Self
 
 from penstock.registration._clock import Clock, elapsed_seconds
+from penstock.registration._config import ConflictPolicy
 from penstock.registration._registry import ConsumerRegistry
-from penstock.registration._values import Heartbeat, Lease
-from penstock.registration.errors import LeaseLostError
+from penstock.registration._values import AcquireRequest, Heartbeat, Lease
+from penstock.registration.errors import (
+    ConsumerHeldError,
+    InvalidRequestError,
+    LeaseLostError,
+    LocationMismatchError,
+    RegistrationDeniedError,
+    RegistrationOptionError,
+    RegistryAccessError,
+    StreamNotFoundError,
+)
 
 _logger = logging.getLogger(__name__)
 
 OnLost = Callable[[LeaseLostError], None]
+OnRegained = Callable[[Lease], None]
 
 _HEARTBEATS_PER_LIFE: Final = 3
 _TRIES_PER_HEARTBEAT: Final = 4
+_FINAL: Final = (
+    ConsumerHeldError,
+    LeaseLostError,
+    StreamNotFoundError,
+    RegistrationDeniedError,
+    RegistrationOptionError,
+    RegistryAccessError,
+    InvalidRequestError,
+    LocationMismatchError,
+)
+"""Answers to a job that takes its lease back after which asking again is of no use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +79,22 @@ class KeptLease:
         return third if sent_at >= self.ends_at else min(third, self.ends_at - sent_at)
 
 
+@dataclass(slots=True)
+class _Kept:
+    """A lease that is kept, and those after which it was taken back."""
+
+    lease: Lease
+    task: asyncio.Task[None]
+    tokens: set[int] = field(default_factory=set)
+
+
 class LeaseKeeper:
     """Keeps leases alive, a task each; an async context manager.
 
     Only the registry knows whether a lease is lost: after a pause of this process, or while the registry is away, the
-    job goes on and asks. Should another job get the consumer meanwhile, each takes the other's subscriptions over until
-    the registry answers: neither loses records, as each keeps its own positions.
+    job goes on and asks. A lease that ran out meanwhile is taken back if nobody has the consumer, which is registered
+    again where it was deregistered. Should another job get the consumer meanwhile, each takes the other's subscriptions
+    over until the registry answers: neither loses records, as each keeps its own positions.
 
     Args:
         registry: that gave the leases.
@@ -82,7 +116,7 @@ class LeaseKeeper:
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._sleep = sleep
-        self._kept: dict[tuple[str, str, str], asyncio.Task[None]] = {}
+        self._kept: dict[tuple[str, str, str], _Kept] = {}
         self._tasks = asyncio.TaskGroup()
 
     async def __aenter__(self) -> Self:
@@ -92,43 +126,91 @@ class LeaseKeeper:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for task in self._kept.values():
-            task.cancel()
+        for kept in self._kept.values():
+            kept.task.cancel()
         await self._tasks.__aexit__(kind, error, traceback)
 
-    def keep(self, lease: Lease, on_lost: OnLost, *, acquired_at: float | None = None) -> None:
+    def keep(
+        self,
+        lease: Lease,
+        on_lost: OnLost,
+        *,
+        acquired_at: float | None = None,
+        request: AcquireRequest | None = None,
+        on_regained: OnRegained | None = None,
+    ) -> None:
         """Send heartbeats for the lease from now on, in place of those for an older one of the same job and consumer.
 
-        `on_lost` is called on the loop, and must not block. `acquired_at` is when the acquire was sent, by the keeper's
-        clock; now when it is None.
+        Args:
+            lease: of the registry.
+            on_lost: called on the loop when the lease is lost; must not block.
+            acquired_at: when the acquire was sent, by the keeper's clock; now when it is None.
+            request: by which the lease was acquired. With it and `on_regained` a lease that ran out is taken back.
+            on_regained: called on the loop with the lease that was got in place of one that ran out, and that is kept
+                from then on: it has a larger fencing token, and may be of another consumer ARN. Must not block.
         """
-        self.drop(lease)
+        before = self._kept.pop(_key(lease), None)
+        if before is not None:
+            before.task.cancel()
         sent_at = self._clock() if acquired_at is None else acquired_at
-        self._kept[_key(lease)] = self._tasks.create_task(
-            self._keep(lease, on_lost, KeptLease.given(lease.time_to_live_seconds, sent_at)),
+        task = self._tasks.create_task(
+            self._keep(
+                lease,
+                on_lost,
+                KeptLease.given(lease.time_to_live_seconds, sent_at),
+                None if on_regained is None else request,
+                on_regained,
+            ),
             name=f"keep lease on {lease.consumer_name} of {lease.stream_name}",
             # Heartbeats go on for days: they are no part of the trace in which the lease was acquired.
             context=contextvars.Context(),
         )
+        self._kept[_key(lease)] = _Kept(lease, task, {lease.fencing_token})
 
-    def drop(self, lease: Lease) -> None:
-        """Send no more heartbeats for the lease. `on_lost` will not be called."""
-        task = self._kept.pop(_key(lease), None)
-        if task is not None:
-            task.cancel()
+    def drop(self, lease: Lease) -> Lease:
+        """Send no more heartbeats for the lease, or for the one that was taken back in its place.
 
-    async def _keep(self, lease: Lease, on_lost: OnLost, kept: KeptLease) -> None:
+        `on_lost` will not be called. Returns the lease that was kept, to be given back.
+        """
+        kept = self._kept.get(_key(lease))
+        if kept is None or lease.fencing_token not in kept.tokens:
+            return lease
+        del self._kept[_key(lease)]
+        kept.task.cancel()
+        return kept.lease
+
+    async def _keep(
+        self,
+        lease: Lease,
+        on_lost: OnLost,
+        kept: KeptLease,
+        request: AcquireRequest | None,
+        on_regained: OnRegained | None,
+    ) -> None:
         name = f"{lease.consumer_name} of {lease.stream_name}"
         reason, failing_since, is_doubted = None, None, False
         while reason is None:
             await self._sleep(max(0.0, kept.next_heartbeat_at - self._clock()))
             sent_at = self._clock()
-            answer = await self._beat(lease, kept.patience_seconds(sent_at))
-            now = self._clock()
-            if isinstance(answer, Heartbeat):
-                if not answer.held:
+            answer: Heartbeat | Lease | Exception = await self._beat(lease, kept.patience_seconds(sent_at))
+            if isinstance(answer, Heartbeat) and not answer.held:
+                if request is None:
                     reason = "it ended, or another job took the consumer over"
-                elif is_doubted:
+                    break
+                _logger.warning("the lease on %s ran out; taking it back", name)
+                sent_at = self._clock()
+                answer = await self._take_back(lease, request)
+                if isinstance(answer, _FINAL):
+                    reason = _why(answer)
+                    break
+            now = self._clock()
+            if isinstance(answer, Lease):
+                lease, kept = answer, KeptLease.given(answer.time_to_live_seconds, now)
+                failing_since, is_doubted = None, False
+                self._regained(lease, on_regained)
+                continue
+            if isinstance(answer, Heartbeat):
+                if is_doubted:
                     _logger.warning("the lease on %s is held still", name)
                 kept = KeptLease.given(answer.time_to_live_seconds, sent_at)
                 failing_since, is_doubted = None, False
@@ -153,12 +235,42 @@ class LeaseKeeper:
             stream_name=lease.stream_name,
             consumer_name=lease.consumer_name,
             fencing_token=lease.fencing_token,
-            reason=reason,
+            reason=reason or "",
         )
         try:
             on_lost(error)
         except Exception:
             _logger.exception("on_lost failed for %s", error)
+
+    def _regained(self, lease: Lease, on_regained: OnRegained | None) -> None:
+        kept = self._kept[_key(lease)]
+        kept.lease = lease
+        kept.tokens.add(lease.fencing_token)
+        _logger.warning(
+            "the lease on %s of %s was taken back, by token %d",
+            lease.consumer_name,
+            lease.stream_name,
+            lease.fencing_token,
+        )
+        try:
+            if on_regained is not None:
+                on_regained(lease)
+        except Exception:
+            _logger.exception("on_regained failed for %s of %s", lease.consumer_name, lease.stream_name)
+
+    async def _take_back(self, lease: Lease, request: AcquireRequest) -> Lease | Exception:
+        """Acquire again what the job had, unless somebody else has it now."""
+        again = replace(
+            request,
+            conflict_policy=ConflictPolicy.REFUSE,
+            after_fencing_token=lease.fencing_token,
+            timeout=timedelta(seconds=self._patience_seconds) if 0 < self._patience_seconds < math.inf else None,
+        )
+        try:
+            return await self._registry.acquire(again)
+        except Exception as error:
+            # Whatever it is: it is tried again with the next heartbeat, or ends in `on_lost`.
+            return error
 
     async def _beat(self, lease: Lease, patience_seconds: float) -> Heartbeat | Exception:
         try:
@@ -169,5 +281,13 @@ class LeaseKeeper:
             return error
 
 
+def _why(error: Exception) -> str:
+    if isinstance(error, ConsumerHeldError):
+        return f"it ran out, and job {error.holder_job_id!r} has held the consumer for {error.held_seconds:.0f} s"
+    if isinstance(error, LeaseLostError):
+        return error.reason
+    return f"it ran out, and cannot be taken back: {error}"
+
+
 def _key(lease: Lease) -> tuple[str, str, str]:
-    return lease.stream_name, lease.consumer_name, lease.job_id
+    return lease.stream_arn or lease.stream_name, lease.consumer_name, lease.job_id

@@ -1,7 +1,8 @@
 """The life of a lease and of the registration under it, decided without I/O.
 
-Every function takes a record and `now`, and returns the record that should replace it; the caller writes it with the
-version that it read, and decides again when somebody else was faster.
+Every function takes a record, and returns the record that should replace it; the caller writes it with the version
+that it read, and decides again when somebody else was faster. Whether a lease is over is not read off the record: the
+registry's watch says so, by what it saw (`_watch`). Times in records are for people to read.
 
 | lease | by | becomes |
 | --- | --- | --- |
@@ -9,27 +10,22 @@ version that it read, and decides again when somebody else was faster.
 | live | acquire by the same job | live, token + 1 |
 | live | acquire by another job | refused, waits, or (take over) live for the other job, token + 1 |
 | live | heartbeat with its token | live, from now on |
-| live | no heartbeat for its time to live | expired |
-| expired | heartbeat with its token | live: nobody was given the consumer in the meantime |
-| expired | acquire by anybody | live, token + 1; the registration is kept |
-| live, expired | release with its token | none, idle |
-| expired, none | grace period over | none, de-registered if the registration was ours |
-
-The clock may jump. Back: a lease that was renewed in the future lives one time to live from the first look at it.
-Forward: a lease ends early, the fencing token protects what it protected, and its heartbeat is too late only if
-somebody has been given the consumer or it is being deregistered.
+| live | seen unchanged for its time to live and the grace period | over |
+| over | heartbeat with its token | live: nobody was given the consumer in the meantime |
+| over | acquire by anybody | live, token + 1; the registration is kept |
+| over | sweep | none, de-registered if the registration was ours |
+| none | acquire of the job that held it, taking back its lease | live, token + 1; registered again where needed |
+| live, over | release with its token | none, idle |
+| none | grace period over | none, de-registered if the registration was ours |
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
 
 from penstock.registration._config import ConflictPolicy
 from penstock.registration._record import ConsumerRecord, Holding, RegistrationPhase
-
-_TOLERATED_SKEW_SECONDS: Final = 5.0
-"""By how much clocks of two registries on one store may differ before one of them counts as set back."""
+from penstock.registration._watch import Sight, Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +51,11 @@ class Wait:
     seconds: float
 
 
-def settled(record: ConsumerRecord, now: float) -> ConsumerRecord:
-    """The record with no time of it in the future: what a clock that was set back leaves behind counts from now.
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease that was to be taken back is not to be had."""
 
-    To be written when it differs: otherwise every look would be the first.
-    """
-    future = now + _TOLERATED_SKEW_SECONDS
-    holding, idle_since = record.holding, record.idle_since
-    if holding is not None and holding.renewed_at > future:
-        holding = replace(holding, renewed_at=now, acquired_at=min(holding.acquired_at, now))
-    if idle_since is not None and idle_since > future:
-        idle_since = now
-    if holding is record.holding and idle_since is record.idle_since:
-        return record
-    return replace(record, holding=holding, idle_since=idle_since)
-
-
-def remaining_seconds(record: ConsumerRecord, now: float) -> float:
-    """Seconds that the lease lives without a heartbeat; 0 when there is none or it expired."""
-    holding = settled(record, now).holding
-    if holding is None:
-        return 0.0
-    # Never more than its time to live, whatever the difference of clocks.
-    return min(holding.time_to_live_seconds, max(0.0, holding.renewed_at + holding.time_to_live_seconds - now))
-
-
-def is_live(record: ConsumerRecord, now: float) -> bool:
-    """Whether a job holds the consumer now."""
-    return remaining_seconds(record, now) > 0
+    reason: str
 
 
 def acquire(
@@ -91,23 +64,32 @@ def acquire(
     job_id: str,
     time_to_live_seconds: float,
     policy: ConflictPolicy,
+    sight: Sight,
     now: float,
-) -> Granted | Refused | Wait:
-    """Decide on a request for the consumer. Whoever is granted gets a token that nobody had before."""
-    record = settled(record, now)
+    after_token: int | None = None,
+) -> Granted | Refused | Wait | Lost:
+    """Decide on a request for the consumer. Whoever is granted gets a token that nobody had before.
+
+    Nobody is refused for the sake of a holder of which this registry saw no sign of life: it is watched until it shows
+    one, or is over. With `after_token` the job takes back the lease that it had under that token.
+    """
     holder = record.holding
-    remaining = remaining_seconds(record, now)
-    if holder is not None and holder.job_id != job_id and remaining > 0:
-        if policy is ConflictPolicy.WAIT:
-            return Wait(remaining)
-        if policy is not ConflictPolicy.TAKE_OVER:
-            return Refused(holder, max(0.0, now - holder.acquired_at), remaining)
+    is_ours = holder is not None and holder.job_id == job_id
+    if after_token is not None:
+        if record.ended_token >= after_token:
+            return Lost("an operator ended it")
+        if holder is not None and is_ours and holder.fencing_token > after_token:
+            return Lost(f"a later run of the same job holds the consumer, by token {holder.fencing_token}")
+    if holder is not None and not is_ours and sight.standing is not Standing.OVER:
+        if policy is ConflictPolicy.WAIT or (policy is ConflictPolicy.REFUSE and sight.standing is Standing.UNPROVED):
+            return Wait(sight.remaining_seconds)
+        if policy is ConflictPolicy.REFUSE:
+            return Refused(holder, max(0.0, now - holder.acquired_at), sight.remaining_seconds)
     token = record.fencing_token + 1
-    same_job_lives = holder is not None and holder.job_id == job_id and remaining > 0
     holding = Holding(
         job_id=job_id,
         fencing_token=token,
-        acquired_at=holder.acquired_at if holder is not None and same_job_lives else now,
+        acquired_at=holder.acquired_at if holder is not None and is_ours else now,
         renewed_at=now,
         time_to_live_seconds=time_to_live_seconds,
     )
@@ -115,7 +97,7 @@ def acquire(
 
 
 def holds(record: ConsumerRecord, job_id: str, fencing_token: int) -> bool:
-    """Whether the lease with this token is the newest one; it may have expired."""
+    """Whether the lease with this token is the newest one; it may be over."""
     holding = record.holding
     return holding is not None and holding.job_id == job_id and holding.fencing_token == fencing_token
 
@@ -129,7 +111,6 @@ def renew(
     time_to_live_seconds: float | None = None,
 ) -> ConsumerRecord | None:
     """Prolong the lease from now on; None when it is lost."""
-    record = settled(record, now)
     holding = record.holding
     if holding is None or not holds(record, job_id, fencing_token):
         return None
@@ -142,6 +123,13 @@ def release(record: ConsumerRecord, *, job_id: str, fencing_token: int, now: flo
     if not holds(record, job_id, fencing_token):
         return None
     return replace(record, holding=None, idle_since=now)
+
+
+def end(record: ConsumerRecord, *, now: float) -> ConsumerRecord | None:
+    """End the lease on an operator's word: its holder does not take it back. None when nobody holds the consumer."""
+    if record.holding is None:
+        return None
+    return replace(record, holding=None, idle_since=now, ended_token=record.holding.fencing_token)
 
 
 def begin_registration(record: ConsumerRecord, *, fencing_token: int) -> ConsumerRecord:
@@ -179,17 +167,16 @@ def finish_registration(record: ConsumerRecord, *, consumer_arn: str, made: bool
     )
 
 
-def adopt(record: ConsumerRecord, *, consumer_arn: str, now: float) -> ConsumerRecord:
+def adopt(record: ConsumerRecord, *, consumer_arn: str, is_over: bool, now: float) -> ConsumerRecord:
     """Write down an existing registration as ours, on an operator's word. The grace period counts from now."""
-    live = is_live(record, now)
     return replace(
-        settled(record, now),
+        record,
         phase=RegistrationPhase.REGISTERED,
         consumer_arn=consumer_arn,
         registration_is_ours=True,
         registering_token=0,
-        holding=record.holding if live else None,
-        idle_since=None if live else now,
+        holding=None if is_over else record.holding,
+        idle_since=now if is_over else None,
     )
 
 
@@ -216,30 +203,12 @@ def is_ours(record: ConsumerRecord, consumer_arn: str) -> bool:
     return known and record.registration_is_ours
 
 
-def deregistration_due_at(record: ConsumerRecord, now: float, grace_seconds: float) -> float | None:
-    """When the consumer's registration is to be ended, if nobody comes; None while that cannot be said."""
-    record = settled(record, now)
-    if record.phase is RegistrationPhase.ABSENT:
-        return None
-    if record.holding is not None:
-        return record.holding.renewed_at + record.holding.time_to_live_seconds + grace_seconds
-    if record.idle_since is None:
-        return now
-    return record.idle_since + grace_seconds
-
-
-def is_orphan(record: ConsumerRecord, now: float, grace_seconds: float) -> bool:
-    """Whether the grace period after the last lease is over."""
-    due = deregistration_due_at(record, now, grace_seconds)
-    return due is not None and due <= now and not is_live(record, now)
-
-
-def begin_deregistration(record: ConsumerRecord, *, now: float, grace_seconds: float) -> ConsumerRecord | None:
-    """End what is left of the lease, and the registration if it is ours; None when it is not time yet.
+def begin_deregistration(record: ConsumerRecord, *, now: float) -> ConsumerRecord | None:
+    """End what is left of a lease that is over, and the registration if it is ours; None when there is none.
 
     A registration that is not ours is forgotten on the spot: the result is ABSENT, and Kinesis is not asked.
     """
-    if not is_orphan(record, now, grace_seconds):
+    if record.phase is RegistrationPhase.ABSENT:
         return None
     record = replace(record, holding=None, idle_since=record.idle_since or now)
     begun = record.phase in (RegistrationPhase.REGISTERING, RegistrationPhase.DEREGISTERING)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -14,21 +14,26 @@ from weakref import WeakValueDictionary
 
 from penstock.registration import _lease as lease_rules
 from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD, Administration
-from penstock.registration._clock import Clock, steady_wall_clock
-from penstock.registration._config import RegistrationStrategy
+from penstock.registration._clock import Clock, elapsed_seconds
+from penstock.registration._config import RegistrationStrategy, is_arn
 from penstock.registration._lease_settings import LeaseSettings
 from penstock.registration._listing import consumer_of, holder_of, is_listed
 from penstock.registration._record import ConsumerRecord, RegistrationPhase
-from penstock.registration._records import Key, Records
+from penstock.registration._records import Records
 from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._registrations import Registrations
 from penstock.registration._registry_metrics import SweepMetrics
 from penstock.registration._store import LeaseStore
 from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
+from penstock.registration._watch import Key, Watch
 from penstock.registration.errors import (
     AcquireTimeoutError,
     ConsumerHeldError,
+    ConsumerNotFoundError,
+    InvalidRequestError,
+    LeaseLostError,
     RegistrationError,
+    StreamNotFoundError,
 )
 
 _logger = logging.getLogger(__name__)
@@ -38,7 +43,17 @@ _ASK_AGAIN_SECONDS: Final = 0.5
 class LocalConsumerRegistry:
     """A ConsumerRegistry over a store and Kinesis. It owns both, and closes them.
 
-    Several of them, in several processes, may share a store.
+    Several of them, in several processes on several machines, may share a store: whatever their clocks say, none ends
+    what another's caller keeps alive.
+
+    Args:
+        registrar: asks Kinesis.
+        store: keeps the leases.
+        settings: how long leases live, and what they leave behind.
+        clock: monotonic seconds, also of times in which the machine slept; all decisions are made by it.
+        wall_clock: seconds since the epoch, written down for people to read.
+        sleep: waits for seconds of `clock`.
+        consumer_shard_hour_usd: for costs.
     """
 
     def __init__(
@@ -47,26 +62,28 @@ class LocalConsumerRegistry:
         store: LeaseStore,
         *,
         settings: LeaseSettings | None = None,
-        clock: Clock | None = None,
+        clock: Clock = elapsed_seconds,
+        wall_clock: Clock = time.time,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
         consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD,
     ) -> None:
         self._registrar = registrar
         self._settings = settings or LeaseSettings()
-        self._clock = clock or steady_wall_clock()
-        self._records = Records(store, self._clock)
-        self._registrations = Registrations(registrar, self._records, self._clock)
+        self._watch = Watch(self._settings.grace_period.total_seconds())
+        self._records = Records(store, self._watch, clock, wall_clock)
+        self._registrations = Registrations(registrar, self._records, self._watch, clock)
         self._sleep = sleep
         self._administration = Administration(
             registrar,
             self._records,
             self._registrations,
-            clock=self._clock,
+            watch=self._watch,
             lock=self._lock,
             consumer_shard_hour_usd=consumer_shard_hour_usd,
         )
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._metrics: SweepMetrics | None = None
+        self._unknown_streams: set[str] = set()
 
     async def acquire(self, request: AcquireRequest) -> Lease:
         """See ConsumerRegistry."""
@@ -98,7 +115,7 @@ class LocalConsumerRegistry:
         lost = Heartbeat(held=False, time_to_live_seconds=0.0)
         return [
             lost if time_to_live is None else Heartbeat(held=True, time_to_live_seconds=time_to_live)
-            for time_to_live in await self._records.renew(leases)
+            for time_to_live in await self._records.renew([(await self._arn_of(one), one) for one in leases])
         ]
 
     async def release(self, lease: Lease) -> bool:
@@ -108,38 +125,36 @@ class LocalConsumerRegistry:
             RegistrationError: the lease is given back, but Kinesis would not deregister. Repeating the call tries
                 again.
         """
-        key = (lease.stream_name, lease.consumer_name)
+        key = (await self._arn_of(lease), lease.consumer_name)
         record = await self._records.change(
             key,
             lambda record: lease_rules.release(
-                record, job_id=lease.job_id, fencing_token=lease.fencing_token, now=self._clock()
+                record, job_id=lease.job_id, fencing_token=lease.fencing_token, now=self._records.time_of_day()
             ),
         )
         if self._settings.grace_period > timedelta(0):
             return record is not None and record.registration_is_ours
-        async with self._lock(key):
-            return await self._registrations.end_orphan(key, self._grace_seconds)
+        return await self._end_orphan(key)
 
     async def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
         """See ConsumerRegistry."""
-        now = self._clock()
-        consumers = [
-            consumer_of(record, now) for record in await self._records.look(stream_name) if is_listed(record, now)
-        ]
+        records = await self._records.look(stream_name)
+        now = self._records.time_of_day()
+        consumers = [consumer_of(record, self._watch, now) for record in records if is_listed(record, self._watch)]
         return await self._administration.with_state(consumers) if with_state else consumers
 
     async def force_release(self, stream_name: str, consumer_name: str) -> Lease | None:
         """See RegistryAdministration."""
-        key = (stream_name, consumer_name)
+        key = await self._known_key(stream_name, consumer_name)
         lease = await self._administration.end_lease(key)
         if self._settings.grace_period == timedelta(0):
-            async with self._lock(key):
-                await self._registrations.end_orphan(key, self._grace_seconds)
+            await self._end_orphan(key)
         return lease
 
     async def adopt(self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None) -> Consumer:
         """See RegistryAdministration."""
-        return await self._administration.adopt((stream_name, consumer_name), stream_arn)
+        stream_arn = stream_arn or await self._registrar.find_stream_arn(stream_name)
+        return await self._administration.adopt((stream_arn, consumer_name))
 
     async def collect_garbage(self, stream_name: str | None = None, *, dry_run: bool = False) -> builtins.list[Orphan]:
         """See RegistryAdministration."""
@@ -150,71 +165,137 @@ class LocalConsumerRegistry:
 
         What Kinesis does not answer is left to whoever needs the consumer, and to the sweep.
         """
-        for record in await self._records.list():
-            if record.phase is not RegistrationPhase.REGISTERING:
+        for record in await self._located():
+            if record.is_by_name or record.phase is not RegistrationPhase.REGISTERING:
                 continue
             try:
                 async with self._lock(record.key):
                     await self._registrations.reconcile(record)
             except RegistrationError as error:
-                _logger.warning("%s of %s is not reconciled: %s", record.consumer_name, record.stream_name, error)
+                _logger.warning("%s of %s is not reconciled: %s", record.consumer_name, record.stream_arn, error)
 
-    async def sweep(self, *, watched_seconds: float = math.inf) -> builtins.list[Key]:
-        """Deregister what is ours and whose grace period is over. Returns (stream, consumer name) of each.
+    async def sweep(self) -> builtins.list[Key]:
+        """Deregister what is ours and whose grace period is over. Returns (stream ARN, consumer name) of each.
 
+        A lease ends after this registry saw it unchanged, sweep by sweep, for its time to live and the grace period.
         What Kinesis would not do is logged, and tried again by the next sweep.
-
-        Args:
-            watched_seconds: since this registry could be reached: a lease that had no such chance of a heartbeat for
-                its time to live and the grace period is not taken for dead.
         """
+        ended, _ = await self._sweep()
+        return ended
+
+    async def _sweep(self) -> tuple[builtins.list[Key], builtins.list[ConsumerRecord]]:
+        """What was ended, and what there is else that may come to its end."""
         ended: builtins.list[Key] = []
-        records = await self._records.list()
+        records = await self._located()
         for record in records:
-            if not lease_rules.is_orphan(record, self._clock(), self._grace_seconds):
-                continue
-            holding = record.holding
-            if holding is not None and watched_seconds < holding.time_to_live_seconds + self._grace_seconds:
+            if record.is_by_name or record.phase is RegistrationPhase.ABSENT or not self._watch.is_due(record):
                 continue
             try:
-                async with self._lock(record.key):
-                    if await self._registrations.end_orphan(record.key, self._grace_seconds):
-                        ended.append(record.key)
+                if await self._end_orphan(record.key):
+                    ended.append(record.key)
             except RegistrationError as error:
-                _logger.warning("consumer %s of stream %s stays: %s", record.consumer_name, record.stream_name, error)
+                _logger.warning("consumer %s of %s stays: %s", record.consumer_name, record.stream_arn, error)
         # Made by those that sweep: registries that jobs have in their processes tell nothing.
         self._metrics = self._metrics or SweepMetrics()
-        self._metrics.swept((one for one in records if one.key not in ended), self._clock())
-        return ended
+        self._metrics.swept((one for one in records if one.key not in ended), self._watch)
+        return ended, [one for one in records if not (one.is_by_name or self._watch.is_due(one))]
 
     async def sweep_for_ever(self, interval: timedelta) -> None:
         """Sweep now and at every interval, until cancelled. A store that fails is logged, and asked again.
 
-        The holders of leases that ended while no registry was there are given time to tell that they live.
+        In between the store is asked for a sign of life, as leases are watched only while it answers.
         """
-        began = self._clock()
         while True:
             try:
-                await self.sweep(watched_seconds=self._clock() - began)
+                await self.sweep()
             except RegistrationError as error:
                 _logger.warning("leases were not swept: %s", error)
-            await self._sleep(interval.total_seconds())
+            await self._pass(interval.total_seconds())
+
+    async def sweep_once(self) -> None:
+        """Sweep until each lease that is there now was renewed, given back, or is over.
+
+        Raises:
+            RegistrationError: the store cannot be used.
+        """
+        _, records = await self._sweep()
+        waiting = {one.key: one.version for one in records}
+        while waiting:
+            await self._pass(self._watch.step_seconds)
+            _, records = await self._sweep()
+            waiting = {one.key: one.version for one in records if waiting.get(one.key) == one.version}
+
+    async def _pass(self, seconds: float) -> None:
+        """Wait, and listen meanwhile."""
+        while seconds > 0:
+            step = min(seconds, self._watch.step_seconds)
+            await self._sleep(step)
+            seconds -= step
+            if seconds > 0:
+                try:
+                    await self._records.listen()
+                except RegistrationError as error:
+                    _logger.info("the store of leases does not answer: %s", error)
+
+    async def _located(self) -> builtins.list[ConsumerRecord]:
+        """All records, after finding the ARNs of streams that the first release knew by name, where that matters."""
+        records = await self._records.list()
+        moved = False
+        for record in records:
+            name = record.stream_arn
+            if not record.is_by_name or record.phase is RegistrationPhase.ABSENT or name in self._unknown_streams:
+                continue
+            try:
+                await self._records.move(record, await self._registrar.find_stream_arn(name))
+                moved = True
+            except StreamNotFoundError:
+                self._unknown_streams.add(name)
+                _logger.warning(
+                    "consumer %s of stream %s is left alone: there is no such stream in this account and region",
+                    record.consumer_name,
+                    name,
+                )
+            except RegistrationError as error:
+                _logger.warning("consumer %s of stream %s is left alone: %s", record.consumer_name, name, error)
+        return await self._records.list() if moved else records
 
     async def close(self) -> None:
         """See ConsumerRegistry."""
         await self._registrar.close()
         await self._records.close()
 
-    @property
-    def _grace_seconds(self) -> float:
-        return self._settings.grace_period.total_seconds()
+    async def _arn_of(self, lease: Lease) -> str:
+        return lease.stream_arn or await self._registrar.find_stream_arn(lease.stream_name)
+
+    async def _known_key(self, stream_name: str, consumer_name: str) -> Key:
+        """The key of a consumer that the registry knows, without asking Kinesis.
+
+        Raises:
+            ConsumerNotFoundError: there is none.
+            InvalidRequestError: there are several streams of that name.
+        """
+        if is_arn(stream_name):
+            return stream_name, consumer_name
+        found = await self._records.look(stream_name)
+        keys = sorted(one.key for one in found if one.consumer_name == consumer_name and not one.is_by_name)
+        if not keys:
+            raise ConsumerNotFoundError(stream_name=stream_name, consumer_name=consumer_name)
+        if len(keys) > 1:
+            arns = ", ".join(arn for arn, _ in keys)
+            raise InvalidRequestError(field="stream_name", reason=f"{stream_name!r} may be any of {arns}: give its ARN")
+        return keys[0]
+
+    async def _end_orphan(self, key: Key) -> bool:
+        async with self._lock(key):
+            return await self._registrations.end_orphan(key, is_due=self._watch.is_due)
 
     def _lock(self, key: Key) -> asyncio.Lock:
         """Within this process one call at a time asks Kinesis about a consumer."""
         return self._locks.setdefault(key, asyncio.Lock())
 
     async def _acquire(self, request: AcquireRequest) -> Lease:
-        key = (request.stream_name, request.consumer_name)
+        registrar = self._registrar.configured(request.config)
+        key = (request.stream_arn or await registrar.find_stream_arn(request.stream_name), request.consumer_name)
         arrived = self._registrations.next_event()
         while True:
             # Asked without the lock first: who is refused need not wait for the holder's registration.
@@ -227,9 +308,16 @@ class LocalConsumerRegistry:
                     held_seconds=decision.held_seconds,
                     remaining_seconds=decision.remaining_seconds,
                 )
+            if isinstance(decision, lease_rules.Lost):
+                raise LeaseLostError(
+                    stream_name=request.stream_name,
+                    consumer_name=request.consumer_name,
+                    fencing_token=request.after_fencing_token or 0,
+                    reason=decision.reason,
+                )
             if isinstance(decision, lease_rules.Wait):
-                # Another process may release it at any moment, and there is nobody to tell us.
-                await self._sleep(min(decision.seconds, _ASK_AGAIN_SECONDS))
+                # Another process may release it at any moment, and there is nobody to tell us. And it is watched.
+                await self._sleep(min(decision.seconds, self._watch.step_seconds, _ASK_AGAIN_SECONDS))
                 continue
             lock = self._lock(key)
             had_to_wait = lock.locked()
@@ -246,7 +334,8 @@ class LocalConsumerRegistry:
         token = record.fencing_token
 
         def give_back(stored: ConsumerRecord) -> ConsumerRecord | None:
-            released = lease_rules.release(stored, job_id=request.job_id, fencing_token=token, now=self._clock())
+            now = self._records.time_of_day()
+            released = lease_rules.release(stored, job_id=request.job_id, fencing_token=token, now=now)
             # Not there yet, although it may be on its way to the store: after another write it comes too late.
             return stored if released is None and stored.version == record.version else released
 
@@ -261,7 +350,7 @@ class LocalConsumerRegistry:
 
     def _decide(
         self, record: ConsumerRecord, request: AcquireRequest
-    ) -> lease_rules.Granted | lease_rules.Refused | lease_rules.Wait:
+    ) -> lease_rules.Granted | lease_rules.Refused | lease_rules.Wait | lease_rules.Lost:
         # Until it is registered the lease lives as long as that may take: nobody sends heartbeats for it yet.
         while_registering = self._registrar.configured(request.config).longest_seconds
         return lease_rules.acquire(
@@ -269,7 +358,9 @@ class LocalConsumerRegistry:
             job_id=request.job_id,
             time_to_live_seconds=max(while_registering, self._settings.time_to_live_seconds(request.time_to_live)),
             policy=request.conflict_policy,
-            now=self._clock(),
+            sight=self._watch.sight(record),
+            now=self._records.time_of_day(),
+            after_token=request.after_fencing_token,
         )
 
     async def _complete(self, granted: ConsumerRecord, request: AcquireRequest, arrived: int) -> Lease:
@@ -287,7 +378,7 @@ class LocalConsumerRegistry:
                 record if given_arn is None else lease_rules.note_given(record, consumer_arn=given_arn),
                 job_id=request.job_id,
                 fencing_token=token,
-                now=self._clock(),
+                now=self._records.time_of_day(),
                 time_to_live_seconds=time_to_live,
             )
 
@@ -296,6 +387,7 @@ class LocalConsumerRegistry:
             raise await self._registrations.overtaken(key, token)
         return Lease(
             stream_name=request.stream_name,
+            stream_arn=key[0],
             consumer_name=request.consumer_name,
             job_id=request.job_id,
             consumer_arn=record.consumer_arn,

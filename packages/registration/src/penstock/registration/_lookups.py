@@ -7,10 +7,11 @@ import random as random_module
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 from penstock.aws import AwsError, retry
 from penstock.registration._clock import Clock, elapsed_seconds
-from penstock.registration._config import RegistrarConfig
+from penstock.registration._config import RegistrarConfig, is_arn
 from penstock.registration._kinesis_errors import typed_error
 from penstock.registration._pace import CallPace
 from penstock.registration.errors import ConsumerNotFoundError, StreamNotFoundError
@@ -77,16 +78,20 @@ class KinesisLookups:
         self._clock = clock
         self._pace = CallPace()
         self._stream_arns: dict[str, str] = {}
+        self._looking_up: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def find_stream_arn(self, stream_name: str) -> str:
-        """The stream's ARN, asked once per name.
+        """The stream's ARN, asked once per name, however many ask at once. An ARN is its own.
 
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        if stream_name not in self._stream_arns:
-            self._stream_arns[stream_name] = (await self.describe_stream(stream_name)).arn
-        return self._stream_arns[stream_name]
+        if is_arn(stream_name):
+            return stream_name
+        async with self._looking_up.setdefault(stream_name, asyncio.Lock()):
+            if stream_name not in self._stream_arns:
+                self._stream_arns[stream_name] = (await self.describe_stream(stream_name)).arn
+            return self._stream_arns[stream_name]
 
     async def describe_stream(self, stream_name: str) -> FoundStream:
         """The stream as it is now. By its name or, across accounts, by its ARN.
@@ -94,7 +99,7 @@ class KinesisLookups:
         Raises:
             StreamNotFoundError: there is no such stream.
         """
-        which = "StreamARN" if stream_name.startswith("arn:") else "StreamName"
+        which = "StreamARN" if is_arn(stream_name) else "StreamName"
         try:
             answer = await self._call("list", "describe_stream_summary", **{which: stream_name})
         except ConsumerNotFoundError as error:

@@ -53,6 +53,7 @@ def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
         consumer_arn=request.consumer_arn or "",
         conflict_policy=_POLICIES[request.conflict_policy],
         time_to_live_seconds=request.time_to_live.total_seconds() if request.time_to_live else 0.0,
+        after_fencing_token=request.after_fencing_token or 0,
         caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
         **({} if request.config is None else _config_fields(request.config)),
     )
@@ -96,6 +97,7 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
         conflict_policy=_POLICY_OF.get(message.conflict_policy, ConflictPolicy.REFUSE),
         time_to_live=time_to_live,
         config=config,
+        after_fencing_token=message.after_fencing_token or None,
         caller=_location_of(message.caller) if message.HasField("caller") else None,
     )
 
@@ -124,6 +126,7 @@ def lease_message(lease: Lease) -> pb.Lease:
     """All fields."""
     return pb.Lease(
         stream_name=lease.stream_name,
+        stream_arn=lease.stream_arn,
         consumer_name=lease.consumer_name,
         job_id=lease.job_id,
         consumer_arn=lease.consumer_arn,
@@ -137,6 +140,7 @@ def lease_of(message: pb.Lease) -> Lease:
     """All fields."""
     return Lease(
         stream_name=message.stream_name,
+        stream_arn=message.stream_arn,
         consumer_name=message.consumer_name,
         job_id=message.job_id,
         consumer_arn=message.consumer_arn,
@@ -150,6 +154,7 @@ def lease_named(message: pb.HeartbeatRequest | pb.ReleaseRequest) -> Lease:
     """The lease that a heartbeat or a release is about; what the message does not carry is empty."""
     return Lease(
         stream_name=message.stream_name,
+        stream_arn=message.stream_arn,
         consumer_name=message.consumer_name,
         job_id=message.job_id,
         consumer_arn="",
@@ -163,6 +168,7 @@ def consumer_message(consumer: Consumer) -> pb.Consumer:
     """All fields; `lease` is absent when nobody holds the consumer."""
     return pb.Consumer(
         stream_name=consumer.stream_name,
+        stream_arn=consumer.stream_arn,
         consumer_name=consumer.consumer_name,
         consumer_arn=consumer.consumer_arn,
         registration_is_ours=consumer.registration_is_ours,
@@ -178,6 +184,7 @@ def consumer_of(message: pb.Consumer) -> Consumer:
     """All fields."""
     return Consumer(
         stream_name=message.stream_name,
+        stream_arn=message.stream_arn,
         consumer_name=message.consumer_name,
         consumer_arn=message.consumer_arn,
         registration_is_ours=message.registration_is_ours,

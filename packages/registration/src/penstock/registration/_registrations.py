@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from penstock.registration import _lease as lease_rules
 from penstock.registration._clock import Clock
-from penstock.registration._config import RegistrationStrategy
+from penstock.registration._config import RegistrationStrategy, stream_name_of
 from penstock.registration._record import ConsumerRecord, RegistrationPhase
-from penstock.registration._records import Key, Records
+from penstock.registration._records import Records
 from penstock.registration._registrar import StreamConsumerRegistrar
 from penstock.registration._values import AcquireRequest
+from penstock.registration._watch import Key, Watch
 from penstock.registration.errors import ConsumerLimitError, StaleFencingTokenError, StreamNotFoundError
 
 _PATIENCE_SECONDS: Final = 10.0
@@ -25,9 +27,10 @@ class Registrations:
     caller lets one call at a time in per consumer.
     """
 
-    def __init__(self, registrar: StreamConsumerRegistrar, records: Records, clock: Clock) -> None:
+    def __init__(self, registrar: StreamConsumerRegistrar, records: Records, watch: Watch, clock: Clock) -> None:
         self._registrar = registrar
         self._records = records
+        self._watch = watch
         self._clock = clock
         self._looked_up: dict[Key, tuple[int, str]] = {}
         self._events = 0
@@ -77,13 +80,13 @@ class Registrations:
             consumer = await self._registrar.configured(request.config).register(
                 request.stream_name,
                 request.consumer_name,
-                stream_arn=request.stream_arn,
+                stream_arn=key[0],
                 stagger=request.strategy is RegistrationStrategy.LAZY and not registered,
                 before_register=begin,
                 on_refused=abandon,
             )
         except ConsumerLimitError as error:
-            raise await self._with_idle(error) from error
+            raise await self._with_idle(error, key[0]) from error
         await self._records.change(
             key,
             lambda record: lease_rules.finish_registration(
@@ -102,19 +105,19 @@ class Registrations:
         if seen != theirs:
             self._others[key] = theirs, self._clock()
             return True
-        if abs(self._clock() - since) < _PATIENCE_SECONDS:
+        if self._clock() - since < _PATIENCE_SECONDS:
             return True
         del self._others[key]
         return False
 
-    async def _with_idle(self, error: ConsumerLimitError) -> ConsumerLimitError:
+    async def _with_idle(self, error: ConsumerLimitError, stream_arn: str) -> ConsumerLimitError:
         """The same error, with those consumers of ours that nobody uses."""
         idle = [
             record.consumer_name
-            for record in await self._records.list(error.stream_name)
+            for record in await self._records.list(stream_arn)
             if record.consumer_name in error.existing
             and lease_rules.is_ours(record, record.consumer_arn)
-            and not lease_rules.is_live(record, self._clock())
+            and self._watch.is_over(record)
         ]
         return ConsumerLimitError(
             stream_name=error.stream_name,
@@ -125,7 +128,7 @@ class Registrations:
 
     async def reconcile(self, record: ConsumerRecord) -> None:
         """See through a registration whose end nobody wrote down, if Kinesis has it."""
-        found = await self._registrar.find(record.stream_name, record.consumer_name)
+        found = await self._registrar.find(record.stream_name, record.consumer_name, stream_arn=record.stream_arn)
         if found is None or found.status == "DELETING":
             return
         arn = found.arn
@@ -137,11 +140,17 @@ class Registrations:
 
         await self._records.change(record.key, finish)
 
-    async def end_orphan(self, key: Key, grace_seconds: float) -> bool:
-        """End a registration whose time has come. Returns whether there was one of ours. Called with the lock held."""
+    async def end_orphan(self, key: Key, *, is_due: Callable[[ConsumerRecord], bool]) -> bool:
+        """End a registration whose time has come. Returns whether there was one of ours. Called with the lock held.
+
+        Decided anew by each look at the record, and written only if nobody wrote it since: a holder that is heard, by
+        whatever registry, keeps its consumer.
+        """
         record = await self._records.change(
             key,
-            lambda record: lease_rules.begin_deregistration(record, now=self._clock(), grace_seconds=grace_seconds),
+            lambda record: (
+                lease_rules.begin_deregistration(record, now=self._records.time_of_day()) if is_due(record) else None
+            ),
         )
         if record is None or record.phase is RegistrationPhase.ABSENT:
             return False
@@ -170,7 +179,7 @@ class Registrations:
     async def _find_arn(self, record: ConsumerRecord) -> str:
         """Of a registration that was begun, and whose end nobody lived to write down."""
         try:
-            found = await self._registrar.find(record.stream_name, record.consumer_name)
+            found = await self._registrar.find(record.stream_name, record.consumer_name, stream_arn=record.stream_arn)
         except StreamNotFoundError:
             return ""
         return "" if found is None else found.arn
@@ -179,5 +188,5 @@ class Registrations:
         """The error for a lease that is not the newest one any more."""
         newest = (await self._records.read(key)).fencing_token
         return StaleFencingTokenError(
-            stream_name=key[0], consumer_name=key[1], fencing_token=token, newest_token=newest
+            stream_name=stream_name_of(key[0]), consumer_name=key[1], fencing_token=token, newest_token=newest
         )

@@ -13,6 +13,7 @@ from opentelemetry import metrics
 from penstock.registration import _lease as lease_rules
 from penstock.registration._listing import is_listed
 from penstock.registration._record import ConsumerRecord
+from penstock.registration._watch import Watch
 
 _GAUGES: Final = (
     ("consumers", "{consumer}", "Stream consumers that the registry knows, as of its last sweep"),
@@ -33,16 +34,16 @@ class SweepMetrics:
         _make_instruments()
         _swept.add(self)
 
-    def swept(self, records: Iterable[ConsumerRecord], now: float) -> None:
+    def swept(self, records: Iterable[ConsumerRecord], watch: Watch) -> None:
         """Take note of what there is."""
         # Streams without consumers go on with 0 for once more: a series that ends keeps its last value on a graph.
         counts: dict[str, Counter[str]] = {stream: Counter() for stream, found in self.counts.items() if found.total()}
         for record in records:
             found = counts.setdefault(record.stream_name, Counter())
-            found["consumers"] += is_listed(record, now)
-            found["leases"] += lease_rules.is_live(record, now)
-            is_ours = lease_rules.is_ours(record, record.consumer_arn)
-            found["orphanConsumers"] += is_ours and lease_rules.is_orphan(record, now, 0.0)
+            is_over = watch.is_over(record)
+            found["consumers"] += is_listed(record, watch)
+            found["leases"] += not is_over
+            found["orphanConsumers"] += is_over and lease_rules.is_ours(record, record.consumer_arn)
         self.counts = counts
 
 

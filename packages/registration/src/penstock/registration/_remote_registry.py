@@ -82,6 +82,7 @@ class RemoteConsumerRegistry:
         """See ConsumerRegistry."""
         request = pb.HeartbeatRequest(
             stream_name=lease.stream_name,
+            stream_arn=lease.stream_arn,
             consumer_name=lease.consumer_name,
             job_id=lease.job_id,
             fencing_token=lease.fencing_token,
@@ -96,6 +97,7 @@ class RemoteConsumerRegistry:
         """See ConsumerRegistry."""
         message = pb.ReleaseRequest(
             stream_name=lease.stream_name,
+            stream_arn=lease.stream_arn,
             consumer_name=lease.consumer_name,
             job_id=lease.job_id,
             fencing_token=lease.fencing_token,

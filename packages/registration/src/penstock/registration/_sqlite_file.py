@@ -14,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from penstock.registration._sqlite_rows import CREATE
+from penstock.registration._sqlite_rows import CREATE, UPGRADES
 from penstock.registration._threads import DaemonThread
 from penstock.registration.errors import LeaseStoreError
 
 T = TypeVar("T")
 
-_SCHEMA_VERSION: Final = 1
+_SCHEMA_VERSION: Final = 2
+"""2 has leases by the ARN of their stream, and the tokens that operators ended."""
 _OLDEST_SQLITE: Final = (3, 35, 0)
 _BUSY_SECONDS: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.02
@@ -47,6 +48,8 @@ class SqliteFile:
     def __init__(self, path: Path, *, read_only: bool = False) -> None:
         self._read_only = read_only
         self._path = path
+        self.schema = _SCHEMA_VERSION
+        """Of the open file: an older one only where it may not be changed."""
         self._connection: sqlite3.Connection | None = None
         # One thread: a SQLite connection is for one user at a time.
         self._thread = DaemonThread(name="penstock lease store")
@@ -147,8 +150,9 @@ class SqliteFile:
         try:
             connection.row_factory = sqlite3.Row
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version != _SCHEMA_VERSION:
+            if not 1 <= version <= _SCHEMA_VERSION:
                 raise sqlite3.DatabaseError(f"it holds no leases: its schema is {version}, and {_SCHEMA_VERSION} here")
+            self.schema = version
         except BaseException:
             connection.close()
             raise
@@ -211,6 +215,10 @@ def _set_up(connection: sqlite3.Connection) -> None:
     if version > _SCHEMA_VERSION:
         raise sqlite3.DatabaseError(f"the file has schema {version}, this release knows {_SCHEMA_VERSION}")
     connection.execute("BEGIN IMMEDIATE")
+    # Again, under the lock: another process may have been faster.
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version in UPGRADES:
+        connection.execute(UPGRADES[version])
     connection.execute(CREATE)
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     connection.execute("COMMIT")

@@ -8,6 +8,7 @@ from typing import Final
 from penstock.registration._record import ConsumerRecord, Holding, RegistrationPhase
 
 COLUMNS: Final = (
+    # Its ARN: the name in rows of the first release, whose jobs go on to look for them by this column.
     "stream_name",
     "consumer_name",
     "version",
@@ -23,6 +24,7 @@ COLUMNS: Final = (
     "renewed_at",
     "time_to_live_seconds",
     "idle_since",
+    "ended_token",
 )
 CREATE: Final = """
 CREATE TABLE IF NOT EXISTS consumers (
@@ -42,9 +44,14 @@ CREATE TABLE IF NOT EXISTS consumers (
   renewed_at REAL,
   time_to_live_seconds REAL,
   idle_since REAL,
+  ended_token INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (namespace, stream_name, consumer_name)
 ) WITHOUT ROWID
 """
+UPGRADES: Final = {1: "ALTER TABLE consumers ADD COLUMN ended_token INTEGER NOT NULL DEFAULT 0"}
+"""From one schema to the next. Records by the name of a stream are moved to its ARN by the registry."""
+SELECT_1: Final = f"SELECT {', '.join(COLUMNS[:-1])}, 0 AS ended_token FROM consumers WHERE namespace = ?"
+"""Of a file of the first schema that may only be read."""
 SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM consumers WHERE namespace = ?"
 INSERT: Final = (
     f"INSERT INTO consumers (namespace, {', '.join(COLUMNS)}) VALUES (?{', ?' * len(COLUMNS)}) ON CONFLICT DO NOTHING"
@@ -75,7 +82,7 @@ def to_row(record: ConsumerRecord) -> tuple[object, ...]:
         )
     )
     return (
-        record.stream_name,
+        record.stream_arn,
         record.consumer_name,
         record.version + 1,
         record.fencing_token,
@@ -86,6 +93,7 @@ def to_row(record: ConsumerRecord) -> tuple[object, ...]:
         record.registering_token,
         *held,
         record.idle_since,
+        record.ended_token,
     )
 
 
@@ -101,7 +109,7 @@ def from_row(row: sqlite3.Row) -> ConsumerRecord:
             time_to_live_seconds=row["time_to_live_seconds"],
         )
     return ConsumerRecord(
-        stream_name=row["stream_name"],
+        stream_arn=row["stream_name"],
         consumer_name=row["consumer_name"],
         created_at=row["created_at"],
         version=row["version"],
@@ -112,4 +120,5 @@ def from_row(row: sqlite3.Row) -> ConsumerRecord:
         registering_token=row["registering_token"],
         holding=holding,
         idle_since=row["idle_since"],
+        ended_token=row["ended_token"],
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from penstock.registration._record import ConsumerRecord
 from penstock.registration._sqlite_file import SqliteFile
-from penstock.registration._sqlite_rows import INSERT, RENEW, SELECT, UPDATE, from_row, to_row
+from penstock.registration._sqlite_rows import INSERT, RENEW, SELECT, SELECT_1, UPDATE, from_row, to_row
 from penstock.registration._store import Renewal
 
 
@@ -27,16 +27,14 @@ class SqliteLeaseStore:
         self._file = SqliteFile(Path(path), read_only=read_only)
         self._namespace = namespace
 
-    async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:
+    async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """See LeaseStore."""
-        rows = await self._query("stream_name = ? AND consumer_name = ?", (stream_name, consumer_name))
+        rows = await self._query("stream_name = ? AND consumer_name = ?", (stream_arn, consumer_name))
         return rows[0] if rows else None
 
-    async def list(self, stream_name: str | None = None) -> list[ConsumerRecord]:
+    async def list(self) -> list[ConsumerRecord]:
         """See LeaseStore."""
-        if stream_name is None:
-            return await self._query("TRUE", ())
-        return await self._query("stream_name = ?", (stream_name,))
+        return await self._query("TRUE", ())
 
     async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
         """See LeaseStore."""
@@ -70,19 +68,21 @@ class SqliteLeaseStore:
         return connection.execute(UPDATE, (*row[2:], *where)).rowcount == 1
 
     def _renew_one(self, connection: sqlite3.Connection, renewal: Renewal) -> float | None:
-        where = (renewal.stream_name, renewal.consumer_name, renewal.job_id, renewal.fencing_token)
+        where = (renewal.stream_arn, renewal.consumer_name, renewal.job_id, renewal.fencing_token)
         # Read to its end: a statement that returns rows is done only then.
         rows = connection.execute(RENEW, (renewal.at, self._namespace, *where)).fetchall()
         return float(rows[0][0]) if rows else None
 
     async def _query(self, condition: str, values: tuple[str, ...]) -> builtins.list[ConsumerRecord]:
-        query = f"{SELECT} AND {condition} ORDER BY stream_name, consumer_name"
+        rest = f"AND {condition} ORDER BY stream_name, consumer_name"
 
         def read(connection: sqlite3.Connection) -> builtins.list[ConsumerRecord]:
+            # A file that may only be read stays as an older release left it.
+            query = f"{SELECT_1 if self._file.schema == 1 else SELECT} {rest}"
             return [from_row(row) for row in connection.execute(query, (self._namespace, *values))]
 
         return await self._file.run(read, writes=False)
 
 
 def _key_of(renewal: Renewal) -> tuple[str, str]:
-    return renewal.stream_name, renewal.consumer_name
+    return renewal.stream_arn, renewal.consumer_name

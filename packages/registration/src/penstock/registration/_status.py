@@ -23,6 +23,7 @@ STATUS: Final[StatusTable] = {
     errors.ConsumerNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.ConsumerHeldError: grpc.StatusCode.ALREADY_EXISTS,
     errors.StaleFencingTokenError: grpc.StatusCode.ABORTED,
+    errors.LeaseLostError: grpc.StatusCode.ABORTED,
     errors.AcquireTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RegistrationTimeoutError: grpc.StatusCode.DEADLINE_EXCEEDED,
     errors.RegistrationDeniedError: grpc.StatusCode.PERMISSION_DENIED,

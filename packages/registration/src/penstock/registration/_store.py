@@ -14,22 +14,22 @@ from penstock.registration._record import ConsumerRecord
 class Renewal:
     """One heartbeat, to be written."""
 
-    stream_name: str
+    stream_arn: str
     consumer_name: str
     job_id: str
     fencing_token: int
     at: float
-    """From when on the lease lives its time to live, in seconds of the registry's clock."""
+    """When it was asked for, in seconds since the epoch, for people to read."""
 
 
 class LeaseStore(Protocol):
-    """A durable map from (stream, consumer name) to its record, written by comparing versions.
+    """A durable map from (stream ARN, consumer name) to its record, written by comparing versions.
 
     Several registries may use one store at once: a write succeeds only when nobody else wrote the record since it was
     read, so that no update is lost. Records are never removed.
     """
 
-    async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:
+    async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """The record as last written; None when there never was one.
 
         Raises:
@@ -59,8 +59,8 @@ class LeaseStore(Protocol):
         """
         ...
 
-    async def list(self, stream_name: str | None = None) -> list[ConsumerRecord]:
-        """All records, or those of a stream, ordered by stream and consumer name.
+    async def list(self) -> list[ConsumerRecord]:
+        """All records, ordered by stream ARN and consumer name.
 
         Raises:
             LeaseStoreError: the store cannot be used.

@@ -12,8 +12,12 @@ from penstock.registration._config import (
     RegistrarConfig,
     RegistrationStrategy,
     check_consumer_name,
+    check_stream_arn,
     consumer_name_of,
+    is_arn,
     one_of,
+    stream_arn_of,
+    stream_name_of,
 )
 from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
 
@@ -23,17 +27,18 @@ class AcquireRequest:
     """Asks for a lease on a stream consumer.
 
     Raises:
-        InvalidRequestError: a name is missing or malformed, or an ARN is given without the strategy none.
+        InvalidRequestError: a name or ARN is missing, malformed or contradicts another, or a consumer's ARN is given
+            without the strategy none.
     """
 
     stream_name: str
-    """Or its ARN, across accounts: it is another stream then than the one of that name."""
+    """In the registry's account and region; or its ARN. Both are one stream, and one lease."""
     job_id: str
     """Identity of the holder: the same after a restart of the same job, different for any other."""
     consumer_name: str = ""
     """Needed unless the strategy is none, where it is read off the ARN when left empty."""
     stream_arn: str | None = None
-    """Looked up by name when None."""
+    """By which the lease goes. Looked up by name when None."""
     strategy: RegistrationStrategy = RegistrationStrategy.LAZY
     consumer_arn: str | None = None
     """With the strategy none, and only with it."""
@@ -47,6 +52,9 @@ class AcquireRequest:
     registry's own counts where None, and for deregistering, which is its own business."""
     caller: AwsLocation | None = None
     """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
+    after_fencing_token: int | None = None
+    """The job takes back the lease that it had under this token, and that ran out. It is not given back when a later
+    run of the job has the consumer, or when an operator ended the lease."""
 
     def __post_init__(self) -> None:
         for name in ("stream_name", "job_id"):
@@ -61,8 +69,25 @@ class AcquireRequest:
             policy = one_of(ConflictPolicy, self.conflict_policy, "conflict_policy")
             object.__setattr__(self, "conflict_policy", policy)
             self._check_consumer()
+            self._check_stream()
         except RegistrationOptionError as error:
             raise InvalidRequestError(field=error.option, reason=error.reason) from error
+
+    def _check_stream(self) -> None:
+        arns = {
+            "stream_name": self.stream_name if is_arn(self.stream_name) else "",
+            "stream_arn": self.stream_arn or "",
+            "consumer_arn": stream_arn_of(self.consumer_arn or ""),
+        }
+        known = next((arn for arn in arns.values() if arn), None)
+        for field, arn in arns.items():
+            if not arn:
+                continue
+            check_stream_arn(arn, field)
+            if arn != known or stream_name_of(arn) != stream_name_of(self.stream_name):
+                said = known if arn != known else self.stream_name
+                raise InvalidRequestError(field=field, reason=f"{arn!r} contradicts {said!r}: it is another stream")
+        object.__setattr__(self, "stream_arn", known)
 
     def _check_consumer(self) -> None:
         if self.strategy is not RegistrationStrategy.NONE:
@@ -87,16 +112,19 @@ class Lease:
     """A job's hold on a stream consumer."""
 
     stream_name: str
+    """As the request named it."""
     consumer_name: str
     job_id: str
     consumer_arn: str
     """Holds the consumer's creation time, so that a new registration has another ARN."""
     fencing_token: int
-    """Only grows, per stream and consumer name, over all holders."""
+    """Only grows, per stream ARN and consumer name, over all holders."""
     time_to_live_seconds: float
     """Until the lease ends when no heartbeat comes."""
     registration_is_ours: bool
     """Whether the registry made the registration, and will therefore end it."""
+    stream_arn: str = ""
+    """The lease belongs to this stream. Empty: to the one of that name in the registry's account and region."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +132,7 @@ class Heartbeat:
     """The outcome of a heartbeat."""
 
     held: bool
-    """False when the lease is another's, or ended: stop reading."""
+    """False when the lease is another's, or ended: take it back, or stop reading."""
     time_to_live_seconds: float
     """Seconds that the lease lives from now; 0 when it is not held."""
 
@@ -128,11 +156,14 @@ class Consumer:
     consumer_arn: str
     registration_is_ours: bool
     lease: Lease | None
-    """The holder's lease, with the seconds that it has left; None when nobody holds it."""
+    """The holder's lease, with the seconds until it is over; None when nobody holds it. A registry that did not watch
+    the lease for long enough tells what stands in the store, by the clock of whoever wrote it."""
     age_seconds: float
     """Since the consumer came to the registry."""
     state: ConsumerState | None = None
     """None when Kinesis was not asked, or did not answer."""
+    stream_arn: str = ""
+    """Tells streams of one name in several accounts and regions apart; empty when it is not known."""
     held_seconds: float = 0.0
     """Since the holder acquired its lease, by whatever token; 0 when nobody holds it."""
     cost_per_hour_usd: float | None = None

@@ -18,7 +18,7 @@ RegistrationError
 ├── RegistryClosedError         used after close()
 ├── WrongProcessError           used after a fork
 ├── LeaseStoreError             the store of leases cannot be used
-└── LeaseLostError              told to `on_lost`: stop reading
+└── LeaseLostError              told to `on_lost`, or by an acquire that takes a lease back: stop reading
 
 Each keeps its facts as fields of plain data, under the names of its keyword arguments, so that it crosses gRPC whole.
 """
@@ -295,8 +295,7 @@ class LeaseStoreError(RegistrationError):
 class LeaseLostError(RegistrationError):
     """The lease is no longer held: whoever reads under it stops now.
 
-    Cure: Stop reading under it. Look for a second job of the same consumer name, or for a pause longer than the lease
-    lives.
+    Cure: Stop reading under it. The reason names the job that has the consumer: give each job a name of its own.
     """
 
     def __init__(self, *, stream_name: str, consumer_name: str, fencing_token: int, reason: str) -> None:

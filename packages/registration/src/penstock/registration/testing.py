@@ -56,9 +56,9 @@ class InMemoryLeaseStore:
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], ConsumerRecord] = {}
 
-    async def get(self, stream_name: str, consumer_name: str) -> ConsumerRecord | None:
+    async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """See LeaseStore."""
-        return self._records.get((stream_name, consumer_name))
+        return self._records.get((stream_arn, consumer_name))
 
     async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
         """See LeaseStore."""
@@ -69,7 +69,7 @@ class InMemoryLeaseStore:
         return [self._renew_one(renewal) for renewal in renewals]
 
     def _renew_one(self, renewal: Renewal) -> float | None:
-        stored = self._records.get((renewal.stream_name, renewal.consumer_name))
+        stored = self._records.get((renewal.stream_arn, renewal.consumer_name))
         if stored is None:
             return None
         renewed = lease_rules.renew(stored, job_id=renewal.job_id, fencing_token=renewal.fencing_token, now=renewal.at)
@@ -85,10 +85,9 @@ class InMemoryLeaseStore:
         self._records[record.key] = replace(record, version=record.version + 1)
         return True
 
-    async def list(self, stream_name: str | None = None) -> builtins.list[ConsumerRecord]:
+    async def list(self) -> builtins.list[ConsumerRecord]:
         """See LeaseStore."""
-        found = [record for key, record in self._records.items() if stream_name in (None, key[0])]
-        return sorted(found, key=lambda record: record.key)
+        return sorted(self._records.values(), key=lambda record: record.key)
 
     async def close(self) -> None:
         """See LeaseStore."""
@@ -115,6 +114,8 @@ class FakeKinesis:
     limit: int = 20
     open_shards: int = 4
     stream_mode: str = "PROVISIONED"
+    account_id: str = "123456789012"
+    region: str = "eu-west-1"
     calls: list[str] = field(default_factory=list)
     """Operations in the order of their arrival."""
     errors: dict[str, deque[BaseException]] = field(default_factory=dict)
@@ -226,9 +227,8 @@ class FakeKinesis:
                 return key, consumer
         raise _error("ResourceNotFoundException", "DescribeStreamConsumer")
 
-    @staticmethod
-    def _stream_arn(stream_name: str) -> str:
-        return f"arn:aws:kinesis:eu-west-1:123456789012:stream/{stream_name}"
+    def _stream_arn(self, stream_name: str) -> str:
+        return f"arn:aws:kinesis:{self.region}:{self.account_id}:stream/{stream_name}"
 
     @staticmethod
     def _description(name: str, consumer: _FakeConsumer) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 isort:skip_file
 Leases on Kinesis stream consumers.
 
-A job that reads by enhanced fan-out leases a (stream, consumer name) from the registry. The registry registers the consumer
+A job that reads by enhanced fan-out leases a (stream ARN, consumer name) from the registry. The registry registers the consumer
 with Kinesis when nobody has, and deregisters it when the last lease is gone, if and only if the registration was its own.
 """
 
@@ -145,6 +145,7 @@ class Lease(_message.Message):
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     TIME_TO_LIVE_SECONDS_FIELD_NUMBER: _builtins.int
     REGISTRATION_IS_OURS_FIELD_NUMBER: _builtins.int
+    STREAM_ARN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream, chosen by its owner."""
     consumer_name: _builtins.str
@@ -154,11 +155,13 @@ class Lease(_message.Message):
     consumer_arn: _builtins.str
     """ARN of the consumer, chosen by Kinesis. It holds the consumer's creation time, so a new registration has another ARN."""
     fencing_token: _builtins.int
-    """Chosen by the registry. Only grows, per stream and consumer name, over all holders."""
+    """Chosen by the registry. Only grows, per stream ARN and consumer name, over all holders."""
     time_to_live_seconds: _builtins.float
     """Seconds until the lease ends when no heartbeat comes, chosen by the registry."""
     registration_is_ours: _builtins.bool
     """True when the registry made the registration, and will therefore end it."""
+    stream_arn: _builtins.str
+    """ARN of the stream, chosen by Kinesis: the lease belongs to it, by whatever name the caller knows it."""
     def __init__(
         self,
         *,
@@ -169,10 +172,11 @@ class Lease(_message.Message):
         fencing_token: _builtins.int = ...,
         time_to_live_seconds: _builtins.float = ...,
         registration_is_ours: _builtins.bool = ...,
+        stream_arn: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "fencing_token", b"fencing_token", "job_id", b"job_id", "registration_is_ours", b"registration_is_ours", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "fencing_token", b"fencing_token", "job_id", b"job_id", "registration_is_ours", b"registration_is_ours", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -196,10 +200,11 @@ class AcquireRequest(_message.Message):
     REGISTER_BACKOFF_FIELD_NUMBER: _builtins.int
     LIST_BACKOFF_FIELD_NUMBER: _builtins.int
     REGISTER_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
+    AFTER_FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream. Required."""
     stream_arn: _builtins.str
-    """ARN of the stream. Looked up by name when empty."""
+    """ARN of the stream, to which the lease will belong. Looked up by name when empty."""
     consumer_name: _builtins.str
     """Name of the consumer, 1 to 128 characters of [a-zA-Z0-9_.-]. Required unless the strategy is none."""
     job_id: _builtins.str
@@ -214,6 +219,10 @@ class AcquireRequest(_message.Message):
     """Seconds that the caller would like the lease to live without heartbeat; zero leaves it to the registry, which may also cap it."""
     register_timeout_seconds: _builtins.float
     """Seconds until the consumer must be ACTIVE; the registry's own where zero."""
+    after_fencing_token: _builtins.int
+    """The job takes back the lease that it had under this token, and that ran out; zero for a new lease. ABORTED when a later run of the
+    job has the consumer, or when an operator ended the lease.
+    """
     @_builtins.property
     def caller(self) -> _aws_pb2.AwsLocation:
         """Where the caller's stream is. The registry refuses a stream of another place than its own; what is absent is not compared."""
@@ -241,10 +250,11 @@ class AcquireRequest(_message.Message):
         register_backoff: _aws_pb2.Backoff | None = ...,
         list_backoff: _aws_pb2.Backoff | None = ...,
         register_timeout_seconds: _builtins.float = ...,
+        after_fencing_token: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_fencing_token", b"after_fencing_token", "caller", b"caller", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -284,6 +294,7 @@ class HeartbeatRequest(_message.Message):
     CONSUMER_NAME_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    STREAM_ARN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     consumer_name: _builtins.str
@@ -292,6 +303,8 @@ class HeartbeatRequest(_message.Message):
     """Identity of the holder."""
     fencing_token: _builtins.int
     """As given by Acquire."""
+    stream_arn: _builtins.str
+    """ARN of the stream, as given by Acquire. Looked up by name when empty."""
     def __init__(
         self,
         *,
@@ -299,10 +312,11 @@ class HeartbeatRequest(_message.Message):
         consumer_name: _builtins.str = ...,
         job_id: _builtins.str = ...,
         fencing_token: _builtins.int = ...,
+        stream_arn: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "fencing_token", b"fencing_token", "job_id", b"job_id", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "fencing_token", b"fencing_token", "job_id", b"job_id", "stream_arn", b"stream_arn", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -323,7 +337,7 @@ class HeartbeatResponse(_message.Message):
     consumer_name: _builtins.str
     """Name of the consumer."""
     held: _builtins.bool
-    """False when the lease is another's, or ended: stop reading."""
+    """False when the lease is another's, or ended: take it back, or stop reading."""
     time_to_live_seconds: _builtins.float
     """Seconds that the lease lives from now, when held."""
     def __init__(
@@ -352,6 +366,7 @@ class ReleaseRequest(_message.Message):
     CONSUMER_NAME_FIELD_NUMBER: _builtins.int
     JOB_ID_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    STREAM_ARN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     consumer_name: _builtins.str
@@ -360,6 +375,8 @@ class ReleaseRequest(_message.Message):
     """Identity of the holder."""
     fencing_token: _builtins.int
     """As given by Acquire. An older one releases nothing."""
+    stream_arn: _builtins.str
+    """ARN of the stream, as given by Acquire. Looked up by name when empty."""
     def __init__(
         self,
         *,
@@ -367,10 +384,11 @@ class ReleaseRequest(_message.Message):
         consumer_name: _builtins.str = ...,
         job_id: _builtins.str = ...,
         fencing_token: _builtins.int = ...,
+        stream_arn: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "fencing_token", b"fencing_token", "job_id", b"job_id", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "fencing_token", b"fencing_token", "job_id", b"job_id", "stream_arn", b"stream_arn", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -407,7 +425,7 @@ class ListConsumersRequest(_message.Message):
     STREAM_NAME_FIELD_NUMBER: _builtins.int
     WITH_STATE_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
-    """Only those of this stream; of all streams when empty."""
+    """Only those of streams of this name, in whatever account and region, or of the stream of this ARN; of all streams when empty."""
     with_state: _builtins.bool
     """Whether to ask Kinesis for the state and the cost of each: two calls per stream."""
     def __init__(
@@ -439,6 +457,7 @@ class Consumer(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     HELD_SECONDS_FIELD_NUMBER: _builtins.int
     COST_PER_HOUR_USD_FIELD_NUMBER: _builtins.int
+    STREAM_ARN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     consumer_name: _builtins.str
@@ -455,6 +474,8 @@ class Consumer(_message.Message):
     """Seconds since the holder acquired its lease, by whatever token; 0 when nobody holds it."""
     cost_per_hour_usd: _builtins.float
     """US dollars that the registration costs per hour, by the registry's price of a consumer-shard hour. Absent when unknown."""
+    stream_arn: _builtins.str
+    """ARN of the stream."""
     @_builtins.property
     def lease(self) -> Global___Lease:
         """The holder's lease; absent when nobody holds it."""
@@ -471,10 +492,11 @@ class Consumer(_message.Message):
         state: Global___ConsumerState.ValueType = ...,
         held_seconds: _builtins.float = ...,
         cost_per_hour_usd: _builtins.float | None = ...,
+        stream_arn: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cost_per_hour_usd", b"_cost_per_hour_usd", "cost_per_hour_usd", b"cost_per_hour_usd", "lease", b"lease"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_hour_usd", b"_cost_per_hour_usd", "age_seconds", b"age_seconds", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "cost_per_hour_usd", b"cost_per_hour_usd", "held_seconds", b"held_seconds", "lease", b"lease", "registration_is_ours", b"registration_is_ours", "state", b"state", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cost_per_hour_usd", b"_cost_per_hour_usd", "age_seconds", b"age_seconds", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "cost_per_hour_usd", b"cost_per_hour_usd", "held_seconds", b"held_seconds", "lease", b"lease", "registration_is_ours", b"registration_is_ours", "state", b"state", "stream_arn", b"stream_arn", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cost_per_hour_usd: _TypeAlias = _typing.Literal["cost_per_hour_usd"]  # noqa: Y015
     _WhichOneofArgType__cost_per_hour_usd: _TypeAlias = _typing.Literal["_cost_per_hour_usd", b"_cost_per_hour_usd"]  # noqa: Y015
@@ -515,7 +537,7 @@ class ForceReleaseRequest(_message.Message):
     STREAM_NAME_FIELD_NUMBER: _builtins.int
     CONSUMER_NAME_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
-    """Name of the stream."""
+    """Name of the stream; its ARN where several streams of that name are known."""
     consumer_name: _builtins.str
     """Name of the consumer."""
     def __init__(

@@ -3,7 +3,7 @@
 isort:skip_file
 Leases on Kinesis stream consumers.
 
-A job that reads by enhanced fan-out leases a (stream, consumer name) from the registry. The registry registers the consumer
+A job that reads by enhanced fan-out leases a (stream ARN, consumer name) from the registry. The registry registers the consumer
 with Kinesis when nobody has, and deregisters it when the last lease is gone, if and only if the registration was its own.
 """
 
