@@ -2,6 +2,9 @@
 
 import socket
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import grpc
@@ -36,6 +39,8 @@ from security_tools import (
 MIB = 1024 * 1024
 # A service takes some 100 MiB, and one message of the largest size may be in memory a few times over.
 GROWTH_BYTES = 300 * MIB
+# What clients may fill before it is known who they are.
+STRANGERS_BYTES = 32 * MIB
 # What a service may say of a message that it can read; the rest would be a mistake of its own.
 TOLD = {
     grpc.StatusCode.OK,
@@ -92,6 +97,25 @@ def test_a_message_that_is_too_large_is_refused_on_either_side(service: Service)
             code, details = call_any(channel, method, [large])
             assert code is grpc.StatusCode.RESOURCE_EXHAUSTED, method.full_name
             assert str(DEFAULT_MAX_MESSAGE_BYTES) in details
+
+
+@pytest.mark.parametrize("method", ["quick", "health"])
+def test_messages_of_strangers_do_not_fill_the_memory(service: Service, method: str):
+    """Six calls of the largest size at once, without a token: they are refused or answered unread."""
+    path, expected = service.quick(), grpc.StatusCode.UNAUTHENTICATED
+    if method == "health":
+        path, expected = "/grpc.health.v1.Health/Check", grpc.StatusCode.OK
+    large = b"\0" * (DEFAULT_MAX_MESSAGE_BYTES - 100)
+    before = service.resident_bytes()
+    with ExitStack() as stack, ThreadPoolExecutor(6) as pool:
+        channels = [stack.enter_context(raw_channel(service.address)) for _ in range(6)]
+        answers = [pool.submit(ask, channel, path, large, token=None) for channel in channels]
+        most = before
+        while not all(answer.done() for answer in answers):
+            most = max(most, service.resident_bytes())
+            time.sleep(0.005)  # its memory tells nobody when it grows
+        assert {answer.result()[0] for answer in answers} == {expected}
+    assert most - before < STRANGERS_BYTES
 
 
 def test_a_message_that_is_small_only_while_it_is_compressed_is_refused(service: Service):

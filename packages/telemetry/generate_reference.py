@@ -63,6 +63,7 @@ metrics.set_meter_provider(Provider())
 
 import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
+import penstock.rpc._token_file
 from penstock.async_sink._telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.metrics import DRIVER, SERVICE, StageMetrics
@@ -70,7 +71,7 @@ from penstock.registration._registry_metrics import SweepMetrics
 from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
 from penstock.spark_plugin._reading._metrics import QueryMetrics
 
-_ = penstock.efo_consumer
+_ = penstock.efo_consumer, penstock.rpc
 
 class Sink:
     def gauges(self):
@@ -100,6 +101,7 @@ DECLARING = {
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_schedule/metrics.py",
     "registration/_registry_metrics.py",
+    "rpc/_token_file.py",
     "spark_plugin/_reading/_listener_metrics.py",
     "spark_plugin/_reading/_metrics.py",
 }

@@ -25,6 +25,7 @@ from penstock.rpc import (
     open_aio_channel,
     open_channel,
 )
+from penstock.rpc._token_file import TokenFile
 
 DEADLINE = 30
 NAME = "penstock.proto.stage_scheduler.v1.StageSchedulerService"
@@ -257,7 +258,7 @@ async def test_a_stream_lives_through_a_rotation(files: Files) -> None:
 
 
 async def test_half_written_files_change_nothing(files: Files, caplog: pytest.LogCaptureFixture) -> None:
-    """A certificate without its key, a file cut short, and an emptied file of tokens are logged and passed over."""
+    """A certificate without its key, and files that are cut short, are logged and passed over."""
     caplog.set_level(logging.INFO, "penstock.rpc")
     async with serving(files) as (server, _), open_aio_channel(server.address, files.client) as channel:
         stub = pb_grpc.StageSchedulerServiceStub(channel)
@@ -265,8 +266,8 @@ async def test_half_written_files_change_nothing(files: Files, caplog: pytest.Lo
         assert await attempt(server.address, files.client) is grpc.StatusCode.OK
         await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
         files.put("ca.pem", b"-----BEGIN CERTIFICATE-----\nMIIB")
-        files.put("client.tokens", b"")
-        files.put("server.tokens", b"")
+        files.put("client.tokens", b"half a line of one")
+        files.put("server.tokens", b"half a line of one")
         await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
         # Who opens a channel now has nothing to go on with.
         with pytest.raises(RpcOptionError):
@@ -288,6 +289,46 @@ async def test_a_token_ends_at_its_moment(files: Files) -> None:
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
             files.tokens("client", f"old {past.isoformat()}", "new")
             await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("text", [b"", b"# old\n", b"\n\n"], ids=["empty", "commented", "blank"])
+async def test_a_file_without_tokens_revokes_all_of_them(files: Files, text: bytes) -> None:
+    """From the next call on; and a token that is written there later is taken."""
+    async with serving(files) as (server, _), open_aio_channel(server.address, files.client) as channel:
+        stub = pb_grpc.StageSchedulerServiceStub(channel)
+        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        files.put("server.tokens", text)
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        files.tokens("server", "old")
+        await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
+
+
+@pytest.mark.parametrize("damage", ["deleted", "unreadable", "malformed"])
+def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Files are replaced in steps; but a token that nobody can take back any more ends."""
+    file = tmp_path / "tokens"
+    file.write_text("old\n")
+    now = 100.0
+    tokens = TokenFile(file, clock=lambda: now)
+    if damage == "deleted":
+        file.unlink()
+    elif damage == "unreadable":
+        file.unlink()
+        file.mkdir()
+    else:
+        file.write_text("one token too many\n")
+    assert [token.value for token in tokens.tokens()] == ["old"]
+    assert "stay as they were, for 60 s at most" in caplog.text
+    now += 61
+    assert tokens.tokens() == ()
+    assert "no token is taken any more" in caplog.text
+    assert tokens.current() == "old", "a client has nothing better to send"
+    if damage == "unreadable":
+        file.rmdir()
+    file.write_text("new\n")
+    assert [token.value for token in tokens.tokens()] == ["new"]
 
 
 @pytest.mark.parametrize(

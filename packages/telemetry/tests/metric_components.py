@@ -20,6 +20,7 @@ from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StageFailed, StageStarted, compile
 from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry
+from penstock.rpc._token_file import TokenFile
 from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
 from penstock.telemetry import configure
 
@@ -58,6 +59,11 @@ async def read(consumer: Consumer) -> None:
         break
     # What is rare, by the calls that count it.
     stood_still(1.0, stream=STREAM, shard_id="shardId-0")
+    tokens = Path(sys.argv[2]) / "tokens"
+    tokens.write_text("token")
+    file = TokenFile(tokens)
+    tokens.unlink()
+    file.tokens()
     counts = DeaggregationCounts(aggregates=1, user_records=2, malformed=1)
     PublisherMetrics().deaggregated(counts, stream=STREAM, shard_id="shardId-0")
     sink = SinkTelemetry(STREAM)

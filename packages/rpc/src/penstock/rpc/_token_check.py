@@ -10,11 +10,11 @@ import grpc
 from penstock.rpc._token_file import Token, TokenFile, verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
     from penstock.rpc._security import ServerSecurity
 
-_HEALTH_PREFIX = "/grpc.health.v1.Health/"
+_HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "Bearer "
 
 
@@ -36,6 +36,9 @@ def token_check(security: ServerSecurity) -> Callable[[str], str | None]:
 class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
     """Refuses calls without a valid token, but for health checks. A changed file counts from the next call on.
 
+    No message of a caller without a token is read. A health check of such a caller is answered for the server as a
+    whole, whichever service it names.
+
     Raises:
         RpcOptionError: the file of tokens cannot be read, or holds none.
     """
@@ -50,21 +53,34 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
         handler_call_details: grpc.HandlerCallDetails,
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """The method's handler, or one that refuses."""
-        if handler_call_details.method.startswith(_HEALTH_PREFIX):
-            return await continuation(handler_call_details)
         metadata = {str(key): value for key, value in handler_call_details.invocation_metadata}
         sent = str(metadata.get("authorization", ""))
         token = sent.removeprefix(_SCHEME) if sent.startswith(_SCHEME) else ""
         reason = self._check(token)
         if reason is None:
             return await continuation(handler_call_details)
+        if handler_call_details.method == _HEALTH_CHECK:
+            return _unread(await continuation(handler_call_details))
         return self._refusal(reason)
 
     def _refusal(self, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
         if reason not in self._refusals:
 
-            async def refuse(_request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            async def refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+                yield  # it never comes to that; but handlers of streams are generators
 
-            self._refusals[reason] = grpc.unary_unary_rpc_method_handler(refuse)
+            # A unary handler is called only when the whole message is in memory; this one reads none of it.
+            self._refusals[reason] = grpc.stream_stream_rpc_method_handler(refuse)
         return self._refusals[reason]
+
+
+def _unread(handler: grpc.RpcMethodHandler[Any, Any]) -> grpc.RpcMethodHandler[Any, Any]:
+    """The handler of health checks, which takes the message for an empty one."""
+    behaviour: Any = handler.unary_unary
+    deserialize: Any = handler.request_deserializer
+
+    async def answer(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+        yield await behaviour(deserialize(b""), context)
+
+    return grpc.stream_stream_rpc_method_handler(answer, response_serializer=handler.response_serializer)

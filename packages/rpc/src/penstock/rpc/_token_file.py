@@ -3,6 +3,9 @@
 A line is a token, or a token and the moment at which it expires (ISO 8601, with a zone): `s3cret 2027-01-31T00:00:00Z`.
 Empty lines and those that begin with `#` mean nothing. A server takes all tokens that have not expired; a client sends
 the first of them.
+
+A file that can be read and holds no token revokes all of them. One that is gone, unreadable or malformed may be in the
+middle of a change: its last tokens are taken for another minute, and then none.
 """
 
 from __future__ import annotations
@@ -10,18 +13,26 @@ from __future__ import annotations
 import hmac
 import logging
 import threading
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import metrics
 
 from penstock.rpc._files import Stamp, read_file, stamp_of
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
 _log = logging.getLogger("penstock.rpc")
+_ERRORS = metrics.get_meter("penstock.rpc").create_counter(
+    "tokenFileErrors", unit="{error}", description="Changed files of tokens that could not be read"
+)
+KEPT_SECONDS: Final = 60.0
+"""How long tokens are taken after their file could be read last, once it cannot be read any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +53,7 @@ def parse_tokens(text: str) -> tuple[Token, ...]:
     """The tokens of a file's text, in its order.
 
     Raises:
-        RpcOptionError: a line is more than a token and a moment, or there is no token. Never shows the line.
+        RpcOptionError: a line is more than a token and a moment. Never shows the line.
     """
     tokens = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -52,8 +63,6 @@ def parse_tokens(text: str) -> tuple[Token, ...]:
         if len(parts) > 2 or not (parts[0].isascii() and parts[0].isprintable()):
             raise RpcOptionError("token_file", f"line {number} is not a token and, if need be, the moment of its end")
         tokens.append(Token(parts[0], _moment(parts[1], number) if len(parts) == 2 else None))
-    if not tokens:
-        raise RpcOptionError("token_file", "holds no token: write one per line")
     return tuple(tokens)
 
 
@@ -83,37 +92,61 @@ def verdict(sent: str, tokens: Sequence[Token], now: datetime) -> str | None:
 class TokenFile:
     """The tokens of a file, read again when it has changed.
 
-    A file that cannot be read any more, or holds no token, changes nothing: it may be half written. That is logged.
     Safe to use from several threads.
+
+    Args:
+        path: the file.
+        clock: seconds that only grow, for how long a file cannot be read.
 
     Raises:
         RpcOptionError: at first, it cannot be read or holds no token.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._path = path
+        self._clock = clock
         self._lock = threading.Lock()
         self._stamp: Stamp = stamp_of([path])
         self._tokens = self._read()
+        if not self._tokens:
+            raise RpcOptionError("token_file", "holds no token: write one per line")
+        self._sent = self._tokens
+        self._unreadable_since: float | None = None
 
     def tokens(self) -> tuple[Token, ...]:
-        """What the file holds by now."""
+        """The tokens that are taken now; none after the file was emptied, or could not be read for a minute."""
         stamp = stamp_of([self._path])
         with self._lock:
             if stamp != self._stamp:
                 self._stamp = stamp
-                try:
-                    self._tokens = self._read()
-                    _log.info("took over the changed tokens of %s", self._path)
-                except RpcOptionError as error:
-                    _log.warning("the tokens stay as they were: %s", error)
+                self._take_over()
+            since = self._unreadable_since
+            if since is not None and self._tokens and self._clock() - since > KEPT_SECONDS:
+                self._tokens = ()
+                _log.error("%s cannot be read for %.0f s: no token is taken any more", self._path, KEPT_SECONDS)
             return self._tokens
 
     def current(self) -> str:
-        """The token to send: the first that has not expired. When all have, the last, for the server to say so."""
+        """The token to send: the first that has not expired; the last one there was, for the server to judge."""
         now = datetime.now(UTC)
-        tokens = self.tokens()
+        tokens = self.tokens() or self._sent
         return next((token for token in tokens if token.is_valid(now)), tokens[-1]).value
+
+    def _take_over(self) -> None:
+        try:
+            self._tokens = self._read()
+        except RpcOptionError as error:
+            _ERRORS.add(1)
+            if self._unreadable_since is None:
+                self._unreadable_since = self._clock()
+            _log.error("the tokens stay as they were, for %.0f s at most: %s", KEPT_SECONDS, error)
+            return
+        self._unreadable_since = None
+        if self._tokens:
+            self._sent = self._tokens
+            _log.info("took over the changed tokens of %s", self._path)
+        else:
+            _log.warning("%s holds no token any more: all of them are revoked", self._path)
 
     def _read(self) -> tuple[Token, ...]:
         content = read_file(self._path, "token_file") or b""

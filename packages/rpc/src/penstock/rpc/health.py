@@ -1,8 +1,8 @@
 """Ask a service whether it serves, by gRPC's health checking protocol or by HTTP: `python -m penstock.rpc.health`.
 
 For the health checks of containers, by the settings that the service itself has, and of anything else, by an endpoint.
-Health needs no token. Of a service with TLS on the same machine, its own certificate is what is trusted, whatever name
-is in it: nothing has to be configured twice.
+Health needs no token; a server that wants one answers a call without it for itself as a whole. Of a service with TLS on
+the same machine, its own certificate is what is trusted, whatever name is in it: nothing has to be configured twice.
 """
 
 from __future__ import annotations
@@ -59,12 +59,16 @@ def check_health(
 ) -> HealthAnswer:
     """Ask `host:port` for the health of a service by its full name; without one, of the server as a whole.
 
+    Of a server that wants a token, give it in `security` if you name a service: it reads no message without one, and
+    answers for itself as a whole.
+
     `server_name` is the name that the certificate has to have, when it is not that of the endpoint.
 
     Raises:
         RpcOptionError: a file cannot be read.
     """
     security = security or ClientSecurity()
+    token = security.token_source()
     options = channel_options(DEFAULT_MAX_MESSAGE_BYTES)
     if server_name is not None:
         options.append(("grpc.ssl_target_name_override", server_name))
@@ -76,7 +80,8 @@ def check_health(
     with channel:
         try:
             request = health_pb2.HealthCheckRequest(service=service)
-            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_seconds)
+            metadata = () if token is None else (("authorization", f"Bearer {token()}"),)
+            answer = health_pb2_grpc.HealthStub(channel).Check(request, timeout=timeout_seconds, metadata=metadata)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 return HealthAnswer(status="SERVICE_UNKNOWN", detail=service)
@@ -204,7 +209,12 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.
     which.add_argument(
         "--prefix", help="of the service's own variables, such as PENSTOCK_READER; it is on this machine"
     )
-    parser.add_argument("--service", default="", help="full name of a gRPC service; default: the server as a whole")
+    parser.add_argument(
+        "--service",
+        default="",
+        help="full name of a gRPC service, with the token if the server wants one; default: the server as a whole",
+    )
+    parser.add_argument("--token-file", type=Path, help="file of the bearer token, for --service")
     parser.add_argument("--http-path", metavar="PATH", help="ask by HTTP instead, for a path that answers 200")
     parser.add_argument("--timeout-seconds", type=_seconds, default=5.0, help="default: 5")
     parser.add_argument("--ca-file", type=Path, help="PEM of the authority of the server's certificate: turns TLS on")
@@ -223,8 +233,10 @@ def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.
                 ca_file=arguments.ca_file,
                 certificate_file=arguments.certificate_file,
                 private_key_file=arguments.private_key_file,
+                token_file=arguments.token_file,
                 tls=arguments.tls,
             )
+            security.check_endpoint(endpoint)
         security.check_files()
         wait = arguments.timeout_seconds
         if arguments.http_path:
