@@ -74,6 +74,16 @@ def test_all_checks_hold_where_all_is_well() -> None:
             checks.CLAIMS,
             {"events": [{"at": 1.0, "what": "committed", "fingerprint": "f", "location": at} for at in ("x", "y")]},
         ),
+        (
+            checks.CLAIMERS,
+            {
+                "timeline": always("claimer", "scheduler"),
+                "events": [
+                    {"at": 1.0, "what": "computing", "fingerprint": "f", "client": "claimer"},
+                    {"at": 9.0, "what": "claim lost", "fingerprint": "f", "client": "claimer"},
+                ],
+            },
+        ),
         (checks.HANDOVERS, {"faults": {checks.HANDOVERS: ["it died"]}}),
         (checks.QUERIES, {"faults": {checks.QUERIES: ["it died"]}}),
         (checks.LEFT, {"left": ["c"]}),

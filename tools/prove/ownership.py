@@ -83,7 +83,7 @@ def _self_check(world: World) -> bool:
             BREAKS[check](world)
 
     break_all(check for check in BREAKS if check not in _AT_THE_END)
-    world.wait_until_live(may_fail=True)
+    world.wait_until_live()
     world.settle(SETTLE_SECONDS)
     world.end(lambda: break_all([checks.LEFT]))
     break_all(check for check in _AT_THE_END if check != checks.LEFT)
@@ -140,11 +140,16 @@ def _break_claims(world: World) -> None:
     _forge(world, "claimer 1", what="committed", fingerprint="result-0", location="elsewhere")
 
 
+def _break_claimers(world: World) -> None:
+    _forge(world, "claimer 1", what="computing", fingerprint="result-0", token=0)
+    _forge(world, "claimer 1", what="claim lost", fingerprint="result-0")
+
+
 def _break_handovers(world: World) -> None:
     # What was deregistered may have ended its query.
-    world.wait_until_live(may_fail=True)
+    world.wait_until_live()
     hand_over(world, "fleet", 0, random.Random(0), lambda new: new.driver.kill())
-    world.wait_until_live(may_fail=True)
+    world.wait_until_live()
 
 
 def _break_queries(world: World) -> None:
@@ -167,6 +172,15 @@ BREAKS: dict[str, Callable[[World], None]] = {
     checks.SAME_ROWS: _break_same_rows,
     checks.ACKNOWLEDGED: _break_acknowledged,
     checks.CLAIMS: _break_claims,
+    checks.CLAIMERS: _break_claimers,
 }
 """By the check that has to tell it."""
-_AT_THE_END = (checks.LEFT, checks.RECORDS, checks.SAME_ROWS, checks.ACKNOWLEDGED, checks.LOST, checks.CLAIMS)
+_AT_THE_END = (
+    checks.LEFT,
+    checks.RECORDS,
+    checks.SAME_ROWS,
+    checks.ACKNOWLEDGED,
+    checks.LOST,
+    checks.CLAIMS,
+    checks.CLAIMERS,
+)

@@ -95,7 +95,8 @@ class Evidence:
         holdings: who had which consumer.
         ended: name of each consumer that was deregistered, and when.
         left: names of the consumers that are there at the end.
-        events: what clients saw, by client, in order.
+        events: what clients saw, each in order.
+        claim_seconds: how long a claim lives without being renewed.
         handovers: of drivers, that came to their end.
         faults: what went wrong on the way, by the name of the check.
     """
@@ -111,6 +112,7 @@ class Evidence:
     ended: Sequence[tuple[str, float]] = ()
     left: Sequence[str] = ()
     events: Sequence[Mapping[str, Any]] = ()
+    claim_seconds: float = 15.0
     handovers: int = 0
     faults: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
@@ -137,6 +139,7 @@ LIVE = "no consumer ended while live"
 RIVALS = "no rival let in beside a live holder"
 LOST = "no lease lost but to another holder"
 CLAIMS = "each claimed result is committed once"
+CLAIMERS = "no claim is taken from a live driver"
 HANDOVERS = "the successor goes on, its predecessor ends"
 QUERIES = "nothing ends that was not told to"
 LEFT = "no consumer left"
@@ -152,6 +155,7 @@ def judge(evidence: Evidence) -> list[Verdict]:
         _rivals(evidence),
         _lost(evidence),
         _claims(evidence),
+        _claimers(evidence),
         Verdict(HANDOVERS, f"{evidence.handovers} handovers", tuple(evidence.faults.get(HANDOVERS, ()))),
         Verdict(QUERIES, "", tuple(evidence.faults.get(QUERIES, ()))),
         Verdict(LEFT, f"{len(evidence.left)} left", tuple(evidence.left)),
@@ -246,5 +250,18 @@ def _claims(evidence: Evidence) -> Verdict:
         if one["what"] in ("committed", "reused"):
             places[one["fingerprint"]].add(one["location"])
     faults = [f"{name}: {', '.join(sorted(found))}" for name, found in places.items() if len(found) > 1]
-    lost = sum(one["what"] == "claim lost" for one in evidence.events)
-    return Verdict(CLAIMS, f"{len(places)} results, {lost} claims lost", tuple(faults))
+    return Verdict(CLAIMS, f"{len(places)} results", tuple(faults))
+
+
+def _claimers(evidence: Evidence) -> Verdict:
+    faults, lost = [], 0
+    claimed_at: dict[str, float] = {}
+    for one in evidence.events:
+        if one["what"] == "computing":
+            claimed_at[one["client"]] = one["at"]
+        elif one["what"] == "claim lost":
+            lost += 1
+            start = max(claimed_at[one["client"]], one["at"] - evidence.claim_seconds)
+            if evidence.timeline.longest((one["client"], "scheduler"), start, one["at"]) >= one["at"] - start:
+                faults.append(f"{one['fingerprint']} from {one['client']} at {one['at']:.1f}")
+    return Verdict(CLAIMERS, f"{lost} claims lost", tuple(faults))

@@ -139,7 +139,9 @@ def hand_over(
         what = f"{old.driver.name} runs {END_SECONDS:.0f} s beside its successor {new.driver.name}"
         world.fault(checks.HANDOVERS, what, old.driver.name)
     world.end_driver(old)
-    if new.has_failed or not new.driver.is_alive():
+    # Who looks after drivers may not have seen it yet.
+    time.sleep(2)
+    if new.has_failed:
         what = f"{new.driver.name} ended, whose predecessor {old.driver.name} was {'frozen' if is_frozen else 'slow'}"
         world.fault(checks.HANDOVERS, what, old.driver.name)
     world.handovers += 1
