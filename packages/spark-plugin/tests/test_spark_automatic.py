@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # as everybody writes it
 from penstock.operator_attributes import StageState, explain
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin import plan, run_staged
-from penstock.spark_plugin._stages._fingerprint import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 
@@ -225,7 +225,7 @@ def test_fingerprints_are_those_of_another_jvm(spark: SparkSession, tmp_path: Pa
     text = (
         "import json, sys\nfrom pyspark.sql import SparkSession, functions as F\n"
         "from penstock.spark_plugin import ensure_java\n"
-        "from penstock.spark_plugin._stages._fingerprint import plan_fingerprint\n"
+        "from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint\n"
         "ensure_java()\n"
         "spark = SparkSession.builder.master('local[2]').config('spark.ui.enabled', 'false').getOrCreate()\n"
         "frame = spark.range(9).groupBy((F.col('id') % 2).alias('k')).agg(F.sum('id').alias('s'))\n"

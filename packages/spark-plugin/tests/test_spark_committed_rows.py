@@ -4,9 +4,9 @@ import pyarrow
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
-from penstock.spark_plugin._stages._committed_rows import read_committed
-from penstock.spark_plugin._stages._run_pins import Pin, RunPins
-from penstock.spark_plugin._stages._stage_store import StageStore
+from penstock.spark_plugin._stages.store.committed import read_committed
+from penstock.spark_plugin._stages.store.pins import Pin, RunPins
+from penstock.spark_plugin._stages.store.store import StageStore
 
 ROW = """
     select cast(1 as long) as k, 1.5d as d, cast(1.25 as decimal(9,2)) as m, 'a' as s, true as b, binary('x') as raw,

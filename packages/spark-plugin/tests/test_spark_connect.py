@@ -28,10 +28,10 @@ from penstock.spark_plugin import (
     plan,
     run_staged,
 )
-from penstock.spark_plugin._stages._fingerprint import plan_fingerprint, source_fingerprint
-from penstock.spark_plugin._stages._plan_cut import find_cuts
-from penstock.spark_plugin._stages._plans import plans_of
-from penstock.spark_plugin._stages._session_jobs import jobs_of
+from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.plans.cut import find_cuts
+from penstock.spark_plugin._stages.plans.plans import plans_of
+from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin.errors import PipelineDefinitionError
 from penstock.spark_plugin.testing import endpoint_options
 

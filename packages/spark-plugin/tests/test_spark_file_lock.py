@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from penstock.spark_plugin._stages import _file_lock
-from penstock.spark_plugin._stages._file_lock import FileLock
-from penstock.spark_plugin._stages._stage_store import StageStore
+from penstock.spark_plugin._stages.store import file_lock
+from penstock.spark_plugin._stages.store.file_lock import FileLock
+from penstock.spark_plugin._stages.store.store import StageStore
 from penstock.spark_plugin.errors import StoreUnusableError
 
 
@@ -20,7 +20,7 @@ def test_a_file_system_without_locks_is_told_as_such(tmp_path: Path, monkeypatch
     def refuse(file: Any, operation: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    monkeypatch.setattr(_file_lock, "fcntl", SimpleNamespace(flock=refuse, LOCK_EX=2, LOCK_NB=4, LOCK_UN=8))
+    monkeypatch.setattr(file_lock, "fcntl", SimpleNamespace(flock=refuse, LOCK_EX=2, LOCK_NB=4, LOCK_UN=8))
     store = StageStore(tmp_path)
     with pytest.raises(StoreUnusableError, match="No locks available"):
         store.__enter__()

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.types import IntegerType
 
-from penstock.spark_plugin._stages._code_fingerprint import function_fingerprint
-from penstock.spark_plugin._stages._fingerprint import source_fingerprint
-from penstock.spark_plugin._stages._stage_store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.sources import source_fingerprint
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin.errors import StoreInUseError
 
 LIMIT = 3

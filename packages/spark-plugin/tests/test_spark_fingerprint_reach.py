@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark_plugin._stages._code_fingerprint import function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
 
 
 @pytest.fixture

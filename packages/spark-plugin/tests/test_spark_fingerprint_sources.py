@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
-from penstock.spark_plugin._stages._code_fingerprint import function_fingerprint
-from penstock.spark_plugin._stages._fingerprint import plan_fingerprint, source_fingerprint
-from penstock.spark_plugin._stages._kinesis_fingerprint import kinesis_fingerprint
+from penstock.spark_plugin._stages.fingerprints.code import function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
+from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint, source_fingerprint
 
 
 def rows(spark: SparkSession, file: Path, **options: str) -> DataFrame:

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.emulator.testing import OtherClock, running_emulator
 from penstock.operator_attributes import OperatorAttributes, StageState
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages._kinesis_fingerprint import kinesis_fingerprint
+from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
 from penstock.spark_plugin.testing import endpoint_options
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)

@@ -25,14 +25,14 @@ from penstock.operator_attributes import (
 )
 from penstock.operator_attributes.errors import RemoteSchedulerError
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages._classic_plans import _plan_text
-from penstock.spark_plugin._stages._pipeline_run import PipelineRun
-from penstock.spark_plugin._stages._run_loop import RunLoop, RunParts
-from penstock.spark_plugin._stages._run_pins import RunPins
-from penstock.spark_plugin._stages._stage_builder import StageBuilder
-from penstock.spark_plugin._stages._stage_claims import StageClaims
-from penstock.spark_plugin._stages._stage_lookup import StageLookup
-from penstock.spark_plugin._stages._stage_store import CommittedStage, StageStore
+from penstock.spark_plugin._stages.plans.classic.plans import _plan_text
+from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._stages.run.claims import StageClaims
+from penstock.spark_plugin._stages.run.lookup import StageLookup
+from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
+from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+from penstock.spark_plugin._stages.store.pins import RunPins
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
 
 SETTING = "spark.sql.debug.maxToStringFields"
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)

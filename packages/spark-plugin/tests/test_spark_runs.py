@@ -13,8 +13,8 @@ from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import OperatorAttributes, StageProgress, StageState, VertexKind
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages._run_bars import bar_line
-from penstock.spark_plugin._stages._run_start import RunSettings, run_pipeline
+from penstock.spark_plugin._stages.run.bars import bar_line
+from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
 from penstock.spark_plugin.errors import StoreInUseError
 
 FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
@@ -249,7 +249,7 @@ def test_stores_share_the_results_of_equal_stages(spark: SparkSession, tmp_path:
 def test_the_lease_on_a_store_ends_with_its_driver(tmp_path: Path, until: Callable[..., None]) -> None:
     """Another process is refused while the driver lives, and let in as soon as it is killed."""
     text = (
-        "import sys, time\nfrom penstock.spark_plugin._stages._stage_store import StageStore\n"
+        "import sys, time\nfrom penstock.spark_plugin._stages.store.store import StageStore\n"
         "store = StageStore(sys.argv[1]).__enter__()\nopen(sys.argv[1] + '/held', 'w').close()\ntime.sleep(600)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", text, str(tmp_path)])

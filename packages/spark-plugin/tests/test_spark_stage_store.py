@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark_plugin._stages._run_pins import Pin, RunPins
-from penstock.spark_plugin._stages._stage_store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._stages.store.pins import Pin, RunPins
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 
 FINGERPRINTS = [character * 24 for character in "abcd"]
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.spark_plugin import Pipeline
-from penstock.spark_plugin._stages._run_pins import Pin, RunPins
-from penstock.spark_plugin._stages._stage_store import CommittedStage, StageStore
+from penstock.spark_plugin._stages.store.pins import Pin, RunPins
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
 from penstock.spark_plugin._writing._dead_letters import DeadLetterFile
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError

@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     )
     from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
     from penstock.spark_plugin._reading._metrics import ReaderNumbers
-    from penstock.spark_plugin._stages._automatic import plan, run_staged
-    from penstock.spark_plugin._stages._data_stream import DataStream, KeyedStream, WindowedStream
-    from penstock.spark_plugin._stages._partition_window import PartitionWindowedStream
-    from penstock.spark_plugin._stages._pipeline import Pipeline
-    from penstock.spark_plugin._stages._pipeline_run import PipelineRun
+    from penstock.spark_plugin._stages.declare.automatic import plan, run_staged
+    from penstock.spark_plugin._stages.declare.data_stream import DataStream, KeyedStream, WindowedStream
+    from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
+    from penstock.spark_plugin._stages.declare.pipeline import Pipeline
+    from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
     from penstock.spark_plugin._writing._record_ids import split_record_id
     from penstock.spark_plugin._writing._value_avro import avro_schema
     from penstock.spark_plugin._writing._write_summary import WriteSummary
@@ -66,21 +66,21 @@ __all__ = [
 _OF_THE_DRIVER = {
     "avro_schema": "_writing._value_avro",
     "WriteSummary": "_writing._write_summary",
-    "DataStream": "_stages._data_stream",
-    "KeyedStream": "_stages._data_stream",
+    "DataStream": "_stages.declare.data_stream",
+    "KeyedStream": "_stages.declare.data_stream",
     "KinesisProgress": "_reading._listener",
     "KinesisProgressListener": "_reading._listener",
-    "PartitionWindowedStream": "_stages._partition_window",
-    "Pipeline": "_stages._pipeline",
-    "PipelineRun": "_stages._pipeline_run",
+    "PartitionWindowedStream": "_stages.declare.partition_window",
+    "Pipeline": "_stages.declare.pipeline",
+    "PipelineRun": "_stages.run.pipeline_run",
     "ProgressMetrics": "_reading._listener_metrics",
     "ReaderNumbers": "_reading._metrics",
-    "WindowedStream": "_stages._data_stream",
+    "WindowedStream": "_stages.declare.data_stream",
     "kinesis_progress": "_reading._listener",
     "log_progress": "_reading._listener",
     "options_table": "_options._docs",
-    "plan": "_stages._automatic",
-    "run_staged": "_stages._automatic",
+    "plan": "_stages.declare.automatic",
+    "run_staged": "_stages.declare.automatic",
     "split_record_id": "_writing._record_ids",
 }
 

@@ -39,7 +39,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from penstock.spark_plugin._stages._pipeline_run import PipelineRun
+    from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 
 
 class SparkPluginError(Exception):

@@ -1,0 +1,1 @@
+"""What users write: pipelines, data streams, windows, and the automatic mode."""

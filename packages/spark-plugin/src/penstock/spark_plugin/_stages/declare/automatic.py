@@ -1,0 +1,143 @@
+"""The automatic mode: an ordinary DataFrame, cut into stages where its plan has to wait."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
+from penstock.spark_plugin._stages.declare.pipeline import Pipeline
+from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint
+from penstock.spark_plugin._stages.plans.cut import find_cuts, stage_plan
+from penstock.spark_plugin._stages.plans.plans import Plans, plans_of
+from penstock.spark_plugin._stages.plans.tree import PlanNode
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+if TYPE_CHECKING:
+    from penstock.rpc import ClientSecurity
+    from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+STREAM = "stream"
+OUTPUT = "output"
+
+
+def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
+    """The stages of an ordinary DataFrame, as `run_staged` would run them; nothing is run.
+
+    Args:
+        frame: Of a classic session or of Spark Connect.
+        output_mode: Of the query that it is meant for.
+
+    Raises:
+        penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
+    """
+    root, site = plans_of(frame).read(frame), caller(also_skip=(_PACKAGE,))
+    return stage_plan(root, find_cuts(root, output_mode=output_mode, site=site), site=site)
+
+
+def run_staged(
+    writer: DataStreamWriter,
+    *,
+    store: str | Path,
+    name: str = "staged",
+    resume: bool = True,
+    refresh: bool = False,
+    slots: int | None = None,
+    max_attempts: int = 3,
+    progress: bool | None = None,
+    scheduler_endpoint: str | None = None,
+    scheduler_security: "ClientSecurity | None" = None,
+    lease_seconds: float | None = None,
+) -> "PipelineRun":
+    """Start the query of a writer that is not started, its bounded parts that block finished and committed first.
+
+    The query gives the rows that `writer.start()` gives; but what its micro-batches would compute anew each time is
+    computed once, kept in the store, and used again after a restart.
+
+    Args:
+        writer: `df.writeStream…`, without a checkpoint: that lies in the store.
+        store: As of a `Pipeline`.
+        name: Of the query.
+        resume: See `Pipeline.run`, as for all that follow.
+        refresh: See there.
+        slots: See there.
+        max_attempts: See there.
+        progress: See there.
+        scheduler_endpoint: See there.
+        scheduler_security: See there.
+        lease_seconds: See there.
+
+    Raises:
+        penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
+        PipelineDefinitionError: The writer's frame is no stream; or one of Spark Connect whose columns refer to half of
+            a blocking part.
+        StageFailedError: See `Pipeline.run`.
+        StoreInUseError: See there.
+        SchedulerUnavailableError: See there.
+    """
+    site = caller(also_skip=(_PACKAGE,))
+    plans = plans_of(writer)
+    frame = plans.written(writer)
+    pipeline = _pipeline(writer, store, name, site)
+    try:
+        return pipeline.run(
+            frame.sparkSession,
+            resume=resume,
+            refresh=refresh,
+            slots=slots,
+            max_attempts=max_attempts,
+            progress=progress,
+            scheduler_endpoint=scheduler_endpoint,
+            scheduler_security=scheduler_security,
+            lease_seconds=lease_seconds,
+        )
+    finally:
+        # Staged again, the writer must not begin with what was committed for this run.
+        plans.write_instead(writer, frame)
+
+
+def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str) -> Pipeline:
+    plans = plans_of(writer)
+    frame = plans.written(writer)
+    root = plans.read(frame)
+    if not root.streaming:
+        raise PipelineDefinitionError(f"{site}: only a stream is staged by itself; a batch job is one stage already")
+    cuts = find_cuts(root, output_mode=plans.output_mode(writer), site=site)
+    plans.check(frame, root, cuts)
+    pipeline = Pipeline(name, store=store)
+
+    def declare(one: str, kind: VertexKind, function: Any, **how: Any) -> None:
+        pipeline.declare(one, kind, function, **{"code": "automatic", "site": site, **how})
+
+    declare(STREAM, VertexKind.SOURCE, lambda _: frame)
+    for cut in cuts:
+        _declare_cut(declare, plans, frame, root, cut, site)
+    names = [cut.name for cut in cuts]
+
+    def live(_: DataFrame, *committed: DataFrame) -> DataFrame:
+        return plans.rebuild(frame, root, dict(zip(names, committed, strict=True)))
+
+    declare("staged", VertexKind.OPERATOR, live, inputs=(STREAM, *names))
+    declare(OUTPUT, VertexKind.SINK, lambda staged: plans.write_instead(writer, staged), inputs=("staged",))
+    return pipeline
+
+
+def _declare_cut(declare: Any, plans: Plans, frame: DataFrame, root: PlanNode, cut: PlanNode, site: str) -> None:
+    rows = plans.part(frame, cut)
+    dam = cut.dam()
+    place = dam.call_site if dam is not None and dam.call_site else site
+    # The plan is the code of a stage; the files below it are what it reads.
+    code = plan_fingerprint(rows)
+    declare(f"{cut.name}-input", VertexKind.SOURCE, lambda _: rows, bounded=True, site=place, code=code)
+    declare(
+        cut.name,
+        VertexKind.OPERATOR,
+        lambda frame: frame,
+        inputs=(f"{cut.name}-input",),
+        attributes=_FULL_DAM,
+        site=place,
+        keys=plans.join_keys(frame, root, cut),
+    )

@@ -1,0 +1,372 @@
+"""Pipelines: named functions over DataFrames, planned as stages."""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from pyspark.sql import SparkSession
+
+from penstock.operator_attributes import (
+    Boundedness,
+    JobGraph,
+    OperatorAttributes,
+    StagePlan,
+    VertexKind,
+    caller,
+    compile,
+    explain,
+)
+from penstock.spark_plugin._stages.declare.declared import Declared
+from penstock.spark_plugin._stages.store.names import safe_name, store_folder
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+if TYPE_CHECKING:
+    from penstock.rpc import ClientSecurity
+    from penstock.spark_plugin._stages.declare.data_stream import DataStream
+    from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+
+_PACKAGE = str(Path(__file__).resolve().parents[2])
+_FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+
+class Pipeline:
+    """A job made of named functions: sources, operators and sinks.
+
+    A function's parameters name what it reads; a source takes the session. Functions are called when the pipeline runs:
+    operators with the DataFrames of their inputs, where the result of a blocking stage is the committed one, read back.
+    An operator gives a DataFrame; a sink gives a `DataStreamWriter` (live) or a `DataFrameWriter` (bounded), which the
+    pipeline starts.
+    """
+
+    def __init__(self, name: str, *, store: str | Path, stages: str | Path | None = None) -> None:
+        """Begin an empty pipeline.
+
+        Args:
+            name: For people, and for the names of queries.
+            store: Folder for committed results and checkpoints, which the driver and all executors can reach.
+            stages: Folder for committed results that several pipelines share, each with a store of its own: a stage of
+                the same name and fingerprint is computed once. Default: in `store`.
+
+        Raises:
+            PipelineDefinitionError: It has no name.
+            StoreUnusableError: A folder is on no file system that is mounted here.
+        """
+        if not name:
+            raise PipelineDefinitionError("a pipeline needs a name")
+        self.name = name
+        self.store = store_folder(store)
+        self.stages = store_folder(stages) if stages is not None else None
+        self._declared: dict[str, Declared] = {}
+        self._folders: dict[str, Declared] = {}
+
+    @property
+    def declared(self) -> Mapping[str, Declared]:
+        """What was declared, by name, in the order of writing."""
+        return dict(self._declared)
+
+    def source(
+        self,
+        *,
+        bounded: bool,
+        name: str | None = None,
+        parallelism: int = 1,
+        fingerprint: str | None = None,
+    ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+        """Declare a source; the function takes the session and gives a DataFrame.
+
+        Args:
+            bounded: Whether it ends. It must be what Spark says of the DataFrame: `isStreaming` is its opposite.
+            name: Default: the function's.
+            parallelism: Slots that it takes.
+            fingerprint: Names the data where that cannot be seen (a database, an RDD): while it stays the same, stages
+                on it are used again. Files need none.
+        """
+
+        def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
+            self._add(
+                Declared(
+                    name=name or function.__name__,
+                    kind=VertexKind.SOURCE,
+                    function=function,
+                    inputs=(),
+                    bounded=bounded,
+                    parallelism=parallelism,
+                    fingerprint=fingerprint,
+                )
+            )
+            return function
+
+        return declare
+
+    def op(
+        self,
+        *,
+        attributes: OperatorAttributes | None = None,
+        inputs: Sequence[str] | None = None,
+        name: str | None = None,
+        keyed: bool = False,
+        chained: bool = False,
+        parallelism: int = 1,
+    ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+        """Declare an operator; the function takes the DataFrames of its inputs and gives one.
+
+        Args:
+            attributes: What it tells the planner; full-dam operators end a stage.
+            inputs: Names of what it reads. Default: its parameters' names.
+            name: Default: the function's.
+            keyed: Whether its inputs are partitioned by key on their way.
+            chained: Whether it goes with its only input.
+            parallelism: Slots that it takes.
+        """
+
+        def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
+            self._add(
+                Declared(
+                    name=name or function.__name__,
+                    kind=VertexKind.OPERATOR,
+                    function=function,
+                    inputs=_inputs(function, inputs),
+                    attributes=attributes,
+                    keyed=keyed,
+                    chained=chained,
+                    parallelism=parallelism,
+                )
+            )
+            return function
+
+        return declare
+
+    def sink(
+        self,
+        *,
+        trigger: Mapping[str, Any] | None = None,
+        inputs: Sequence[str] | None = None,
+        name: str | None = None,
+        parallelism: int = 1,
+    ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+        """Declare a sink; the function takes the DataFrames of its inputs and gives a writer that is not started.
+
+        Args:
+            trigger: Arguments of `DataStreamWriter.trigger`, for a live sink: `{"processingTime": "1 second"}`.
+            inputs: Names of what it reads. Default: its parameters' names.
+            name: Default: the function's. A live sink's query and checkpoint go by it.
+            parallelism: Slots that it takes.
+        """
+
+        def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
+            self._add(
+                Declared(
+                    name=name or function.__name__,
+                    kind=VertexKind.SINK,
+                    function=function,
+                    inputs=_inputs(function, inputs),
+                    trigger=trigger,
+                    parallelism=parallelism,
+                )
+            )
+            return function
+
+        return declare
+
+    def seam(self, name: str) -> str:
+        """Where a back-fill ends and its live stream begins: one value for both sources' options.
+
+        `boundedUntil` of the bounded read and `continueFrom` of the stream: the time at which the first of them was
+        planned. It stays the same over restarts, until a run that does not resume.
+        """
+        return str((self.store / "seams" / f"{safe_name(name)}.json").absolute())
+
+    def graph(self) -> JobGraph:
+        """The job graph, as the planner takes it."""
+        graph, endless = JobGraph(self.name), self._endless()
+        for one in self._declared.values():
+            if one.kind is VertexKind.SOURCE:
+                graph.add_source(
+                    one.name,
+                    boundedness=Boundedness.BOUNDED if one.bounded else Boundedness.UNBOUNDED,
+                    parallelism=one.parallelism,
+                    call_site=one.call_site,
+                )
+            elif one.kind is VertexKind.OPERATOR:
+                graph.add_operator(
+                    one.name,
+                    *one.inputs,
+                    attributes=_FULL_DAM if one.full_dam_when_bounded and one.name not in endless else one.attributes,
+                    keyed=one.keyed,
+                    chained=one.chained,
+                    parallelism=one.parallelism,
+                    call_site=one.call_site,
+                )
+            else:
+                graph.add_sink(one.name, *one.inputs, parallelism=one.parallelism, call_site=one.call_site)
+        return graph
+
+    def compile(self) -> StagePlan:
+        """The stages; `penstock.operator_attributes` renders them: `explain`, `mermaid`, `graphviz`, `svg`, `html`.
+
+        Raises:
+            penstock.operator_attributes.errors.CompileError: It cannot be planned; names the place in the user's code.
+        """
+        return compile(self.graph())
+
+    def explain(self) -> str:
+        """The stages as text, before anything runs. Raises: as `compile`."""
+        return explain(self.compile())
+
+    def run(
+        self,
+        spark: SparkSession,
+        *,
+        resume: bool = True,
+        refresh: bool = False,
+        slots: int | None = None,
+        max_attempts: int = 3,
+        progress: bool | None = None,
+        scheduler_endpoint: str | None = None,
+        scheduler_security: "ClientSecurity | None" = None,
+        lease_seconds: float | None = None,
+    ) -> "PipelineRun":
+        """Run the bounded stages, each committed before what waits for it, then deploy the live ones.
+
+        Stages that do not wait for each other run side by side. Returns when all bounded stages have ended and all live
+        queries run.
+
+        Args:
+            spark: The session.
+            resume: Go on where the last run was left: with its committed results, as long as their functions are the
+                same, and from the live queries' checkpoints. False: forget both, and begin anew.
+            refresh: Look at what the sources hold now: stages whose inputs have changed run again. Without it a run
+                that was killed or stopped keeps the snapshot that it began with. A run that has ended is always
+                followed by one that looks.
+            slots: Slots for stages that run at the same time, each of which takes its highest `parallelism`. Default:
+                no bound.
+            max_attempts: Deployments of a stage before it counts as failed.
+            progress: Whether bars are drawn on the standard error. Default: if that is a terminal.
+            scheduler_endpoint: `host:port` of a `penstock-stages` service that is asked what may be deployed, told what
+                happens, and decides which of several drivers computes a stage that they share. Default:
+                PENSTOCK_STAGES_ENDPOINT of the environment; without that, or empty, all of it is decided here.
+            scheduler_security: TLS and token of that service. Default: by the variables of its commands, such as
+                PENSTOCK_STAGES_TOKEN_FILE.
+            lease_seconds: After which a stage that another driver computes, and that is not heard of any more, is
+                computed here. Default: the service's, 30.
+
+        Raises:
+            StageFailedError: A stage failed for good, after all others that do not depend on it were run. Its `run` is
+                what this would have returned.
+            StoreInUseError: Another driver runs on the store.
+            SchedulerUnavailableError: The endpoint does not answer. A scheduler that goes away later is no error.
+            penstock.operator_attributes.errors.InsufficientSlotsError: The live stages need more slots than there are.
+        """
+        from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
+
+        settings = RunSettings(
+            resume=resume,
+            refresh=refresh,
+            slots=slots,
+            max_attempts=max_attempts,
+            progress=progress,
+            scheduler_endpoint=scheduler_endpoint,
+            scheduler_security=scheduler_security,
+            lease_seconds=lease_seconds,
+        )
+        return run_pipeline(self, spark, settings)
+
+    def clean_up(self) -> int:
+        """Remove results that no run uses; how many bytes that were. A run does it by itself when it has succeeded.
+
+        Raises:
+            StoreInUseError: A driver runs on the store.
+        """
+        from penstock.spark_plugin._stages.store.store import StageStore
+
+        with StageStore(self.store, stages=self.stages) as store:
+            return store.clean_up()
+
+    def read(
+        self,
+        name: str,
+        *,
+        format: str,
+        bounded: bool,
+        schema: str | None = None,
+        options: Mapping[str, str] | None = None,
+        parallelism: int = 1,
+        fingerprint: str | None = None,
+    ) -> "DataStream":
+        """Declare a source of any format that Spark knows: a batch read if it is bounded, a stream if not."""
+        given = dict(options or {})
+
+        def read(spark: SparkSession) -> Any:
+            reader: Any = spark.read if bounded else spark.readStream
+            if schema is not None:
+                reader = reader.schema(schema)
+            return reader.format(format).options(**given).load()
+
+        self.declare(
+            name,
+            VertexKind.SOURCE,
+            read,
+            bounded=bounded,
+            parallelism=parallelism,
+            fingerprint=fingerprint,
+            site=caller(also_skip=(_PACKAGE,)),
+        )
+        return self.stream(name)
+
+    def stream(self, name: str) -> "DataStream":
+        """The rows of a source or operator, to go on with: `stream("weather").key_by("origin")…`."""
+        from penstock.spark_plugin._stages.declare.data_stream import DataStream
+
+        return DataStream(self, name)
+
+    def declare(
+        self, name: str, kind: VertexKind, function: Callable[..., Any], *, inputs: Sequence[str] = (), **how: Any
+    ) -> None:
+        """Add a function under a name; `how` are the other fields of `Declared`. The decorators are the usual way."""
+        self._add(Declared(name=name, kind=kind, function=function, inputs=tuple(inputs), **how))
+
+    def _endless(self) -> set[str]:
+        """Names of what never ends, or reads something that does not."""
+        readers: dict[str, list[str]] = {}
+        for one in self._declared.values():
+            for source in one.inputs:
+                readers.setdefault(source, []).append(one.name)
+        sources = (one for one in self._declared.values() if one.kind is VertexKind.SOURCE)
+        pending = [one.name for one in sources if not one.bounded]
+        found = set(pending)
+        while pending:
+            new = set(readers.get(pending.pop(), ())) - found
+            found |= new
+            pending += new
+        return found
+
+    def _add(self, one: Declared) -> None:
+        if one.name in self._declared:
+            raise PipelineDefinitionError(
+                f"{one.name!r} ({one.call_site}) is declared already ({self._declared[one.name].call_site})"
+            )
+        folder = safe_name(one.name)
+        other = self._folders.setdefault(folder, one)
+        if other is not one:
+            raise PipelineDefinitionError(
+                f"{one.name!r} ({one.call_site}) and {other.name!r} ({other.call_site}) would have one folder, "
+                f"{folder!r}: give one of them another `name=`"
+            )
+        self._declared[one.name] = one
+
+
+def _inputs(function: Callable[..., Any], inputs: Sequence[str] | None) -> tuple[str, ...]:
+    if inputs is not None:
+        return tuple(inputs)
+    parameters = inspect.signature(function).parameters.values()
+    names = tuple(
+        one.name
+        for one in parameters
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
+    )
+    if not names:
+        raise PipelineDefinitionError(f"{function.__name__!r} reads nothing: name its inputs as its parameters")
+    return names

@@ -1,0 +1,1 @@
+"""What makes two results the same: code, plans and sources."""

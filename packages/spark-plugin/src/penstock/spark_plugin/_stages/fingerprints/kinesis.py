@@ -1,0 +1,90 @@
+"""Fingerprints of bounded reads of Kinesis: of what is a fact about both of their ends."""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.aws import AwsSession
+from penstock.efo_consumer import ShardPosition, StreamIdentity
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType, epoch_micros
+from penstock.spark_plugin._reading._bounds import Bounds
+from penstock.spark_plugin._reading._service_time import ask_time, is_seen
+from penstock.spark_plugin._stages.fingerprints.code import digest
+
+
+def kinesis_fingerprint(options: Mapping[str, str]) -> str | None:
+    """Of what a bounded read by these options gives, whenever it is planned; None where that depends on when.
+
+    A time, sequence numbers and a seam are facts, and so is TRIM_HORIZON as a beginning: of the stream, which goes by
+    its ARN and its time of creation. Records that expire meanwhile stay in a committed result. "Now", LATEST, a time
+    that is not over, and the end of a shard as the end of a read are none.
+
+    Args:
+        options: Of `format("kinesis")`. A seam that is not there yet is made.
+
+    Raises:
+        OptionError: The options are none of the data source.
+        penstock.aws.AwsServiceError: The service cannot be asked for its time.
+        botocore.exceptions.ClientError: The stream cannot be described.
+    """
+    parsed = KinesisOptions.parse(dict(options))
+    if parsed.stream_name_pattern is not None:
+        return None  # which streams match depends on when it is asked
+    if not _is_beginning(parsed.initial_position):
+        return None
+    session = AwsSession(aws_options(parsed))
+    if not _is_end(session, parsed):
+        return None
+    # Nothing of what is now is left in the bounds.
+    bounds = Bounds.resolve(session, parsed, 0)
+    parts = [
+        f"endpoint={parsed.endpoint_url}",
+        f"after={bounds.after.to_json()}",
+        f"after shards={_shards(bounds.after_shards)}",
+        f"before={bounds.before_micros}",
+        f"upto shards={_shards(bounds.upto_shards)}",
+        f"of shards={sorted(parsed.shard_ids)}",
+        f"deaggregate={parsed.deaggregate}",
+    ]
+    client = session.client("kinesis")
+    for stream in parsed.stream_name:
+        arn = parsed.arn_of(stream)
+        names: dict[str, Any] = {"StreamName": stream} if arn is None else {"StreamARN": arn}
+        found = client.describe_stream_summary(**names)["StreamDescriptionSummary"]
+        parts.append(f"{found['StreamARN']} of {found['StreamCreationTimestamp'].timestamp()}")
+    return digest(*parts)
+
+
+def _is_beginning(position: PositionOption | None) -> bool:
+    if position is None:  # TRIM_HORIZON, of a bounded read
+        return True
+    if position.type is PositionOptionType.AT_TIMESTAMP:
+        return position.timestamp is not None
+    return position.type is not PositionOptionType.LATEST
+
+
+def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
+    position = options.ending_position
+    time_ = options.ending_timestamp if position is None else position.timestamp
+    if position is not None and position.type is PositionOptionType.SEAM:
+        return True  # a read waits until it is over
+    if position is not None and position.streams is not None:
+        ends = [one for shards in position.streams.values() for one in shards.values()]
+        return all(one.sequence_number is not None for one in ends)
+    if position is not None and position.type is PositionOptionType.TRIM_HORIZON:
+        return True  # nothing
+    if time_ is None:
+        return False
+    first = options.stream_name[0]
+    asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first))))
+    return is_seen(session.service_clock(), -(-epoch_micros(time_) // 1000))
+
+
+def _shards(streams: Mapping[str, Mapping[str, ShardPosition]]) -> str:
+    return json.dumps(
+        {stream: {shard: one.to_json() for shard, one in shards.items()} for stream, shards in streams.items()},
+        sort_keys=True,
+    )

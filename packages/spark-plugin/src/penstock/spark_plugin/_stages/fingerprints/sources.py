@@ -1,0 +1,54 @@
+"""Fingerprints of what bounded sources read."""
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark_plugin._stages.fingerprints.code import digest, unique
+from penstock.spark_plugin._stages.fingerprints.kinesis import kinesis_fingerprint
+from penstock.spark_plugin._stages.plans.plans import plans_of
+
+_SESSION_SETTINGS = (
+    "spark.sql.session.timeZone",
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+)
+
+
+def session_fingerprint(spark: SparkSession) -> str:
+    """Of Spark's version and the settings of a session that change results."""
+    return digest(spark.version, *(f"{name}={spark.conf.get(name, None)}" for name in _SESSION_SETTINGS))
+
+
+def source_fingerprint(frame: DataFrame) -> str:
+    """Of what a bounded source reads: its plan, and the path, size and modification time of each of its files.
+
+    Of a bounded read of Kinesis: its stream, and both of its ends.
+
+    Unique for a source whose rows cannot be seen from here: a database, a topic, an RDD, a file of another machine.
+    """
+    files = plans_of(frame).files(frame)
+    stamps = [_file_stamp(url) for url in sorted(files or ())]
+    if files is not None and None not in stamps:
+        stamps += [kinesis_fingerprint(options) for options in plans_of(frame).streams(frame)]
+    if files is None or None in stamps:
+        return unique()
+    return digest(plan_fingerprint(frame), *(stamp or "" for stamp in stamps))
+
+
+def plan_fingerprint(frame: DataFrame) -> str:
+    """Of what a DataFrame does to its sources: its plan, and the Python functions in it."""
+    return plans_of(frame).fingerprint(frame)
+
+
+def _file_stamp(url: str) -> str | None:
+    parts = urlsplit(url)
+    if parts.scheme not in ("", "file"):
+        return None
+    path = Path(unquote(parts.path))
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return f"{path}|{status.st_size}|{status.st_mtime_ns}"

@@ -1,0 +1,1 @@
+"""Spark's plans, whatever kind of session they come from."""

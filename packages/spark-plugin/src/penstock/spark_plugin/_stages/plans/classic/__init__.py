@@ -1,0 +1,1 @@
+"""Plans of a classic session, in its JVM."""

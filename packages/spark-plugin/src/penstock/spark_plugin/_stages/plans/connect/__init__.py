@@ -1,0 +1,1 @@
+"""Plans of a Spark Connect session, as messages."""

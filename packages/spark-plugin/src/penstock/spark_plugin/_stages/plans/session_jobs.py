@@ -1,0 +1,90 @@
+"""What a run needs of a session, for the two kinds of sessions that there are."""
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from pyspark.core.status import StatusTracker
+from pyspark.sql import SparkSession
+from pyspark.sql.readwriter import DataFrameWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+from penstock.spark_plugin._stages.plans.plans import is_connect
+from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY
+
+_OF_JOBS = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel")
+
+
+class SessionJobs(Protocol):
+    """Names and ends the jobs of a session, and knows its settings."""
+
+    def group(self, name: str, description: str, traceparent: str | None) -> AbstractContextManager[None]:
+        """Name the jobs that this thread starts, and let their tasks know the trace where a session can."""
+
+    def cancel(self, name: str) -> None:
+        """End the jobs of that name."""
+
+    def tracker(self) -> StatusTracker | None:
+        """Counts tasks; None where the session cannot."""
+
+    def shuffle_partitions(self) -> int:
+        """How many partitions a shuffle makes."""
+
+    def broadcast_bytes(self) -> int:
+        """The largest side of a join that is sent to all tasks; -1: none is."""
+
+    def is_batch_writer(self, value: object) -> bool:
+        """Whether something is a `df.write…`."""
+
+    def is_stream_writer(self, value: object) -> bool:
+        """Whether something is a `df.writeStream…`."""
+
+
+def jobs_of(spark: SparkSession) -> SessionJobs:
+    """For a session."""
+    if is_connect(spark):
+        from penstock.spark_plugin._stages.plans.connect.jobs import ConnectJobs
+
+        return ConnectJobs(spark)
+    return ClassicJobs(spark)
+
+
+class ClassicJobs:
+    """See `SessionJobs`."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    @contextlib.contextmanager
+    def group(self, name: str, description: str, traceparent: str | None) -> Iterator[None]:
+        context = self._spark.sparkContext
+        # The thread may be the caller's, with a name for its own jobs.
+        before = {one: context.getLocalProperty(one) for one in (*_OF_JOBS, TRACEPARENT_PROPERTY)}
+        context.setJobGroup(name, description, interruptOnCancel=False)
+        if traceparent:
+            context.setLocalProperty(TRACEPARENT_PROPERTY, traceparent)
+        try:
+            yield
+        finally:
+            for one, value in before.items():
+                context.setLocalProperty(one, value)  # type: ignore[arg-type]  # None unsets
+
+    def cancel(self, name: str) -> None:
+        self._spark.sparkContext.cancelJobGroup(name)
+
+    def tracker(self) -> StatusTracker | None:
+        return self._spark.sparkContext.statusTracker()
+
+    def shuffle_partitions(self) -> int:
+        return int(self._spark._jsparkSession.sessionState().conf().numShufflePartitions())
+
+    def broadcast_bytes(self) -> int:
+        # The public way gives texts such as 10MB.
+        return int(self._spark._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold())
+
+    def is_batch_writer(self, value: object) -> bool:
+        return isinstance(value, DataFrameWriter)
+
+    def is_stream_writer(self, value: object) -> bool:
+        return isinstance(value, DataStreamWriter)

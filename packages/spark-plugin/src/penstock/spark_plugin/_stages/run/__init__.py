@@ -1,0 +1,1 @@
+"""A run of a pipeline: its stages, one after the other, and the live one."""

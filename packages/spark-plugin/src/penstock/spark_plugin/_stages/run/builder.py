@@ -1,0 +1,188 @@
+"""Builds the DataFrames of a stage from the pipeline's functions."""
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.operator_attributes import Stage, StagePlan, VertexKind
+from penstock.spark_plugin._stages.declare.declared import Declared
+from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint
+from penstock.spark_plugin._stages.fingerprints.sources import session_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+from penstock.spark_plugin._stages.store.committed import read_committed
+from penstock.spark_plugin._stages.store.pins import Pin
+from penstock.spark_plugin._stages.store.store import StageFolder, StageStore
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+
+class StageBuilder:
+    """Builds DataFrames, and says which results they stand for. One per run: a source is built once in it.
+
+    Stages that run side by side share it: the pipeline's functions are called one at a time.
+    """
+
+    def __init__(
+        self,
+        declared: Mapping[str, Declared],
+        plan: StagePlan,
+        spark: SparkSession,
+        store: StageStore,
+        pins: Mapping[str, Pin] | None = None,
+    ) -> None:
+        self._declared = declared
+        self._plan = plan
+        self._spark = spark
+        self.store = store
+        """Of the results."""
+        self._pins = pins or {}
+        self._lock = threading.RLock()
+        self._sources: dict[str, DataFrame] = {}
+        self._used: dict[str, Pin] = {}
+        self.kept: dict[str, list[DataFrame]] = {}
+        """Committed results that are kept in memory, by id of the live stage that reads them."""
+
+    @property
+    def used(self) -> dict[str, Pin]:
+        """The results that the run uses, by name of their stage; of a stage that is still to come, the one before."""
+        with self._lock:
+            used = {self.name(self._plan.stage(stage_id)): pin for stage_id, pin in self._used.items()}
+            # Let go of now, they would not be found by the next driver if this one is killed before it comes to them.
+            coming = {self.name(stage) for stage in self._plan.stages} & self._pins.keys()
+            return {name: self._pins[name] for name in coming} | used
+
+    def name(self, stage: Stage) -> str:
+        """A stage's name, or more of it where the plan has another of the same name."""
+        if sum(one.name == stage.name for one in self._plan.stages) == 1:
+            return stage.name
+        return f"{stage.name}~{digest(*stage.vertices)[:8]}"
+
+    def declared(self, name: str) -> Declared:
+        """What was declared by that name."""
+        return self._declared[name]
+
+    def folder(self, stage: Stage) -> StageFolder:
+        """Where a bounded stage's result is, or goes to."""
+        return self.store.stage(self.name(stage), self.fingerprint(stage))
+
+    def fingerprint(self, stage: Stage) -> str:
+        """Of a bounded stage: its functions, what its sources read, and the stages that it reads.
+
+        In a run that goes on, a committed result is kept as long as the functions are the same.
+        """
+        with self._lock:
+            if stage.id not in self._used:
+                self._used[stage.id] = self._pin(stage)
+            return self._used[stage.id].fingerprint
+
+    def forget(self, stage: Stage) -> None:
+        """Find a stage's fingerprint anew: its committed result is gone, and what its sources hold may have changed."""
+        with self._lock:
+            self._used.pop(stage.id, None)
+
+    def _pin(self, stage: Stage) -> Pin:
+        inputs = {
+            self.name(before): self.fingerprint(before) for before in map(self._plan.stage, stage.blocking_inputs)
+        }
+        code = self._code(stage)
+        pin = self._pins.get(self.name(stage))
+        kept = pin is not None and (pin.code, dict(pin.inputs)) == (code, inputs)
+        if pin is not None and kept and self.store.stage(self.name(stage), pin.fingerprint).committed() is not None:
+            return pin
+        parts = [code, *(f"{name}={fingerprint}" for name, fingerprint in sorted(inputs.items()))]
+        for name in stage.vertices:
+            one = self._declared[name]
+            if one.kind is VertexKind.SOURCE:
+                parts.append(one.fingerprint or source_fingerprint(self._source(name)))
+        return Pin(fingerprint=digest(*parts), code=code, inputs=inputs)
+
+    def _code(self, stage: Stage) -> str:
+        parts = [session_fingerprint(self._spark)]
+        for name in stage.vertices:
+            one = self._declared[name]
+            inputs = (f"{index}:{source}" for index, source in enumerate(one.inputs))
+            parts += [name, one.kind.value, *inputs, one.code or function_fingerprint(one.function)]
+        return digest(*parts)
+
+    def build(self, stage: Stage, name: str) -> DataFrame:
+        """The DataFrame of a source or operator in a stage.
+
+        Raises:
+            PipelineDefinitionError: The function gave something else.
+        """
+        with self._lock:
+            return self._build(stage, name, {})
+
+    def writer(self, stage: Stage, name: str) -> Any:
+        """What a sink's function gives for its inputs."""
+        with self._lock:
+            return _call(self._declared[name], *self._inputs(stage, name, {}))
+
+    def _build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
+        if name not in built:
+            one = self._declared[name]
+            if one.kind is VertexKind.SOURCE:
+                built[name] = self._source(name)
+            else:
+                built[name] = _frame(one, _call(one, *self._inputs(stage, name, built)))
+        return built[name]
+
+    def _inputs(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> list[DataFrame]:
+        committed = {one.source: one.stage_id for one in stage.inputs if one.target == name}
+        return [
+            self._committed(self._plan.stage(committed[source]), source, stage)
+            if source in committed
+            else self._build(stage, source, built)
+            for source in self._declared[name].inputs
+        ]
+
+    def _committed(self, stage: Stage, vertex: str, reader: Stage) -> DataFrame:
+        frame = read_committed(self._spark, self.folder(stage).output(vertex))
+        order = self._declared[vertex].order
+        if reader.bounded and order is not None:
+            # Files are read side by side, in no order.
+            frame = order(frame)
+        if not reader.bounded:
+            # Every micro-batch reads it: from memory that takes less than half of the time.
+            frame = self._keyed(frame, self._declared[vertex].keys, self.folder(stage)).persist()
+            self.kept.setdefault(reader.id, []).append(frame)
+        return frame
+
+    def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageFolder) -> DataFrame:
+        """The rows as a join by these keys wants them: what is not sent to all tasks is else shuffled in each batch."""
+        jobs = jobs_of(self._spark)
+        committed = folder.committed()
+        if not keys or committed is None or committed.size_bytes <= jobs.broadcast_bytes():
+            return frame
+        return frame.repartition(jobs.shuffle_partitions(), *keys).sortWithinPartitions(*keys)
+
+    def _source(self, name: str) -> DataFrame:
+        if name not in self._sources:
+            one = self._declared[name]
+            frame = _frame(one, _call(one, self._spark))
+            if frame.isStreaming == one.bounded:
+                said, is_ = ("bounded", "a stream") if one.bounded else ("unbounded", "not a stream")
+                raise PipelineDefinitionError(
+                    f"source {name!r} ({one.call_site}) is declared {said}, but its DataFrame is {is_}: "
+                    f"declare it with bounded={not one.bounded}, or read it with "
+                    f"`spark.{'read' if one.bounded else 'readStream'}`"
+                )
+            self._sources[name] = frame
+        return self._sources[name]
+
+
+def _call(one: Declared, *arguments: object) -> Any:
+    try:
+        return one.function(*arguments)
+    except Exception as error:
+        error.add_note(f"in {one.name!r} ({one.call_site})")
+        raise
+
+
+def _frame(one: Declared, value: object) -> DataFrame:
+    if not isinstance(value, DataFrame):
+        raise PipelineDefinitionError(
+            f"{one.name!r} ({one.call_site}) must give a DataFrame, not {type(value).__name__}"
+        )
+    return value

@@ -1,0 +1,222 @@
+"""Runs a pipeline: bounded stages side by side as batch jobs with committed results, then live stages."""
+
+import contextvars
+import logging
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from opentelemetry.trace import Span, Status, StatusCode, use_span
+from pyspark.errors import AnalysisException
+
+from penstock.operator_attributes import (
+    Stage,
+    StagedJob,
+    StageFailed,
+    StageFinished,
+    StageInterrupted,
+    StageLost,
+    StageReused,
+    StageStarted,
+    StageState,
+)
+from penstock.spark_plugin._stages.run.bars import RunBars
+from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._stages.run.claims import Outcome, StageClaims
+from penstock.spark_plugin._stages.run.lookup import StageLookup
+from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun, words
+from penstock.spark_plugin._stages.run.runner import StageRunner
+from penstock.spark_plugin._stages.store.pins import RunPins
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
+from penstock.spark_plugin._telemetry import tracer
+from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError
+
+_log = logging.getLogger(__name__)
+_SECONDS_BETWEEN_BARS = 0.2
+_SECONDS_BETWEEN_CANCELS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """What a run is made of."""
+
+    pipeline: str
+    run: PipelineRun
+    job: StagedJob
+    store: StageStore
+    builder: StageBuilder
+    runner: StageRunner
+    claims: StageClaims
+    bars: RunBars | None
+    clock: Callable[[], float]
+
+
+class RunLoop:
+    """One run, up to the moment when only live stages go on. Everything but a bounded stage's jobs is on one thread."""
+
+    def __init__(self, parts: RunParts) -> None:
+        self._pipeline = parts.pipeline
+        self._run = parts.run
+        self._job = parts.job
+        self._store = parts.store
+        self._builder = parts.builder
+        self._runner = parts.runner
+        self._claims = parts.claims
+        self._bars = parts.bars
+        self._clock = parts.clock
+        self._lookup = StageLookup(parts.builder, self._pin)
+        self._running: dict[Future[Outcome], tuple[Stage, Span]] = {}
+
+    def go_on(self, stage_ids: tuple[str, ...]) -> None:
+        """Take over what the job has committed before, as far as it is there; the rest is lost."""
+        for stage_id in stage_ids:
+            stage = self._run.plan.stage(stage_id)
+            try:
+                committed, _ = self._lookup.committed(stage)
+            except PipelineDefinitionError:
+                raise
+            except Exception:  # found again, and told, when it is deployed
+                _log.debug("stage %s cannot be looked up", stage.name, exc_info=True)
+                continue
+            if committed is not None:
+                self._reuse(stage, committed)
+
+    def run(self) -> None:
+        """Deploy what is ready, until nothing is and nothing runs."""
+        with ThreadPoolExecutor(len(self._run.plan.stages) or 1, thread_name_prefix="penstock-stage") as pool:
+            try:
+                while True:
+                    while stages := self._job.ready(self._clock()):
+                        for stage in stages:
+                            if not self._deploy(stage, pool):
+                                break
+                    self._draw()
+                    if not self._running:
+                        break
+                    timeout = _SECONDS_BETWEEN_BARS if self._bars is not None else None
+                    for future in wait(self._running, timeout, FIRST_COMPLETED).done:
+                        self._take(future)
+            except BaseException:
+                self._claims.stop()
+                for stage, _ in self._running.values():
+                    self._job.apply(StageInterrupted(stage_id=stage.id, at=self._clock()))
+                self._cancel_running()
+                raise
+        succeeded = all(state not in (StageState.FAILED, StageState.SKIPPED) for state in self._run.states.values())
+        if succeeded:
+            self._pin(ended=not self._run.queries)
+            self._store.clean_up()
+
+    def _cancel_running(self) -> None:
+        """Again until all have ended: what comes before a stage's first job, or between two of them, finds nothing."""
+        running = {future: stage for future, (stage, _) in self._running.items()}
+        while running:
+            for stage in running.values():
+                self._runner.cancel(stage)
+            for future in wait(running, _SECONDS_BETWEEN_CANCELS).done:
+                del running[future]
+
+    def _deploy(self, stage: Stage, pool: ThreadPoolExecutor) -> bool:
+        """Run a stage, or use it again. False if its inputs are lost: others that were ready may not be any more."""
+        if self._find_lost_inputs(stage):
+            return False
+        span = tracer().start_span(
+            "spark_plugin.stage",
+            attributes={"penstock.stage.name": stage.name, "penstock.stage.bounded": stage.bounded},
+        )
+        with use_span(span, record_exception=False, set_status_on_exception=False):
+            try:
+                committed, wrong = self._lookup.committed(stage)
+            except PipelineDefinitionError:
+                span.end()
+                raise
+            except Exception as error:
+                self._job.apply(StageStarted(stage_id=stage.id, at=self._clock()))
+                self._failed(stage, span, error)
+                return True
+            if committed is not None:
+                self._reuse(stage, committed)
+                self._end(stage, span)
+                return True
+            if wrong:
+                self._job.apply(StageReused(stage_id=stage.id, at=self._clock()))
+                self._job.apply(StageLost(stage_id=stage.id, at=self._clock(), error=wrong))
+            self._job.apply(StageStarted(stage_id=stage.id, at=self._clock()))
+            if stage.bounded:
+                context = contextvars.copy_context()
+                self._running[pool.submit(context.run, self._claims.run_bounded, stage)] = (stage, span)
+                return True
+            try:
+                self._run.deploy(stage, *self._runner.deploy_live(stage))
+            except Exception as error:
+                self._failed(stage, span, error)
+            else:
+                self._end(stage, span)
+            return True
+
+    def _find_lost_inputs(self, stage: Stage) -> bool:
+        """Whether results that a stage is to read were committed and are not there: they are computed again first."""
+        lost = False
+        for stage_id in stage.blocking_inputs:
+            if self._job.state(stage_id).committed:
+                before = self._run.plan.stage(stage_id)
+                if wrong := self._lookup.lost_input(before):
+                    self._forget_readers(before)
+                    self._job.apply(StageLost(stage_id=stage_id, at=self._clock(), error=wrong))
+                    lost = True
+        return lost
+
+    def _forget_readers(self, stage: Stage) -> None:
+        """The fingerprint of a stage that is still to run holds those of its inputs."""
+        gone = {stage.id}
+        for one in self._run.plan.stages:
+            if gone & set(one.blocking_inputs) and not self._job.state(one.id).committed:
+                gone.add(one.id)
+                self._builder.forget(one)
+
+    def _reuse(self, stage: Stage, committed: CommittedStage) -> None:
+        _log.info("stage %s is used again: %d rows", stage.name, committed.rows)
+        rows, size = committed.rows, committed.size_bytes
+        self._job.apply(StageReused(stage_id=stage.id, at=self._clock(), rows=rows, size_bytes=size))
+
+    def _take(self, future: Future[Outcome]) -> None:
+        stage, span = self._running.pop(future)
+        error = future.exception()
+        if error is None:
+            result = future.result().result
+            if future.result().reused:
+                self._reuse(stage, result)
+            else:
+                rows, size = result.rows, result.size_bytes
+                self._job.apply(StageFinished(stage_id=stage.id, at=self._clock(), rows=rows, size_bytes=size))
+            self._end(stage, span)
+        elif isinstance(error, Exception):
+            self._failed(stage, span, error)
+        else:
+            span.end()
+            raise error
+
+    def _failed(self, stage: Stage, span: Span, error: Exception) -> None:
+        _log.warning("stage %s failed", stage.name, exc_info=error)
+        span.record_exception(error)
+        span.set_status(Status(StatusCode.ERROR, str(error)))
+        # Without its input any stage fails; with it, the same plan is refused again; anything else may have been the
+        # machine.
+        lost = self._find_lost_inputs(stage)
+        retryable = lost or not isinstance(error, AnalysisException | PipelineError)
+        self._job.apply(StageFailed(stage_id=stage.id, at=self._clock(), error=words(error), retryable=retryable))
+        self._end(stage, span)
+
+    def _end(self, stage: Stage, span: Span) -> None:
+        span.set_attribute("penstock.stage.state", self._job.state(stage.id).value)
+        span.end()
+
+    def _pin(self, *, ended: bool = False) -> None:
+        """Pinned before it is looked up: no other driver cleans it up from here on."""
+        self._store.pin(
+            RunPins(pipeline=self._pipeline, store=str(self._store.path), stages=self._builder.used, ended=ended)
+        )
+
+    def _draw(self) -> None:
+        if self._bars is not None:
+            self._bars.draw(self._run.plan, self._run.progress)

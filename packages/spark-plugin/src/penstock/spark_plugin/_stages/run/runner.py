@@ -1,0 +1,142 @@
+"""Runs one stage: a batch job that commits, or live queries."""
+
+import re
+import threading
+import time
+from contextlib import AbstractContextManager
+
+import pyarrow.dataset
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.operator_attributes import Stage, VertexKind
+from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._stages.store.names import as_url
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
+from penstock.spark_plugin._telemetry import current_traceparent
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_]")
+"""Some sinks make a table of the query's name."""
+
+
+class StageRunner:
+    """Runs the stages of one pipeline in one session."""
+
+    def __init__(self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: StageStore) -> None:
+        self._pipeline = pipeline
+        self._builder = builder
+        self._jobs = jobs_of(spark)
+        self._store = store
+        # A stage that is tried again, or was lost, must not append the same rows once more.
+        self._saved: set[tuple[str, str]] = set()
+
+    def run_bounded(self, stage: Stage, stopped: threading.Event) -> CommittedStage:
+        """Run a bounded stage's outputs and sinks as batch jobs, then commit.
+
+        Where another driver, on a store that shares its results, computes the same one, it is waited for and used;
+        until `stopped`.
+        """
+        folder = self._builder.folder(stage)
+        with self._store.computing(self._builder.name(stage), self._builder.fingerprint(stage), stopped=stopped):
+            return folder.committed() or self._run_bounded(stage, folder)
+
+    def cancel(self, stage: Stage) -> None:
+        """End the jobs of a stage."""
+        self._jobs.cancel(self._builder.name(stage))
+
+    def _run_bounded(self, stage: Stage, folder: StageFolder) -> CommittedStage:
+        began, fingerprint = time.monotonic(), self._builder.fingerprint(stage)
+        folder.wipe()
+        folder.path.mkdir(parents=True)
+        with self._job_group(stage):
+            for vertex in stage.outputs:
+                self._builder.build(stage, vertex).write.parquet(as_url(folder.output(vertex)))
+            for sink in self._sinks(stage):
+                if (sink, fingerprint) not in self._saved:
+                    self._save(stage, sink)
+                    self._saved.add((sink, fingerprint))
+        rows, size_bytes = _measure(folder, stage)
+        result = CommittedStage(
+            stage=stage.name,
+            fingerprint=fingerprint,
+            rows=rows,
+            size_bytes=size_bytes,
+            seconds=time.monotonic() - began,
+            outputs={vertex: folder.output(vertex).name for vertex in stage.outputs},
+        )
+        folder.commit(result)
+        return result
+
+    def _save(self, stage: Stage, sink: str) -> None:
+        writer = self._builder.writer(stage, sink)
+        if not self._jobs.is_batch_writer(writer):
+            raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
+        writer.save()
+
+    def deploy_live(self, stage: Stage) -> tuple[dict[str, StreamingQuery], list[DataFrame]]:
+        """Start the queries of a live stage, by sink, from their checkpoints where there are any.
+
+        With them come the committed results that stay in memory for as long as they run.
+        """
+        queries: dict[str, StreamingQuery] = {}
+        try:
+            with self._job_group(stage):
+                for sink in self._sinks(stage):
+                    queries[sink] = self._start(stage, sink)
+        except BaseException:
+            for query in queries.values():
+                query.stop()
+            for frame in self._builder.kept.pop(stage.id, []):
+                frame.unpersist()
+            raise
+        return queries, self._builder.kept.pop(stage.id, [])
+
+    def _start(self, stage: Stage, sink: str) -> StreamingQuery:
+        writer = self._builder.writer(stage, sink)
+        if not self._jobs.is_stream_writer(writer):
+            if callable(stop := getattr(writer, "stop", None)):
+                stop()  # a query that nobody would stop
+            raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
+        trigger = self._builder.declared(sink).trigger
+        if trigger:
+            try:
+                writer = writer.trigger(**trigger)
+            except (TypeError, PySparkException) as error:
+                site = self._builder.declared(sink).call_site
+                raise PipelineDefinitionError(
+                    f"sink {sink!r} ({site}) has the trigger {dict(trigger)}, which Spark does not take: {error}"
+                ) from error
+        self._store.mend_checkpoint(sink)
+        checkpoint = as_url(self._store.checkpoint(sink))
+        name = _UNSAFE.sub("_", f"{self._pipeline}_{sink}")
+        query: StreamingQuery = writer.queryName(name).option("checkpointLocation", checkpoint).start()
+        return query
+
+    def _sinks(self, stage: Stage) -> list[str]:
+        return [name for name in stage.vertices if self._builder.declared(name).kind is VertexKind.SINK]
+
+    def _wrong_writer(self, sink: str, value: object, wanted: str) -> PipelineDefinitionError:
+        site = self._builder.declared(sink).call_site
+        return PipelineDefinitionError(
+            f"sink {sink!r} ({site}) must give {wanted} that is not started, not {type(value).__name__}"
+        )
+
+    def _job_group(self, stage: Stage) -> AbstractContextManager[None]:
+        """Name the jobs after the stage, and let their tasks know the trace."""
+        return self._jobs.group(
+            self._builder.name(stage), f"{self._pipeline}: stage {stage.name}", current_traceparent()
+        )
+
+
+def _measure(folder: StageFolder, stage: Stage) -> tuple[int, int]:
+    rows = size_bytes = 0
+    for vertex in stage.outputs:
+        files = sorted(folder.output(vertex).glob("*.parquet"))
+        size_bytes += sum(file.stat().st_size for file in files)
+        rows += (
+            int(pyarrow.dataset.dataset([str(file) for file in files], format="parquet").count_rows()) if files else 0
+        )
+    return rows, size_bytes

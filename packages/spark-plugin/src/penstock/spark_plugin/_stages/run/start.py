@@ -1,0 +1,141 @@
+"""Begins a run: finds where the last one was left, here and at the stage scheduler."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from penstock.operator_attributes import BlockingStageScheduler, StagedJob, StagePlan, StageState
+from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerClosedError
+from penstock.rpc import ClientSecurity
+from penstock.spark_plugin._interpreters import check_session
+from penstock.spark_plugin._settings import missing_settings
+from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
+from penstock.spark_plugin._stages.run.bars import RunBars
+from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._stages.run.claims import StageClaims
+from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
+from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+from penstock.spark_plugin._stages.run.runner import StageRunner
+from penstock.spark_plugin._stages.run.scheduler_service import address_of, folder_id, job_id, open_service
+from penstock.spark_plugin._stages.store.store import StageStore
+from penstock.spark_plugin.errors import SchedulerUnavailableError, StageFailedError
+
+if TYPE_CHECKING:
+    from penstock.spark_plugin._stages.declare.pipeline import Pipeline
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """How a pipeline is run; see `Pipeline.run`."""
+
+    resume: bool = True
+    refresh: bool = False
+    slots: int | None = None
+    max_attempts: int = 3
+    progress: bool | None = None
+    scheduler_endpoint: str | None = None
+    scheduler_security: ClientSecurity | None = field(default=None, repr=False)
+    lease_seconds: float | None = None
+
+
+def run_pipeline(
+    pipeline: "Pipeline", spark: SparkSession, settings: RunSettings, *, clock: Callable[[], float] = time.monotonic
+) -> PipelineRun:
+    """See `Pipeline.run`."""
+    check_session(spark)
+    missing_settings(spark)
+    plan = pipeline.compile()
+    store = StageStore(pipeline.store, stages=pipeline.stages)
+    store.__enter__()
+    try:
+        service = open_service(settings.scheduler_endpoint, settings.scheduler_security)
+        try:
+            job = _job(pipeline, plan, settings, service, clock)
+        except BaseException:
+            if service is not None:
+                service.close()
+            raise
+    except BaseException:
+        store.release()
+        raise
+    run = PipelineRun(plan, job, store, clock=clock)
+    try:
+        if not settings.resume:
+            store.forget()
+        before = store.pins()
+        going_on = before is not None and not before.ended and not settings.refresh
+        builder = StageBuilder(
+            pipeline.declared, plan, spark, store, before.stages if before is not None and going_on else {}
+        )
+        runner = StageRunner(pipeline.name, builder, spark, store)
+        claims = StageClaims(
+            runner,
+            builder,
+            service=service,
+            results=folder_id(store.stages) if service is not None else "",
+            owner=job.job_id,
+            lease_seconds=settings.lease_seconds,
+        )
+        bars = None
+        if sys.stderr.isatty() if settings.progress is None else settings.progress:
+            tracker = jobs_of(spark).tracker()
+            bars = RunBars(sys.stderr, tracker) if tracker is not None else None
+        loop = RunLoop(
+            RunParts(
+                pipeline=pipeline.name,
+                run=run,
+                job=job,
+                store=store,
+                builder=builder,
+                runner=runner,
+                claims=claims,
+                bars=bars,
+                clock=clock,
+            )
+        )
+        _begin(loop, job, settings, going_on=going_on)
+        loop.run()
+    except BaseException:
+        run.stop()
+        raise
+    if not run.queries:
+        run.stop()
+    for stage in plan.stages:
+        if job.state(stage.id) is StageState.FAILED:
+            raise StageFailedError(stage.name, run.progress[stage.id].error, run)
+    return run
+
+
+def _job(
+    pipeline: "Pipeline",
+    plan: StagePlan,
+    settings: RunSettings,
+    service: BlockingStageScheduler | None,
+    clock: Callable[[], float],
+) -> StagedJob:
+    return StagedJob(
+        plan,
+        slots=settings.slots,
+        max_attempts=settings.max_attempts,
+        clock=clock,
+        service=service,
+        job_id=job_id(pipeline.name, pipeline.store) if service is not None else "",
+    )
+
+
+def _begin(loop: RunLoop, job: StagedJob, settings: RunSettings, *, going_on: bool) -> None:
+    try:
+        committed = job.begin(resume=going_on)
+        loop.go_on(committed)
+        job.go_on()
+    except (RemoteSchedulerError, SchedulerClosedError) as error:
+        raise SchedulerUnavailableError(address_of(settings.scheduler_endpoint), str(error)) from error
+    if job.job_id:
+        _log.info("the stage scheduler at %s knows this job as %s", address_of(settings.scheduler_endpoint), job.job_id)

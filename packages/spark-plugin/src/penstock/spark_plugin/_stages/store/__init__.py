@@ -1,0 +1,1 @@
+"""Committed results on the disk, and what keeps them."""

@@ -1,0 +1,233 @@
+"""The store of a pipeline: committed results of stages, checkpoints of live ones, and a lock.
+
+```
+<store>/lock                                  held by the driver that runs
+<store>/stages/<stage>/<fingerprint>/         result of a bounded stage
+    <vertex>/*.parquet
+    _COMMITTED.json                           renamed into place when all data is written
+<store>/stages/.pins/<store>.json             what the last run on a store uses
+<store>/stages/.locks/<stage>.<fingerprint>   held while that is computed
+<store>/live/<sink>/checkpoint                of a live stage's query
+<store>/seams/<name>.json                     where a back-fill ends and its stream goes on
+```
+
+`stages` may lie elsewhere, and be shared by the stores of several pipelines.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.spark_plugin._stages.store.file_lock import FileLock
+from penstock.spark_plugin._stages.store.names import is_fingerprint, open_own, safe_name, within
+from penstock.spark_plugin._stages.store.pins import RunPins
+from penstock.spark_plugin.errors import StoreInUseError, StoreUnusableError
+
+_MARKER = "_COMMITTED.json"
+_FORGOTTEN = ".forgotten-"
+_SECONDS_BETWEEN_LOOKS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedStage:
+    """The result of a bounded stage."""
+
+    stage: str
+    fingerprint: str
+    rows: int
+    size_bytes: int
+    seconds: float
+    """Of the run that made it."""
+    outputs: Mapping[str, str]
+    """Folder of Parquet files by vertex, relative to the stage's own."""
+
+
+class StageFolder:
+    """Where one stage with one fingerprint leaves its result."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def output(self, vertex: str) -> Path:
+        """The folder of a vertex's Parquet files."""
+        return self.path / safe_name(vertex)
+
+    def committed(self) -> CommittedStage | None:
+        """The result, if it was committed."""
+        try:
+            return CommittedStage(**json.loads((self.path / _MARKER).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def wipe(self) -> None:
+        """Remove what an interrupted run left. The marker goes first: half a result is none."""
+        (self.path / _MARKER).unlink(missing_ok=True)
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def commit(self, stage: CommittedStage) -> None:
+        """Declare the data complete. The marker appears at once and whole, or not at all."""
+        temporary = self.path / f"{_MARKER}.{os.getpid()}"
+        with open_own(temporary) as file:
+            json.dump(asdict(stage), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.path / _MARKER)
+
+
+class StageStore:
+    """The store of one pipeline, locked while this is entered. The lock ends with the process, however that ends."""
+
+    def __init__(self, path: str | Path, *, stages: str | Path | None = None) -> None:
+        self.path = Path(path).absolute()
+        self.stages = Path(stages).absolute() if stages is not None else self.path / "stages"
+        self._lock = FileLock(self.path / "lock")
+        name = hashlib.sha256(str(self.path).encode()).hexdigest()[:16]
+        self._pins = self.stages / ".pins" / f"{name}.json"
+
+    def __enter__(self) -> Self:
+        if not self._lock.acquire():
+            raise StoreInUseError(str(self.path), self._lock.holder())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Let another driver have the store."""
+        self._lock.release()
+
+    def stage(self, name: str, fingerprint: str) -> StageFolder:
+        """The folder of a stage's result with a fingerprint.
+
+        Raises:
+            StoreUnusableError: It is none, or lies outside of the store.
+        """
+        if not is_fingerprint(fingerprint):
+            raise StoreUnusableError(str(self.stages), f"{fingerprint!r} is no fingerprint of a stage")
+        return StageFolder(within(self.stages, self.stages / safe_name(name) / fingerprint))
+
+    @contextlib.contextmanager
+    def computing(self, name: str, fingerprint: str, *, stopped: threading.Event | None = None) -> Iterator[None]:
+        """Hold the right to compute a stage's result; waits for another driver that computes the same one.
+
+        Raises:
+            RuntimeError: `stopped` was set meanwhile.
+        """
+        lock = FileLock(self._computing(safe_name(name), fingerprint))
+        stopped = stopped or threading.Event()
+        while not lock.acquire():
+            # Nobody could end a wait in the operating system, and the other driver may need hours.
+            if stopped.wait(_SECONDS_BETWEEN_LOOKS):
+                raise RuntimeError("the run has ended")
+        try:
+            yield
+        finally:
+            lock.path.unlink(missing_ok=True)
+            lock.release()
+
+    def pins(self) -> RunPins | None:
+        """What the last run on this store uses."""
+        return RunPins.read(self._pins)
+
+    def pin(self, pins: RunPins) -> None:
+        """Declare what the present run uses."""
+        # Most runs go on with what is pinned; a file takes some 10 ms to reach the disk.
+        if pins != self.pins():
+            pins.write(self._pins)
+
+    def checkpoint(self, sink: str) -> Path:
+        """The checkpoint of a live stage's query.
+
+        Raises:
+            StoreUnusableError: It lies outside of the store.
+        """
+        return within(self.path, self.path / "live" / safe_name(sink) / "checkpoint")
+
+    def mend_checkpoint(self, sink: str) -> None:
+        """Remove what a driver left that ended while it wrote the offsets of a query's first micro-batch.
+
+        Spark begins a query without logged offsets only if their folder is empty, and so would refuse this one for
+        ever. Nothing was read for offsets that are not logged, so nothing is lost with them.
+        """
+        offsets = self.checkpoint(sink) / "offsets"
+        left = list(offsets.iterdir()) if offsets.is_dir() else []
+        if all(file.name.startswith(".") for file in left):
+            for file in left:
+                file.unlink()
+
+    def forget(self) -> None:
+        """Remove the checkpoints, seams, and all results but those that another store pins.
+
+        Raises:
+            StoreUnusableError: They cannot be removed.
+        """
+        for folder in ("live", "seams"):
+            try:
+                # At once and whole: a query would begin in the middle of a checkpoint that is half removed.
+                (self.path / folder).rename(self.path / f"{_FORGOTTEN}{uuid.uuid4().hex}")
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                raise StoreUnusableError(str(self.path / folder), error.strerror or str(error)) from error
+        for left in self.path.glob(f"{_FORGOTTEN}*"):
+            shutil.rmtree(left, ignore_errors=True)
+        self._pins.unlink(missing_ok=True)
+        self.clean_up()
+
+    def clean_up(self) -> int:
+        """Remove the results that no run pins and nobody computes; how many bytes that were.
+
+        What the present run uses must be pinned before.
+        """
+        freed, pinned = 0, self._pinned()
+        for folder in self.stages.glob("[!.]*/*"):
+            # One that points elsewhere was not made by a pipeline: what is there is somebody's.
+            if _name(folder) not in pinned and not folder.is_symlink() and not folder.parent.is_symlink():
+                freed += self.remove(StageFolder(folder), lambda one: _name(one.path) not in self._pinned())
+        return freed
+
+    def remove(self, folder: StageFolder, condition: Callable[[StageFolder], object]) -> int:
+        """Remove a result, unless somebody computes it; how many bytes that were.
+
+        The condition is asked when nobody can compute it any more: what was found before may not hold by then.
+        """
+        lock = FileLock(self._computing(*_name(folder.path)))
+        if not lock.acquire():
+            return 0
+        freed = 0
+        try:
+            if condition(folder):
+                freed = sum(file.stat().st_size for file in folder.path.rglob("*") if file.is_file())
+                folder.wipe()
+        finally:
+            lock.path.unlink(missing_ok=True)
+            lock.release()
+        return freed
+
+    def _pinned(self) -> set[tuple[str, str]]:
+        """Names of folders, and fingerprints, of the results that runs pin."""
+        return {
+            (safe_name(name), pin.fingerprint)
+            for file in self._pins.parent.glob("*.json")
+            if (pins := RunPins.read(file)) is not None
+            for name, pin in pins.stages.items()
+        }
+
+    def _computing(self, folder: str, fingerprint: str) -> Path:
+        return self.stages / ".locks" / f"{folder}.{fingerprint}"
+
+
+def _name(folder: Path) -> tuple[str, str]:
+    """Of a result: the folder of its stage, and its fingerprint."""
+    return folder.parent.name, folder.name
