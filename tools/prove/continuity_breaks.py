@@ -34,6 +34,14 @@ def _nothing(*_: object, **__: object) -> None:
     return None
 
 
+async def _at_once(*_: object, **__: object) -> None:
+    return
+
+
+def _is_not(*_: object, **__: object) -> bool:
+    return False
+
+
 def _at_the_beginning(_: object) -> ShardPosition:
     return ShardPosition.trim_horizon()
 
@@ -46,10 +54,12 @@ def _without_first(position: ShardPosition) -> dict[str, Any]:
 
 
 BREAKS: Mapping[str, Callable[[], AbstractContextManager[None]]] = {
-    "no time is compared": partial(_replaced, [guard, shard, replay], "judge", _continuous),
+    "no time is compared": partial(_replaced, [guard], "judge", _continuous),
+    "a retention period that was lowered is not asked for": partial(_replaced, [guard.ShardGuard], "prove", _at_once),
+    "a retention period that was raised is trusted": partial(_replaced, [guard], "is_kept", _is_not),
     "the oldest record is not compared": partial(_replaced, [guard], "judge_oldest", _continuous),
     "a range's first record is not logged": partial(_replaced, [ShardPosition], "to_json", _without_first),
-    "a range's last record is not missed": partial(_replaced, [replay._Replay], "_check_end", _nothing),
+    "a range's last record is not missed": partial(_replaced, [replay._Replay], "_check_end", _at_once),
     "creation times are not compared": partial(_replaced, [guard, shard], "check_created", _nothing),
     "children know nothing of their parents": partial(_replaced, [shards, reach, fleet], "entering", _at_the_beginning),
     "what is lost is not told": partial(_replaced, [guard, local, shard, replay], "report", _nothing),

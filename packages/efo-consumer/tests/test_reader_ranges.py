@@ -291,6 +291,23 @@ async def test_a_range_of_a_stream_that_was_made_again_is_told_without_a_session
             await read(reader, ranges)
 
 
+@pytest.mark.parametrize("fail", [True, False])
+async def test_a_range_of_a_stream_that_was_made_again_and_is_empty_is_no_loss(fail: bool) -> None:
+    """The other stream holds nothing that could be missed, and no option goes on with it."""
+    kinesis, another = FakeKinesis(), FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    another.create_stream("s")
+    kinesis.created["s"], another.created["s"] = 1000, 2000
+    kinesis.put("s", shard, 3)
+    start = kinesis.trim_horizon("s")
+    async with LocalShardReader(kinesis) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        end = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
+    async with LocalShardReader(another, ReaderConfig(fail_on_data_loss=fail)) as reader:
+        with pytest.raises(StreamRecreatedError):
+            await read(reader, ranges_between(start, StreamPositions.from_json(end.to_json())))
+
+
 class Stalled(FakeKinesis):
     """Never answers, or fails at once."""
 

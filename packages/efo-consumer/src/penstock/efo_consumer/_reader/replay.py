@@ -265,11 +265,11 @@ class _Replay:
                         # While the caller has them, reading does not stand still.
                         self._comes_on()
                     if ends:
-                        self._check_end()
+                        await self._check_end()
                         return
             # The tip.
             if loop.time() - began >= _TIP_SECONDS:
-                self._check_end()
+                await self._check_end()
                 return
             await asyncio.sleep(_RETRY_SECONDS)
 
@@ -362,8 +362,9 @@ class _Replay:
             reason=str(error),
         )
 
-    def _check_end(self) -> None:
+    async def _check_end(self) -> None:
         if self._last is not None and self._given.rank < (1, self._last):
+            await self._check_stream()
             self._report(Loss(f"it ended with record {self._last}, which the stream no longer holds"))
 
     def _report(self, loss: Loss, after: ShardPosition | None = None) -> None:
