@@ -1,8 +1,6 @@
 """A gateway with a journal, other kinds of destinations, and fair turns, over real sockets."""
 
 import asyncio
-import errno
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -47,11 +45,10 @@ class AnySink(AsyncSinkBase[Any, Any]):
 
 @asynccontextmanager
 async def running_gateway(
-    fake: FakeDestination, folder: Path | None = None, *, write: Any = None, close_seconds: float = 1.0, **config: Any
+    fake: FakeDestination, folder: Path | None = None, *, close_seconds: float = 1.0, **config: Any
 ) -> AsyncIterator[tuple[str, SharedDestinations]]:
     given = {"max_time_in_buffer": timedelta(milliseconds=5), "retry_backoff_base": timedelta(0), **config}
-    options: Any = {} if write is None else {"write": write}
-    journal = None if folder is None else Journal(folder, **options)
+    journal = None if folder is None else Journal(folder)
 
     def make(name: str) -> AnySink:
         return AnySink(fake, AsyncSinkConfig(**given))
@@ -120,25 +117,17 @@ async def test_a_client_may_wait_until_its_batches_are_written(tmp_path: Path) -
 async def test_a_full_disk_reaches_the_client_which_keeps_its_entries(tmp_path: Path) -> None:
     """The error is typed, nothing of the batch is written, and the client's snapshot has it."""
 
-    def write(file: int, content: memoryview) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
     fake = FakeDestination()
-    room = [8]
-
-    def header_only(file: int, content: memoryview) -> int:
-        if room[0]:
-            room[0] = 0
-            return os.write(file, content)
-        return write(file, content)
-
-    async with running_gateway(fake, tmp_path, write=header_only) as (address, _):
+    large = [KinesisRequestEntry(bytes(40_000), "k")] * 5
+    async with running_gateway(fake, tmp_path) as (address, destinations):
+        assert destinations.journal is not None
+        destinations.journal._database.execute("PRAGMA max_page_count = 1")
         writer = remote(address).create_writer()
         async with writer:
-            await writer.write_many(entries(5))
-            with pytest.raises(GatewayStorageError, match="No space left"):
+            await writer.write_many(large)
+            with pytest.raises(GatewayStorageError, match="is full; make room on its disk"):
                 await writer.flush(end_of_input=True)
-            assert [entry for entry, _ in writer.snapshot_state()[0].entries] == entries(5)
+            assert [entry for entry, _ in writer.snapshot_state()[0].entries] == large
     assert fake.accepted == []
 
 

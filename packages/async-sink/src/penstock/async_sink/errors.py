@@ -264,7 +264,8 @@ class CreditExceededError(GatewayProtocolError):
 class GatewayStorageError(SinkError):
     """A durable gateway cannot keep batches: its disk is full, say. What it has acknowledged stays safe.
 
-    Cure: Make room on the disk of the folder `--durable`; clients are told to wait meanwhile.
+    Cure: Make room on the disk of the folder `--durable`, or wait until its destinations have taken what is there; then
+    write again what has no acknowledgement.
     """
 
     def __init__(self, reason: str) -> None:
@@ -273,14 +274,13 @@ class GatewayStorageError(SinkError):
 
 
 class JournalError(SinkError):
-    """The journal of a durable gateway cannot be used: `name` is the file, `offset` the byte.
+    """The journal of a durable gateway cannot be used: `name` is the file.
 
     Cure: Let one gateway alone use the folder. If the file is damaged, move it away: what it held unwritten is sent
     again by clients that have no acknowledgement.
     """
 
-    def __init__(self, name: str, offset: int, reason: str) -> None:
-        super().__init__(f"{name} {reason} (at byte {offset})")
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name} {reason}")
         self.name = name
-        self.offset = offset
         self.reason = reason

@@ -64,7 +64,7 @@ class DurableBatches:
             self.release()
             return
         for record in records:
-            batch = pb.Batch.FromString(record.batch)
+            batch = pb.Batch.FromString(record.content)
             entries = [self._kind.from_message(entry, index) for index, entry in enumerate(batch.entries)]
             size = sum(map(self._kind.size_in_bytes, entries))
             sequence, client_id = record.sequence, record.client_id
