@@ -35,7 +35,7 @@ from penstock.spark_plugin._reading._progress import (
 from penstock.spark_plugin._reading._query_streams import QueryStreams
 from penstock.spark_plugin._reading._read_limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from penstock.spark_plugin._settings import warn_in_reader
-from penstock.spark_plugin._signals import exit_on_sigterm, ignore_sigterm
+from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
 from penstock.spark_plugin._telling import told
 
@@ -212,6 +212,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._session is None:
             options, positions = self._streams.options, self._streams.keys.keyed(named)
             exit_on_sigterm()
+            end_with_spark()
             warn_in_reader()
             parent = parent_context(options.traceparent)
             with tracer().start_as_current_span(

@@ -1,0 +1,97 @@
+"""A driver that a test starts: it makes sessions, queries and frames, and stops them, as it is told on its input."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.spark_plugin import configure, ensure_java
+
+FOLDER = Path(sys.argv[1])
+RUNNER = "python_streaming_source_runner"
+
+
+def session() -> SparkSession:
+    """The session; a new one after `stop`."""
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(FOLDER / "warehouse"),
+    }
+    builder = configure(SparkSession.builder.master("local[2]"))
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def descendants(process: int) -> Iterator[int]:
+    """Processes below one, by /proc."""
+    for task in Path(f"/proc/{process}/task").glob("*"):
+        for child in (task / "children").read_text().split():
+            yield int(child)
+            yield from descendants(int(child))
+
+
+def sources() -> list[int]:
+    """The processes of sources."""
+    found = []
+    for process in descendants(os.getpid()):
+        if RUNNER in Path(f"/proc/{process}/cmdline").read_text():
+            found.append(process)
+    return found
+
+
+def start(options: dict[str, str], checkpoint: str) -> int:
+    """Start a query; its rows, when it has read what is there."""
+    rows: list[int] = []
+
+    def keep(frame: DataFrame, _batch: int) -> None:
+        rows.append(frame.count())
+
+    frame = session().readStream.format("kinesis").options(**options).load()
+    query = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(FOLDER / checkpoint)).start()
+    query.processAllAvailable()
+    return sum(rows)
+
+
+def load(options: dict[str, str]) -> bool:
+    """Make a streaming frame of which nothing is started."""
+    return session().readStream.format("kinesis").options(**options).load().isStreaming
+
+
+def count(options: dict[str, str]) -> int:
+    """Rows of a bounded read."""
+    return session().read.format("kinesis").options(**options).load().count()
+
+
+def memory() -> list[str]:
+    """Folders in memory of readers in the processes of sources."""
+    found = set()
+    for process in sources():
+        own = {os.readlink(file) for file in Path(f"/proc/{process}/fd").iterdir()}
+        for line in Path("/proc/net/unix").read_text().splitlines():
+            # The last but one of its columns is the socket's inode.
+            if "/dev/shm/penstock-reader-" in line and f"socket:[{line.split()[-2]}]" in own:
+                found.add(str(Path(line.split()[-1]).parent))
+    return sorted(found)
+
+
+def stop() -> None:
+    """Stop the session; the JVM stays, as in a notebook."""
+    session().stop()
+
+
+COMMANDS = {each.__name__: each for each in (start, sources, load, count, memory, stop)}
+
+if __name__ == "__main__":
+    ensure_java()
+    for line in sys.stdin:
+        command, arguments = json.loads(line)
+        answer: Any = COMMANDS[command](**arguments)
+        print("answer", json.dumps(answer), flush=True)
