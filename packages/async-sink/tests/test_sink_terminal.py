@@ -292,28 +292,38 @@ async def test_a_flush_that_finds_an_entry_too_old_says_so(make_writer: Any, clo
     await writer.close()
 
 
-async def test_a_handler_that_does_not_say_takes_many_gets_records_one_by_one(
-    make_writer: MakeWriter, clock: FakeClock
+@pytest.mark.parametrize(("takes_many", "calls"), [(False, [["a"], ["b"]]), (True, [["a", "b"]])])
+async def test_a_handler_of_ones_own_gets_as_many_records_as_it_takes(
+    make_writer: MakeWriter, clock: FakeClock, takes_many: bool, calls: list[list[str]]
 ) -> None:
-    """A handler of one's own that leaves it out still gets each record, and the writer ends its flush."""
-
-    class Own:
-        def __init__(self) -> None:
-            self.calls: list[list[str]] = []
-
-        async def open(self) -> None:
-            pass
-
-        async def close(self) -> None:
-            pass
-
-        def handle(self, records: Any) -> None:
-            self.calls.append([each.entry for each in records])
-
-    fake, own = FakeDestination(refuse(0, 1)), Own()
-    async with make_writer(fake=fake, terminal=own) as writer:
+    """In a call; it says so itself, as the protocol asks."""
+    own = Own(takes_many)
+    async with make_writer(fake=FakeDestination(refuse(0, 1)), terminal=own) as writer:
         await writer.write_many("abc")
-    assert own.calls == [["a"], ["b"]]
+    assert own.calls == calls
+
+
+async def test_a_handler_that_does_not_say_is_told_as_the_writer_is_opened(make_writer: MakeWriter) -> None:
+    """And not as the first record is given up, which may be much later."""
+    own: Any = Own(takes_many=False)
+    del own.takes_many
+    with pytest.raises(AttributeError, match="takes_many"):
+        await make_writer(fake=FakeDestination(), terminal=own).__aenter__()
+
+
+class Own:
+    def __init__(self, takes_many: bool) -> None:
+        self.takes_many = takes_many
+        self.calls: list[list[str]] = []
+
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    def handle(self, records: Any) -> None:
+        self.calls.append([each.entry for each in records])
 
 
 async def test_a_write_goes_on_in_the_room_of_what_is_too_old(make_writer: Any, clock: FakeClock, fake: Any) -> None:

@@ -39,8 +39,7 @@ class Handover(Generic[R]):
         self._dispatcher = dispatcher
         self._telemetry = telemetry
         self._terminal = terminal
-        # A handler without the attribute gets each record in a call of its own, which any handler can take.
-        self._takes_many = bool(getattr(terminal, "takes_many", False))
+        self._takes_many = terminal is not None and terminal.takes_many
         self._tasks = tasks
         self._ended = ended
 

@@ -64,8 +64,8 @@ class TerminalRecordHandler(Protocol):
 
     @property
     def takes_many(self) -> bool:
-        """Whether a call may bring several records; else, and for a handler that does not say, each comes in a call
-        of its own. It is asked once, when the writer is opened."""
+        """Whether a call may bring several records; else each comes in a call of its own. It is asked once, when the
+        writer is opened."""
 
     async def open(self) -> None:
         """The writer opens."""
