@@ -278,5 +278,7 @@ def test_every_reader_of_several_is_compared(
     """Also one to which no shard falls: it gives the ranges of those that are gone."""
     right, wrong = make_services(here, "--region", HERE), make_services(there, "--region", THERE)
     endpoints = [*(right.reader() for _ in range(4)), wrong.reader()]
-    with pytest.raises(OtherReader, match=re.escape(there.endpoint_url)):
+    with pytest.raises(OtherReader, match=re.escape(there.endpoint_url)) as caught:
         read(options_of(here, readerEndpoint=",".join(endpoints)))
+    assert caught.value.address == endpoints[-1]
+    assert f"another one for the shard reader at {endpoints[-1]} than for its caller" in str(caught.value)

@@ -90,7 +90,9 @@ _CURES = {
 }
 
 
-def mismatch_message(*, service: str, option: str, subject: str, fact: str, caller: str, found: str) -> str:
+def mismatch_message(
+    *, service: str, option: str, subject: str, fact: str, caller: str, found: str, address: str = ""
+) -> str:
     """Both sides of a mismatch, and its cure.
 
     Args:
@@ -100,9 +102,11 @@ def mismatch_message(*, service: str, option: str, subject: str, fact: str, call
         fact: `region`, `account` or `endpoint`.
         caller: the caller's.
         found: the service's.
+        address: of that service, where the option may name several.
     """
+    one = f"{service} at {address}" if address else service
     return (
-        f"{subject} is another one for {service} than for its caller: the {fact} of {service} is {found}, the caller's "
+        f"{subject} is another one for {one} than for its caller: the {fact} of {service} is {found}, the caller's "
         f"is {caller}. If the service's is meant, {_CURES.get(fact, 'correct it')}; otherwise let {option!r} name a "
         f"service of {fact} {caller}"
     )

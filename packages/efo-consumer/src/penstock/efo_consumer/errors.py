@@ -468,10 +468,12 @@ class LocationMismatchError(ShardReaderError):
         fact: `region`, `account` or `endpoint`.
         caller: the caller's.
         found: the reader's.
+        address: of the reader, of which `readerEndpoint` may name several; empty in its own process.
     """
 
-    def __init__(self, *, stream: str, fact: str, caller: str, found: str) -> None:
+    def __init__(self, *, stream: str, fact: str, caller: str, found: str, address: str = "") -> None:
         self.stream = stream
+        self.address = address
         self.fact = fact
         self.caller = caller
         self.found = found
@@ -483,6 +485,7 @@ class LocationMismatchError(ShardReaderError):
                 fact=fact,
                 caller=caller,
                 found=found,
+                address=address,
             )
         )
 

@@ -69,6 +69,8 @@ def status_table(error: Exception) -> StatusTable:
 def reader_error(error: grpc.RpcError, endpoint: str) -> EfoConsumerError:
     """What the servicer raised; when it raised nothing, why the reader could not be reached."""
     told = typed_error(error, _TYPES)
+    if isinstance(told, errors.LocationMismatchError):
+        return errors.LocationMismatchError(**{**vars(told), "address": endpoint})
     if isinstance(told, EfoConsumerError):
         return told
     code = getattr(error, "code", lambda: None)()
