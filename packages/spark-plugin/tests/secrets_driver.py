@@ -70,7 +70,8 @@ def use(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[str]
     """Read, write, stream, SQL, and the same with a mistake; what was done."""
     done = []
     url = options.pop("endpointUrl with a password")
-    frame = spark.read.format("kinesis").options(**options).load()
+    bounded = {name: value for name, value in options.items() if name != "serviceToken"}
+    frame = spark.read.format("kinesis").options(**bounded).load()
     show(frame)
     done.append(f"read {frame.count()}")
     rows = spark.sql("select 'written' as data, 'a' as partitionKey")
@@ -90,7 +91,7 @@ def use(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[str]
     query.explain(True)
     print(query.lastProgress, query.status, query.recentProgress)
     done.append("streamed")
-    spec = ", ".join(f"{name} '{value}'" for name, value in options.items())
+    spec = ", ".join(f"{name} '{value}'" for name, value in bounded.items())
     spark.sql(f"CREATE TEMPORARY VIEW flights USING kinesis OPTIONS ({spec})")
     view = spark.sql("SELECT count(*) AS n FROM flights")
     show(view)
@@ -100,7 +101,7 @@ def use(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[str]
     wrong = [("streamName", "missing"), ("maxPartitions", "none"), ("awsSecretAccesKey", "x"), ("endpointUrl", url)]
     for name, value in wrong:
         try:
-            spark.read.format("kinesis").options(**{**options, name: value}).load().count()
+            spark.read.format("kinesis").options(**{**bounded, name: value}).load().count()
         except Exception as error:
             print(error, repr(error))
             logging.exception("as an application would log it")

@@ -11,10 +11,11 @@ from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.spark_plugin._reading._read_limits import SPARK_TELLS_LIMITS
 
-TRANSPORTS = {
-    "polling": {"recordPublisher": "polling"},
-    "efo": {"recordPublisher": "efo", "efoConsumerName": "tests"},
-}
+
+def transport(publisher: str, tmp_path: Path) -> dict[str, str]:
+    if publisher == "polling":
+        return {"recordPublisher": "polling"}
+    return {"recordPublisher": "efo", "efoConsumerName": "tests", "registryStore": str(tmp_path / "registry.db")}
 
 
 def read_stream(spark: SparkSession, options: dict[str, str]) -> DataFrame:
@@ -39,10 +40,7 @@ def test_every_record_passes_through_exactly_once(
     """Read, with a shard split in mid-stream, and write on: each record once, with its bytes, in its shard's order."""
     source, target = make_stream(3), make_stream(2)
     source.put(300)
-    options = source.options(tls=tls, **TRANSPORTS[publisher]) | {
-        "initialPosition": "TRIM_HORIZON",
-        "registryStore": str(tmp_path / "registry.db"),
-    }
+    options = source.options(tls=tls, initialPosition="TRIM_HORIZON", **transport(publisher, tmp_path))
     frame = read_stream(spark, options)
     reading = start(frame, collected, tmp_path / "read")
     until(lambda: len(collected.keys) >= 300, "the first records do not arrive", query=reading)
@@ -107,10 +105,10 @@ def test_a_restarted_query_goes_on_from_its_checkpoint(
 ) -> None:
     """Stopped and started again, with the other publisher: nothing is lost, nothing read twice."""
     source = make_stream(2)
-    common = source.options(initialPosition="TRIM_HORIZON", registryStore=str(tmp_path / "registry.db"))
+    common = source.options(initialPosition="TRIM_HORIZON")
     for run, publisher in enumerate(("polling", "efo", "polling")):
         source.put(100)
-        query = start(read_stream(spark, common | TRANSPORTS[publisher]), collected, tmp_path / "checkpoint")
+        query = start(read_stream(spark, common | transport(publisher, tmp_path)), collected, tmp_path / "checkpoint")
         until(lambda run=run: len(collected.keys) >= 100 * (run + 1), "records do not arrive", query=query)  # type: ignore[misc]  # a lambda
         query.stop()
     assert len(collected.keys) == 300

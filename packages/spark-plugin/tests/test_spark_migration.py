@@ -10,7 +10,8 @@ from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._options._foreign_spec import Connector, Effect
 from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS, _warned
 from penstock.spark_plugin._options._option_names import find_option
-from penstock.spark_plugin._options._option_use import Use, check_use
+from penstock.spark_plugin._options._option_spec import Use
+from penstock.spark_plugin._options._option_use import check_use
 from penstock.spark_plugin._options._time_formats import parse_time
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
@@ -125,6 +126,36 @@ def test_values_are_translated() -> None:
         parse({"sink.partitioner": "fixed"})
     producer = {"sink.producer.kinesis-endpoint": "kinesis.local", "sink.producer.kinesis-port": "4567"}
     assert parse(producer).endpoint_url == "https://kinesis.local:4567"
+
+
+@pytest.mark.parametrize(
+    ("options", "retries", "base", "longest"),
+    [
+        ({"retry-strategy.attempts.max": "5"}, 4, 300, 1000),
+        ({"retry-strategy.delay.min": "500 ms", "retry-strategy.delay.max": "4s"}, None, 500, 4000),
+        ({"kinesis.client.numRetries": "5", "kinesis.client.retryIntervalMs": "2000"}, 5, 2000, 10_000),
+        ({"kinesis.client.retryIntervalMs": "10000", "kinesis.client.maxRetryIntervalMs": "20000"}, None, 1e4, 2e4),
+        ({"kinesis.clientNumRetries": "0", "kinesis.clientRetryIntervalsMs": "400"}, 0, 400, 10_000),
+    ],
+)
+def test_retries_of_a_whole_client_are_those_of_the_calls_that_read(
+    options: dict[str, str], retries: int | None, base: float, longest: float
+) -> None:
+    """Flink counts the first attempt too; the AWS connector waits up to 10 s by default."""
+    found = parse({name.lower(): text for name, text in options.items()})
+    for call in ("get_records", "get_shard_iterator"):
+        told = [getattr(found, f"{call}_{what}") for what in ("max_retries", "backoff_base", "backoff_max")]
+        assert told == [retries, base, longest]
+
+
+def test_a_clients_retries_are_told_by_their_names() -> None:
+    """Where they contradict others, or are no numbers."""
+    with pytest.raises(ContradictoryOptionsError, match=r"'retry-strategy\.delay\.max' and 'getRecordsBackoffBase'"):
+        parse({"retry-strategy.delay.max": "100ms"})
+    with pytest.raises(InvalidOptionError, match=r"'retry-strategy\.attempts\.max' is 'many'"):
+        parse({"retry-strategy.attempts.max": "many"})
+    with pytest.raises(MisplacedOptionError, match=r"'kinesis\.client\.numRetries' belongs to reads"):
+        check_use({"kinesis.client.numretries": "3"}, Use.WRITE)
 
 
 def test_registered_consumers_of_databricks_are_used_and_left() -> None:

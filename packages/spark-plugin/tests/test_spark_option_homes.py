@@ -1,6 +1,8 @@
 """Every option, with every home of what it is about: its value is there, or it is refused by name."""
 
 import ast
+import functools
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -8,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql.types import StructType
 
 import penstock.spark_plugin as plugin
 from penstock.efo_consumer import OpenRequest, ReaderConfig, StreamPositions
@@ -16,16 +19,18 @@ from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
 from penstock.proto.shard_reader.v1 import shard_reader_pb2
 from penstock.registration import Lease, RegistrarConfig
 from penstock.registration._messages import acquire_message, acquire_request
-from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin import KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._connections import caller_location
 from penstock.spark_plugin._options._field_names import field_name
 from penstock.spark_plugin._options._option_checks import check_homes
-from penstock.spark_plugin._options._option_spec import GATEWAY, READER, REGISTRY, OptionSpec, Place
+from penstock.spark_plugin._options._option_spec import GATEWAY, READER, REGISTRY, OptionSpec, Place, Use
 from penstock.spark_plugin._options._option_table import OPTIONS
+from penstock.spark_plugin._options._option_use import check_use
 from penstock.spark_plugin._reading import _session
 from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
-from penstock.spark_plugin.errors import ContradictoryOptionsError
+from penstock.spark_plugin.errors import ContradictoryOptionsError, IrrelevantOptionError, MisplacedOptionError
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s"
 OTHER_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/other"
@@ -69,12 +74,13 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "shardIds": "shardId-000000000000",
     "filterPushDown": "true",
     "addedStreamPosition": "LATEST",
-    "recordPublisher": ("polling", EFO),
+    "recordPublisher": "efo",
     "efoRegistration": ("eager", EFO),
     "efoConsumerName": ("other-app", EFO),
     "efoConsumerNamePrefix": ("p-", EFO),
     "efoConsumerArn": (f"{ARN}/consumer/other:1", {**NONE, "efoConsumerArn.s": CONSUMER}),
     "subscribeTransport": ("http1", EFO),
+    "subscribeToShardTimeout": ("7", EFO),
     "columns": "aws",
     "includeEncryptionType": "true",
     "failOnDataLoss": "false",
@@ -91,11 +97,11 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "latestOffsetWait": "2s",
     "idleOffsetInterval": "7m",
     "readerEndpoint": "reader:1",
-    "registryEndpoint": "registry:1",
+    "registryEndpoint": ("registry:1", EFO),
     "sinkEndpoint": "sink:1",
     "readerHost": "driver",
     "readerBindAddress": "0.0.0.0",
-    "registryStore": "/store",
+    "registryStore": ("/store", EFO),
     "serviceToken": "t",
     "serviceTokenFile": "/t",
     "serviceCaFile": "/ca",
@@ -129,7 +135,7 @@ for _name in ("sinkRateTarget", "sinkInitialRate", "sinkIncreaseRate", "sinkDecr
 
 HOMES: dict[str, tuple[Place | None, dict[str, str]]] = {
     "in-process": (None, {}),
-    "registry": (REGISTRY, {"registryEndpoint": "registry.internal:1"}),
+    "registry": (REGISTRY, {"registryEndpoint": "registry.internal:1", **EFO}),
     "reader": (READER, {"readerEndpoint": "reader.internal:1"}),
     "gateway": (GATEWAY, {"sinkEndpoint": "sink.internal:1"}),
 }
@@ -141,8 +147,10 @@ def given(spec: OptionSpec) -> tuple[dict[str, str], dict[str, str]]:
     text, needed = (found, {}) if isinstance(found, str) else found
     if spec.name.endswith("BackoffMax"):
         text = "90s"
-    if spec.group == "retries" and spec.acts == (REGISTRY,):
+    if any(one.with_option == "recordPublisher" for one in spec.refused_with) and not needed:
         needed = EFO
+    if spec.name == "recordPublisher":
+        return EFO, {}  # the name of a consumer is no option without it
     name = f"{spec.name}.s" if spec.prefix else spec.name
     return {**needed, name: text}, needed
 
@@ -258,18 +266,20 @@ def test_an_option_acts_in_its_home_or_is_refused_there(
     """By name, with the endpoint's own and a cure. What is not about that home acts as without it."""
     place, endpoint = HOMES[home]
     options, without = given(spec)
+    if spec.prefix:
+        endpoint = {name: text for name, text in endpoint.items() if name != "efoConsumerName"}
     options = {**endpoint, **options}
-    refusals = [one for one in spec.refused_with if one.endpoint in endpoint]
+    refusals = [one for one in spec.refused_with if one.with_option in endpoint and not one.when]
     if refusals:
         with pytest.raises(ContradictoryOptionsError) as caught:
             parse(options)
-        assert refusals[0].endpoint in caught.value.options
+        assert refusals[0].with_option in caught.value.options
         # What it needs may be refused before it: alone it is refused by its own name.
-        endpoints = {field_name(one.endpoint): "" for every in OPTIONS for one in every.refused_with}
-        alone: Any = SimpleNamespace(**endpoints | {field_name(refusals[0].endpoint): "there:1"})
+        endpoints = {field_name(one.with_option): "" for every in OPTIONS for one in every.refused_with}
+        alone: Any = SimpleNamespace(**endpoints | {field_name(refusals[0].with_option): "there:1"})
         with pytest.raises(ContradictoryOptionsError, match=f"{refusals[0].cure}. Leave {spec.name} out") as caught:
             check_homes(alone, {spec.name: options[spec.name]})
-        assert caught.value.options == (spec.name, refusals[0].endpoint)
+        assert caught.value.options == (spec.name, refusals[0].with_option)
         return
     parsed = parse(options)
     if spec.name in endpoint:
@@ -277,11 +287,7 @@ def test_an_option_acts_in_its_home_or_is_refused_there(
         return
     acts_there = place in spec.acts if place is not None else any(one in spec.acts for one in (READER, REGISTRY))
     if acts_there and spec.name not in ("registryStore",):
-        if place is REGISTRY:
-            efo = {} if spec.prefix else EFO
-            parsed, usual = parse({**efo, **options}), parse({**endpoint, **efo, **without})
-        else:
-            usual = parse({**endpoint, **without})
+        usual = parse({**endpoint, **without})
         if place is None and spec.name not in _CONFIGURED:
             return  # what travels in a call, and is no setting: its own tests call it
         assert effects(parsed, place, monkeypatch) != effects(usual, place, monkeypatch)
@@ -300,11 +306,13 @@ _CONFIGURED = {one.name for one in OPTIONS if one.group == "retries"} | {
 
 _MERGED = {
     "initialTimestamp": "initialPosition",
-    "initialTimestampFormat": "initialTimestamp",
+    "initialTimestampFormat": "initialPosition",
     "boundedUntil": "endingPosition",
     "continueFrom": "initialPosition",
     "efoConsumerNamePrefix": "efoConsumerName",
     "streamNamePattern": "streamName",
+    "streamArn": "streamName",
+    "deliveryStreamName": "streamName",
     "allowInsecureEndpoint": "endpointUrl",
     "awsCredentialsProvider": "awsAccessKeyId",
     "roleCredentialsProvider": "roleArn",
@@ -330,12 +338,98 @@ def read_fields() -> set[str]:
     return _READ
 
 
+ENTRANCES = {
+    Use.READ: ("_reading._batch_reader",),
+    Use.READ_STREAM: ("_reading._plain_stream_reader", "_reading._session"),
+    Use.WRITE: ("_writing._writer", "_firehose"),
+}
+
+
+@functools.cache
+def read_in(use: Use) -> frozenset[str]:
+    """Fields of options that the modules read which a use of the data source imports."""
+    found, pending, seen = set(_READ_BY_NAME), list(ENTRANCES[use]), set[str]()
+    while pending:
+        name = pending.pop()
+        path = Path(plugin.__file__).parent / f"{name.replace('.', '/')}.py"
+        if name in seen or name.startswith("_options") or not path.exists():
+            continue
+        seen.add(name)
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute):
+                found.add(node.attr)
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{plugin.__name__}."):
+                pending.append(str(node.module).removeprefix(f"{plugin.__name__}."))
+    return frozenset(found)
+
+
+def use_it(use: Use, options: Mapping[str, str]) -> None:
+    """As Spark does: with keys in lower case, to the source and its reader or writer."""
+    source = KinesisDataSource(
+        {name.lower(): text for name, text in {"region": "us-east-1", **options}.items() if text}
+    )
+    if use is Use.WRITE:
+        source.writer(StructType().add("data", "binary").add("partitionKey", "string"), overwrite=False)
+    elif use is Use.READ:
+        source.reader(read_schema(source._parsed))
+    else:
+        source.streamReader(read_schema(source._parsed))
+
+
+USES = [use for use in Use if use is not Use.ANY_READ]
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
+def test_an_option_acts_in_a_use_or_is_refused_there(spec: OptionSpec, use: Use) -> None:
+    """A bounded read, a stream that is read, a write: code of that use reads it, or it is refused by its name."""
+    options, _ = given(spec)
+    if use not in spec.uses:
+        with pytest.raises((MisplacedOptionError, IrrelevantOptionError)):
+            use_it(use, {"streamName": "s", **options})
+        name = f"{spec.name}.s" if spec.prefix else spec.name
+        for key in [f"{one}.s" for one in (spec.name, *spec.aliases)] if spec.prefix else (spec.name, *spec.aliases):
+            # What it needs may be refused before it: alone it is refused by the name that was written.
+            with pytest.raises(MisplacedOptionError, match=rf"^option '{re.escape(key)}' belongs to") as caught:
+                check_use({key if spec.prefix else key.lower(): options[name]}, use)
+            assert caught.value.found_on == use.value
+        return
+    assert field_name(_MERGED.get(spec.name, spec.name)) in read_in(use)
+
+
+def test_what_a_bounded_read_does_anyway_may_be_said() -> None:
+    """It polls; options that are of use with enhanced fan-out are not."""
+    use_it(Use.READ, {"streamName": "s", "kinesis.consumerType": "GetRecords"})
+    for key in ("recordPublisher", "kinesis.consumerType", "flink.stream.recordpublisher"):
+        with pytest.raises(MisplacedOptionError, match=rf"'{re.escape(key)}' belongs to streams that are read.*polls"):
+            use_it(Use.READ, {"streamName": "s", key: "efo", "efoConsumerName": "c"})
+
+
+@pytest.mark.parametrize("spec", OPTIONS, ids=lambda spec: spec.name)
+def test_what_only_enhanced_fan_out_uses_is_refused_without_it(spec: OptionSpec) -> None:
+    """By the name that the user wrote. Polling's own options act beside it: shards that bring nothing are polled."""
+    if not any(one.when == "polling" for one in spec.refused_with):
+        assert spec.name == "recordPublisher" or parse({**EFO, **given(spec)[0]})
+        return
+    text = given(spec)[0][f"{spec.name}.s" if spec.prefix else spec.name]
+    names = [spec.name, *spec.aliases]
+    for name in [f"{one}.s" for one in names] if spec.prefix else names:
+        for publisher, other in (({}, "recordPublisher"), ({"consumerMode": "polling"}, "consumerMode")):
+            with pytest.raises(ContradictoryOptionsError, match=f"give {other}=efo for enhanced fan-out") as caught:
+                parse({name: text, **publisher})
+            assert caught.value.options == (name, other)
+            assert f"leave {name} out" in str(caught.value)
+
+
 _READ: set[str] = set()
 _BY_NAME = {
     *("maxBatchSize", "maxInFlightRequests", "maxBufferedRequests", "maxBatchSizeInBytes", "maxRecordSizeInBytes"),
     *(one.name for one in OPTIONS if one.group == "credentials"),
     *("region", "endpointUrl", "caBundle", "proxyUrl"),
 }
+
+
+_READ_BY_NAME = frozenset(field_name(name) for name in _BY_NAME)
 
 
 @pytest.mark.parametrize("name", sorted(_BY_NAME - set(_MERGED)))

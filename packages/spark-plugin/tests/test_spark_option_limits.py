@@ -22,7 +22,8 @@ SERVICE_LIMITS = ("maxBatchSizeInBytes", "maxRecordSizeInBytes")
 
 
 def parse(options: dict[str, str]) -> KinesisOptions:
-    return KinesisOptions.parse({"streamName": "s", **options}, environ={})
+    efo = {"recordPublisher": "efo", "efoConsumerName": "c"}
+    return KinesisOptions.parse({"streamName": "s", **efo, **options}, environ={})
 
 
 def number(spec: OptionSpec) -> st.SearchStrategy[str]:
@@ -115,6 +116,27 @@ def test_a_value_out_of_range_is_named_as_it_was_written(key: str, text: str) ->
     assert caught.value.option == key
 
 
+@pytest.mark.parametrize(
+    ("key", "text", "most"),
+    [
+        ("maxInFlightRequests", "501", "500"),
+        ("sink.requests.max-inflight", "10000", "500"),
+        ("sink.producer.collection-max-count", "501", "500"),
+        ("sink.requests.max-buffered", "1000001", "1000000"),
+        ("minPartitions", "10001", "10000"),
+        ("readerPort", "65536", "65535"),
+        ("fetchBufferSize", "257gb", "274877906944"),
+    ],
+)
+def test_a_number_that_no_machine_has_room_for_is_refused(key: str, text: str, most: str) -> None:
+    """Connections, memory and tasks have an end, which is told in full."""
+    with pytest.raises(InvalidOptionError, match=f"option '{re.escape(key)}' is '{text}'; it must be at most {most}$"):
+        parse({key: text})
+    for spec in OPTIONS:
+        if spec.maximum is not None and spec.type in (OptionType.INTEGER, OptionType.BYTES):
+            parse({"bufferBytes": "1m", "bufferBytesPerShard": "1m", spec.name: f"{spec.maximum:.0f}"})
+
+
 def test_no_number_of_retries_is_too_large() -> None:
     """Java's largest number is a usual way to say for ever."""
     options = parse({"flink.shard.subscribetoshard.maxretries": str(2**31 - 1)})
@@ -125,7 +147,7 @@ def test_options_that_are_made_in_code_keep_to_the_same() -> None:
     """Without a name that a user wrote, the error has the canonical one."""
     wrong: dict[str, Any] = {"subscribe_to_shard_backoff_max": 1.0}
     with pytest.raises(ContradictoryOptionsError, match="subscribeToShardBackoffMax"):
-        KinesisOptions(stream_name=("s",), **wrong)
+        KinesisOptions(stream_name=("s",), record_publisher="efo", efo_consumer_name="c", **wrong)
 
 
 @pytest.mark.parametrize("name", ["initialPosition", "initialTimestamp", "endingTimestamp", "flink.stream.initpos"])
@@ -145,6 +167,15 @@ def test_an_option_per_stream_without_its_stream_is_told_how_it_is_written() -> 
     ("options", "told"),
     [
         ({"maxBatchSize": "600"}, "option 'maxBatchSize' is '600'; it must be at most 500"),
+        ({"sink.batch.max-size": "600"}, "option 'sink.batch.max-size' is '600'; it must be at most 500"),
+        (
+            {"sink.flush-buffer.size": "20m"},
+            "option 'sink.flush-buffer.size' is '20971520'; it must be at most 10485760",
+        ),
+        (
+            {"aggregation": "true", "sink.requests.max-buffered": "1000"},
+            "option 'sink.requests.max-buffered' is '1000'; it must be more than maxBatchSize, 10000",
+        ),
         ({"maxBatchSizeInBytes": "20m"}, "option 'maxBatchSizeInBytes' is '20971520'; it must be at most 10485760"),
         ({"maxBatchSizeInBytes": "200m"}, "option 'maxBatchSizeInBytes' is '209715200'; it must be at most 134217728"),
         (

@@ -82,8 +82,8 @@ def flat(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 @pytest.mark.parametrize(("name", "text", "changed"), ARRIVES, ids=[name for name, _, _ in ARRIVES])
 def test_an_option_changes_its_own_place_alone(name: str, text: str, changed: dict[str, Any]) -> None:
     """By its value, in its unit; all others stay as they are by default."""
-    usual = places(KinesisOptions(stream_name=("s",)))
-    found = places(KinesisOptions.parse({"streamName": "s", name: text}, environ={}))
+    efo = {"streamName": "s", "recordPublisher": "efo", "efoConsumerName": "c"}
+    usual, found = (places(KinesisOptions.parse(options, environ={})) for options in (efo, {**efo, name: text}))
     assert {place: value for place, value in found.items() if value != usual[place]} == changed
 
 

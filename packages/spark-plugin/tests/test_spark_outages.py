@@ -49,8 +49,10 @@ def test_a_query_lives_through_seconds_of_failures(
     """With the default options; meanwhile `lastProgress` has the cause, and a lag that grows."""
     source = make_stream(1)
     source.put(20)
-    options = source.options(initialPosition="TRIM_HORIZON", registryStore=str(tmp_path / "registry.db"))
-    frame = spark.readStream.format("kinesis").options(**options, **PUBLISHERS[publisher]).load()
+    options = source.options(initialPosition="TRIM_HORIZON", **PUBLISHERS[publisher])
+    if publisher == "efo":
+        options["registryStore"] = str(tmp_path / "registry.db")
+    frame = spark.readStream.format("kinesis").options(**options).load()
     writer = frame.writeStream.foreachBatch(collected).option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.start()
     until(lambda: len(collected.keys) >= 20, "the records do not arrive", query=query)
@@ -112,13 +114,35 @@ def test_past_the_patience_a_query_ends_with_all_that_is_known(
 def test_a_counted_key_decides_once_it_is_given(
     spark: SparkSession, kinesis: RunningEmulator, make_stream: Callable[[int], Any]
 ) -> None:
-    """FLIP-128's own name; throttling counts, as with Flink."""
+    """And the error has the name that was written; throttling counts, as with Flink."""
     source = make_stream(1)
     source.put(1)
     kinesis.faults.add("throttle", operation="GetRecords", stream=source.name)
-    options = source.options() | {"flink.shard.getrecords.maxretries": "2", "getRecordsBackoffBase": "10"}
-    with pytest.raises(Exception, match=r"3 attempts in a row failed.*getrecords\.maxretries"):
-        spark.read.format("kinesis").options(**options).load().collect()
+    for key, told in (
+        ("flink.shard.getrecords.maxretries", r"flink\.shard\.getrecords\.maxretries"),
+        ("getRecordsMaxRetries", "getRecordsMaxRetries"),
+    ):
+        options = source.options() | {key: "2", "getRecordsBackoffBase": "10"}
+        with pytest.raises(Exception, match=rf"3 attempts in a row failed, since \S+, as many as {told} allows"):
+            spark.read.format("kinesis").options(**options).load().collect()
+
+
+def test_a_stream_that_gives_up_says_the_key_that_was_written(
+    spark: SparkSession,
+    kinesis: RunningEmulator,
+    make_stream: Callable[[int], Any],
+    until: Callable[..., None],
+    tmp_path: Path,
+) -> None:
+    """Though the reader knows only how often it may try."""
+    source = make_stream(1)
+    source.put(1)
+    kinesis.faults.add("throttle", operation="GetRecords", stream=source.name)
+    options = source.options() | {"flink.shard.getrecords.maxretries": "1", "scan.shard.getrecords.backoff.base": "10"}
+    frame = spark.readStream.format("kinesis").options(**options, initialPosition="TRIM_HORIZON").load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    until(lambda: query.exception() is not None, "the query lives on")
+    assert "as many as flink.shard.getrecords.maxretries allows" in str(query.exception())
 
 
 def test_a_throttle_that_passes_in_time_is_no_error(

@@ -4,10 +4,11 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin.errors import OptionError
 
 _log = logging.getLogger(__name__)
 _P = ParamSpec("_P")
@@ -74,13 +75,34 @@ def told(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, 
             if not type(error).__module__.startswith("penstock."):
                 raise
             _log.debug("the error in full", exc_info=True)
-            note = remedy(error, self._options)
-            if note is not None and note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
-            failure = error.with_traceback(None)
+            failure = as_told(error, self._options).with_traceback(None)
         raise failure from None
 
     return call
+
+
+def told_rows(rows: Iterator[_T], options: KinesisOptions) -> Iterator[_T]:
+    """The rows of a task, whose errors say as much; they keep their frames, which are few there."""
+    try:
+        yield from rows
+    except Exception as error:
+        if type(error).__module__.startswith("penstock."):
+            as_told(error, options)
+        raise
+
+
+def as_told(error: Exception, options: KinesisOptions) -> Exception:
+    """An error of Penstock's own packages, with its remedy, and with options by the names that the user wrote."""
+    note = remedy(error, options)
+    if note is not None:
+        note = options.in_own_words(note)
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+    if isinstance(error, OptionError):
+        error.rename(options.written)
+    elif error.args and error.args[0] == str(error):
+        error.args = (options.in_own_words(str(error)), *error.args[1:])
+    return error
 
 
 def remedy(error: Exception, options: KinesisOptions) -> str | None:

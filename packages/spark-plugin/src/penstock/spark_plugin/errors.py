@@ -55,15 +55,23 @@ class OptionError(SparkPluginError, ValueError):
 
     def rename(self, written: Mapping[str, str]) -> None:
         """Tell the user's own names of options, by their canonical ones, in the message and the fields."""
-        message = str(self)
-        for name, own in written.items():
-            # Names such as `region` are words too: unquoted, only those are replaced that cannot be.
-            pattern = rf"(?<=['`]){name}(?=['`=.])" + (
-                rf"|(?<![\w.'`]){name}(?![\w'`])" if name.lower() != name else ""
-            )
-            message = re.sub(pattern, lambda _, own=own: own, message)  # type: ignore[misc]  # of a lambda
-        self.args = (message,)
+        self.args = (in_own_words(str(self), written),)
         self.option = written.get(self.option, self.option)
+
+
+def in_own_words(text: str, written: Mapping[str, str]) -> str:
+    """A text with the names of options that the user wrote; `written` has them by those that the text has."""
+    if not written:
+        return text
+    parts = []
+    for name in sorted(written, key=len, reverse=True):
+        one = rf"(?i:{re.escape(name)})" if "." in name else name
+        parts.append(rf"(?<=['`]){one}(?=['`=])")
+        # Names such as `region` are words too: unquoted, only those are replaced that cannot be.
+        if name.lower() != name or "." in name:
+            parts.append(rf"(?<![\w.'`]){one}(?![\w'`])")
+    by_lower_case = {name.lower(): own for name, own in written.items()}
+    return re.sub("|".join(parts), lambda found: by_lower_case[found[0].lower()], text)
 
 
 class UnknownOptionError(OptionError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from penstock.spark_plugin._options._foreign_spec import Connector, Effect, ForeignOption
 from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS
-from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
+from penstock.spark_plugin._options._option_spec import READ, STREAM, WRITE, OptionSpec, OptionType
 from penstock.spark_plugin._options._option_table import OPTIONS
 
 _TITLES = {
@@ -21,6 +21,7 @@ _TITLES = {
     "writing": "Writing",
     "retries": "Retries (FLIP-128)",
 }
+_ONLY = {(READ,): "bounded reads alone", (STREAM,): "streams alone", (STREAM, WRITE): "not in bounded reads"}
 _BEGIN, _END = "<!-- generated: {} -->\n", "<!-- end of generated: {} -->\n"
 
 
@@ -53,9 +54,10 @@ def _row(spec: OptionSpec) -> str:
 
 
 def places(spec: OptionSpec) -> str:
-    """Where an option acts, and the endpoints with which it is an error."""
-    refused = "".join(f"; not with `{one.endpoint}`" for one in spec.refused_with)
-    return ", ".join(place.value for place in spec.acts) + refused
+    """Where an option acts, in which uses where its group does not say it, and what it is an error with."""
+    used = f"; {_ONLY[spec.uses]}" if spec.uses in _ONLY else ""
+    refused = "".join(f"; not with `{one.with_option}{'=' if one.when else ''}{one.when}`" for one in spec.refused_with)
+    return ", ".join(place.value for place in spec.acts) + used + refused
 
 
 def _alias(spec: OptionSpec, connector: Connector) -> str:

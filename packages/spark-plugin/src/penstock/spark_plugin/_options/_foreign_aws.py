@@ -3,7 +3,14 @@
 from collections.abc import Mapping
 from functools import partial
 
-from penstock.spark_plugin._options._foreign_spec import Connector, ForeignOption, means, not_needed, refused
+from penstock.spark_plugin._options._foreign_spec import (
+    Connector,
+    ForeignOption,
+    client_retries,
+    means,
+    not_needed,
+    refused,
+)
 
 _means = partial(means, Connector.AWS)
 _not_needed = partial(not_needed, Connector.AWS)
@@ -67,10 +74,15 @@ AWS: tuple[ForeignOption, ...] = (
         ),
     ),
     *_not_needed("the reader knows of new records by itself", "kinesis.checkNewRecordThreads"),
-    *_not_needed(
-        "each call has retries of its own: `getRecordsMaxRetries`, `subscribeToShardMaxRetries` and others",
+    *client_retries(
+        Connector.AWS,
         *_old("clientNumRetries", "clientRetryIntervalsMs", "clientMaxRetryIntervalMs"),
+        longest_by_default="10s",
+    ),
+    *client_retries(
+        Connector.AWS,
         *_old("client.numRetries", "client.retryIntervalMs", "client.maxRetryIntervalMs"),
+        longest_by_default="10s",
     ),
     *_not_needed(
         "an idle stream makes no empty micro-batches",

@@ -8,7 +8,14 @@ as Flink's are known besides; of `flink.…` the SQL names `scan.…` follow, an
 from collections.abc import Mapping
 from functools import partial
 
-from penstock.spark_plugin._options._foreign_spec import Connector, ForeignOption, means, not_needed, refused
+from penstock.spark_plugin._options._foreign_spec import (
+    Connector,
+    ForeignOption,
+    client_retries,
+    means,
+    not_needed,
+    refused,
+)
 
 _means = partial(means, Connector.FLINK)
 _not_needed = partial(not_needed, Connector.FLINK)
@@ -117,9 +124,12 @@ FLINK: tuple[ForeignOption, ...] = (
     ),
     *_means("deregisterStreamConsumerTimeout", "source.efo.deregister.timeout"),
     *_means("subscribeToShardTimeout", "source.efo.subscription.timeout"),
-    *_not_needed(
-        "each call has retries of its own: `getRecordsMaxRetries`, `subscribeToShardMaxRetries` and others",
-        *(f"retry-strategy.{name}" for name in ("attempts.max", "delay.min", "delay.max")),
+    *client_retries(
+        Connector.FLINK,
+        "retry-strategy.attempts.max",
+        "retry-strategy.delay.min",
+        "retry-strategy.delay.max",
+        counts_the_first=True,
     ),
     *_means("adaptiveReads", *_both("shard.adaptivereads")),
     *_not_needed("errors of the network are retried", *_both("shard.consumer.error.recoverable*")),

@@ -93,3 +93,54 @@ def refused(
         ForeignOption(connector=connector, name=name, effect=Effect.REFUSED, text=remedy, harmless=harmless)
         for name in names
     )
+
+
+def client_retries(
+    connector: Connector,
+    attempts: str,
+    least_delay: str,
+    longest_delay: str,
+    *,
+    longest_by_default: str | None = None,
+    counts_the_first: bool = False,
+) -> tuple[ForeignOption, ...]:
+    """Retries of a connector's whole client, as those of the calls that read: GetRecords and GetShardIterator.
+
+    Args:
+        connector: whose they are.
+        attempts: its option for how often a call is made again.
+        least_delay: its option for the first delay.
+        longest_delay: its option for the longest one.
+        longest_by_default: that delay where only the first one is given; None: our own default.
+        counts_the_first: whether `attempts` is how often a call is made in all.
+    """
+
+    def retries(text: str, given: Mapping[str, str]) -> dict[str, str]:
+        is_number = text.isdecimal() and int(text) > 0
+        return _of_both("MaxRetries", str(int(text) - 1) if counts_the_first and is_number else text)
+
+    def least(text: str, given: Mapping[str, str]) -> dict[str, str]:
+        found = _of_both("BackoffBase", text)
+        if longest_by_default is not None and longest_delay.lower() not in given:
+            found |= _of_both("BackoffMax", longest_by_default)
+        return found
+
+    def longest(text: str, given: Mapping[str, str]) -> dict[str, str]:
+        return _of_both("BackoffMax", text)
+
+    waits = "the calls that list shards are retried for `retryPatience`"
+    return tuple(
+        one
+        for name, suffix, convert in (
+            (attempts, "MaxRetries", retries),
+            (least_delay, "BackoffBase", least),
+            (longest_delay, "BackoffMax", longest),
+        )
+        for one in means(
+            connector, f"getRecords{suffix}", name, text=f"and `getShardIterator{suffix}`; {waits}", convert=convert
+        )
+    )
+
+
+def _of_both(suffix: str, text: str) -> dict[str, str]:
+    return {f"getRecords{suffix}": text, f"getShardIterator{suffix}": text}

@@ -31,10 +31,17 @@ from penstock.spark_plugin._options._option_values import PositionOption
 from penstock.spark_plugin._options._reading_checks import check_reading
 from penstock.spark_plugin._options._writing_checks import check_writing
 from penstock.spark_plugin._reading._stream_names import names_of_arns, region_of_arns
-from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, OptionError
+from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, OptionError, in_own_words
 
 _CHOICES_OF_CREDENTIALS = ("awsCredentialsProvider", "roleCredentialsProvider")
 """They are checked here, and no business of the session."""
+
+_COUNTED = tuple(
+    (".".join(spec.flink.split(".")[2:]), spec.name)
+    for spec in OPTIONS
+    if spec.flink and spec.name.endswith("MaxRetries")
+)
+"""Options that limit attempts, by the keys that the packages below tell them by: FLIP-128's, without their family."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +202,8 @@ class KinesisOptions:
     get_shard_iterator_backoff_base: float = 300.0
     get_shard_iterator_backoff_max: float = 1000.0
     get_shard_iterator_backoff_exponent: float = 1.5
+    written: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """No option: the names that the user wrote, by those of ours, where they differ."""
 
     def __post_init__(self) -> None:
         check_credentials(self)
@@ -219,11 +228,13 @@ class KinesisOptions:
         """
         values, names, given, arns = collect(options)
         written = {spec.name: names[name] for spec in OPTIONS if (name := field_name(spec.name)) in names}
+        written |= {name: own for name, own in names.items() if "." in name}
+        values["written"] = {name: own for name, own in written.items() if name != own}
         try:
             parsed = cls._of(values, names, arns, environ, stream_required=stream_required)
             check_homes(parsed, given)
         except OptionError as error:
-            error.rename({name: own for name, own in written.items() if name != own})
+            error.rename(values["written"])
             raise
         return parsed
 
@@ -264,6 +275,10 @@ class KinesisOptions:
         check_environment(parsed, environ)
         check_endpoints(parsed, environ)
         return parsed
+
+    def in_own_words(self, text: str) -> str:
+        """What is told of these options, with their names as the user wrote them."""
+        return in_own_words(text, {**{key: self.written.get(name, name) for key, name in _COUNTED}, **self.written})
 
     def arn_of(self, stream: str) -> str | None:
         """The ARN of a stream, where it was given."""

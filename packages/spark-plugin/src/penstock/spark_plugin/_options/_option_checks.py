@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -121,7 +121,7 @@ def check_services(options: "KinesisOptions") -> None:
 
 
 def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = None) -> None:
-    """Refuse options that would have no effect, because what they are about is behind an endpoint.
+    """Refuse options that would have no effect beside another one, such as the endpoint that what they are about is at.
 
     Args:
         options: all of them.
@@ -129,22 +129,26 @@ def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = Non
             given.
 
     Raises:
-        ContradictoryOptionsError: Naming the option and the endpoint's.
+        ContradictoryOptionsError: Naming the option and the other one.
     """
     for spec in OPTIONS:
         for refusal in spec.refused_with:
-            if not getattr(options, field_name(refusal.endpoint)):
+            other = getattr(options, field_name(refusal.with_option))
+            if other != refusal.when if refusal.when else not other:
                 continue
             if given is None:
-                is_given = getattr(options, field_name(spec.name)) != _default_of(type(options), spec.name)
+                value = getattr(options, field_name(spec.name))
+                is_given = value not in (_default_of(type(options), spec.name), refusal.unless)
             else:
                 is_given = spec.name in given and given[spec.name].strip().lower() != refusal.unless
             if is_given:
-                raise ContradictoryOptionsError((spec.name, refusal.endpoint), f"{refusal.cure}. Leave {spec.name} out")
+                end = f", or leave {spec.name} out" if refusal.when else f". Leave {spec.name} out"
+                raise ContradictoryOptionsError((spec.name, refusal.with_option), refusal.cure + end)
 
 
 def _default_of(options: "type[KinesisOptions]", name: str) -> object:
-    return next(one.default for one in fields(options) if one.name == field_name(name))
+    found = next(one for one in fields(options) if one.name == field_name(name))
+    return found.default if found.default_factory is MISSING else found.default_factory()
 
 
 def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> None:

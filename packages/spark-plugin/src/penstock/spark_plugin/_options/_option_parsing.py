@@ -20,6 +20,8 @@ from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptio
 def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str], dict[str, str], dict[str, str]]:
     """The values by field, the names that were written by field, the texts by option, and consumers' ARNs by stream.
 
+    Of options per stream the names are there by `option.stream` too.
+
     Raises:
         OptionError: An option is not known, or its value is none, or is given twice and differently.
     """
@@ -45,7 +47,10 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
     arns: dict[str, str] = {}
     for one, spec, suffix in specs:
         if spec.prefix:
-            arns[suffix] = parse_value(spec, one.text)
+            arns[suffix], texts[spec.name] = parse_value(spec, one.text), one.text
+            written[f"{spec.name}.{suffix}"] = written[field_name(spec.name)] = (
+                f"{spec.name}.{suffix}" if find_option(one.written) else one.written
+            )
             continue
         name = field_name(spec.name)
         is_time = spec.name == "initialTimestamp"

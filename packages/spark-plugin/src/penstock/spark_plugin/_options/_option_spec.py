@@ -40,21 +40,42 @@ DRIVER, TASK, REGISTRY, READER, GATEWAY = Place
 EVERYWHERE = tuple(Place)
 
 
+class Use(StrEnum):
+    """What a data source is used for."""
+
+    ANY_READ = "a read"
+    """Spark does not say yet whether it is bounded."""
+    READ = "a bounded read"
+    READ_STREAM = "a stream that is read"
+    WRITE = "a write"
+
+
+READ, STREAM, WRITE = Use.READ, Use.READ_STREAM, Use.WRITE
+_USES_OF_GROUPS = {"reading": (READ, STREAM), "retries": (READ, STREAM), "writing": (WRITE,)}
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an option is an error together with an endpoint: it would do nothing there."""
+    """Why an option is an error together with another one: it would do nothing there."""
 
-    endpoint: str
-    """Canonical name of the option with the endpoint."""
+    with_option: str
+    """Canonical name of the other option: that of an endpoint, or one that has the value `when`."""
     cure: str
     """Why, and what to do instead."""
     unless: str = ""
     """Text of the value, in lower case, that says what is so there anyway."""
+    when: str = ""
+    """The other option's value with which this one is an error. Empty: any."""
 
 
 OWN_CREDENTIALS = Refusal("sinkEndpoint", "the sink gateway reaches AWS with settings and credentials of its own")
 NO_OWN_READER = Refusal("readerEndpoint", "there is no reader of the query's own that would listen anywhere")
 GATEWAY_DECIDES = Refusal("sinkEndpoint", "the gateway decides that for all of its clients")
+OF_EFO = Refusal(
+    "recordPublisher",
+    "polling (the default) has no stream consumers: give recordPublisher=efo for enhanced fan-out",
+    when="polling",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +88,11 @@ class OptionSpec:
     acts: tuple[Place, ...]
     """Where it has an effect. To a service behind an endpoint its value travels with the request."""
     refused_with: tuple[Refusal, ...] = ()
-    """Endpoints with which it would have none."""
+    """Options with which it would have none."""
+    only: tuple[Use, ...] = ()
+    """Uses in which it has one, where neither its group nor its places say so."""
+    elsewhere: str | None = None
+    """The value that says what is so in reads of the other kind anyway."""
     type: OptionType = OptionType.STRING
     default: str | None = None
     """As a user would write it; None when there is none."""
@@ -89,6 +114,15 @@ class OptionSpec:
     secret: bool = False
     prefix: bool = False
     """Whether `name.<stream>` is the option, one per stream."""
+
+    @property
+    def uses(self) -> tuple[Use, ...]:
+        """The uses in which it has an effect."""
+        if self.only:
+            return self.only
+        if not {DRIVER, TASK, GATEWAY} & set(self.acts):
+            return (STREAM,)  # bounded reads have neither a reader nor stream consumers
+        return _USES_OF_GROUPS.get(self.group, (READ, STREAM, WRITE))
 
     @property
     def aliases(self) -> tuple[str, ...]:

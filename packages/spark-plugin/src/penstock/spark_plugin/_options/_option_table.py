@@ -7,7 +7,10 @@ from penstock.spark_plugin._options._option_spec import (
     EVERYWHERE,
     GATEWAY,
     OWN_CREDENTIALS,
+    READ,
+    STREAM,
     TASK,
+    WRITE,
     OptionSpec,
     OptionType,
 )
@@ -29,6 +32,7 @@ _STREAM = (
         name="deliveryStreamName",
         group="stream",
         acts=(DRIVER, TASK, GATEWAY),
+        only=(WRITE,),
         doc="The delivery stream of format `firehose`; `streamName` is understood there too.",
     ),
     OptionSpec(
@@ -45,6 +49,7 @@ _STREAM = (
         name="streamNamePattern",
         group="stream",
         acts=(DRIVER,),
+        only=(READ, STREAM),
         doc="Regular expression (of Python) for the whole names of the streams to read, instead of `streamName`. "
         "ListStreams is asked as a run begins; streams that it did not know before begin at `addedStreamPosition`.",
     ),

@@ -1,27 +1,21 @@
 """Options where they belong: those of reading on reads, those of writing on writes."""
 
 from collections.abc import Mapping
-from enum import StrEnum
 
-from penstock.spark_plugin._options._migration import translate
+from penstock.spark_plugin._options._migration import GivenOption, translate
 from penstock.spark_plugin._options._option_names import find_option, spelled
-from penstock.spark_plugin._options._option_spec import OptionSpec
+from penstock.spark_plugin._options._option_spec import READ, STREAM, WRITE, OptionSpec, Use
+from penstock.spark_plugin._options._option_values import parse_value
 from penstock.spark_plugin.errors import MisplacedOptionError
 
-_BOUNDED = frozenset({"endingPosition", "endingTimestamp", "boundedUntil"})
-_READING_SERVICES = frozenset(
-    {"readerEndpoint", "readerHost", "readerBindAddress", "readerPort", "registryEndpoint", "registryStore"}
-)
-_BOUNDED_ALONE = frozenset({"shardIds", "filterPushDown"})
-
-
-class Use(StrEnum):
-    """What a data source is used for."""
-
-    ANY_READ = "a read"
-    READ = "a bounded read"
-    READ_STREAM = "a stream that is read"
-    WRITE = "a write"
+_BELONGS_TO = {
+    (READ, STREAM): "reads",
+    (READ,): "bounded reads",
+    (STREAM,): "streams that are read",
+    (STREAM, WRITE): "streams that are read, and to writes",
+    (WRITE,): "writes",
+}
+_FILTERS = frozenset({"shardIds", "filterPushDown"})
 
 
 def check_use(options: Mapping[str, str], use: Use) -> None:
@@ -32,23 +26,32 @@ def check_use(options: Mapping[str, str], use: Use) -> None:
     """
     given = {key.lower(): text for key, text in options.items()}
     for key, text in options.items():
-        names = [key] if find_option(key) else [one.name for one in translate(key, text, given, warn=False) or ()]
-        for name in names:
+        meant = [(key, text)] if find_option(key) else [(one.name, one.text) for one in _translated(key, text, given)]
+        for name, value in meant:
             found = find_option(name)
             if found is not None:
-                _check(found[0], spelled(key), use)
+                _check(found[0], spelled(key), value, use)
 
 
-def _check(spec: OptionSpec, key: str, use: Use) -> None:
-    if use is Use.WRITE and (spec.group == "reading" or spec.group == "retries"):
+def _translated(key: str, text: str, given: Mapping[str, str]) -> list[GivenOption]:
+    return translate(key, text, given, warn=False) or []
+
+
+def _check(spec: OptionSpec, key: str, text: str, use: Use) -> None:
+    reads = {READ, STREAM} & set(spec.uses)
+    if use in spec.uses or (use is Use.ANY_READ and reads):
+        return
+    if use is WRITE:
         raise MisplacedOptionError(key, "reads", use.value)
-    if use is Use.WRITE and spec.name in _READING_SERVICES:
-        raise MisplacedOptionError(key, "reads", use.value)
-    if use is not Use.WRITE and (spec.group == "writing" or spec.name == "sinkEndpoint"):
-        raise MisplacedOptionError(key, "writes", use.value, "give it to df.write or df.writeStream")
-    if use is Use.READ_STREAM and spec.name in _BOUNDED:
-        raise MisplacedOptionError(
-            key, "bounded reads", use.value, "use spark.read, or end the query by trigger(availableNow=True)"
-        )
-    if use is Use.READ_STREAM and spec.name in _BOUNDED_ALONE:
-        raise MisplacedOptionError(key, "bounded reads", use.value, "use spark.read, or filter the frame")
+    belongs_to = _BELONGS_TO[spec.uses]
+    if not reads:
+        raise MisplacedOptionError(key, belongs_to, use.value, "give it to df.write or df.writeStream")
+    if spec.elsewhere is not None and parse_value(spec, text) == spec.elsewhere:
+        return
+    if use is READ:
+        cure = "a bounded read polls in tasks of its own. Leave it out here, or use spark.readStream"
+    elif spec.name in _FILTERS:
+        cure = "use spark.read, or filter the frame"
+    else:
+        cure = "use spark.read, or end the query by trigger(availableNow=True)"
+    raise MisplacedOptionError(key, belongs_to, use.value, cure)

@@ -62,10 +62,15 @@ def parse_value(spec: OptionSpec, text: str) -> Any:
     """The value of an option's text. Raises: InvalidOptionError, with the option's canonical name."""
     value = _PARSERS[spec.type](spec, text if spec.type is OptionType.TEXT else text.strip())
     if spec.minimum is not None and value < spec.minimum:
-        raise _invalid(spec, text, f"at least {spec.minimum:g}")
+        raise _invalid(spec, text, f"at least {_plain(spec.minimum)}")
     if spec.maximum is not None and value > spec.maximum:
-        raise _invalid(spec, text, f"at most {spec.maximum:g}")
+        raise _invalid(spec, text, f"at most {_plain(spec.maximum)}")
     return value
+
+
+def _plain(number: float) -> str:
+    """As it would be written, without an exponent."""
+    return f"{number:.0f}" if number == int(number) else f"{number:g}"
 
 
 def _invalid(spec: OptionSpec, text: str, rule: str) -> InvalidOptionError:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from penstock.spark_plugin._options._option_spec import (
     DRIVER,
     GATEWAY_DECIDES,
+    OF_EFO,
     READER,
     REGISTRY,
     TASK,
@@ -230,7 +231,8 @@ WRITING = (
         type=OptionType.INTEGER,
         default="50",
         minimum=1,
-        doc="Most requests of a write task under way.",
+        maximum=500,
+        doc="Most requests of a write task under way, each on a connection of its own.",
         flink="sink.requests.max-inflight",
     ),
     OptionSpec(
@@ -240,6 +242,7 @@ WRITING = (
         type=OptionType.INTEGER,
         default="10000",
         minimum=1,
+        maximum=1_000_000,
         doc="Most records that wait in a write task, besides those in flight.",
         flink="sink.requests.max-buffered",
     ),
@@ -355,6 +358,7 @@ RETRIES = (
         name="registerStreamConsumerTimeout",
         group="retries",
         acts=(REGISTRY,),
+        refused_with=(OF_EFO,),
         type=OptionType.SECONDS,
         default="60s",
         minimum=1,
@@ -366,7 +370,7 @@ RETRIES = (
         name="deregisterStreamConsumerTimeout",
         group="retries",
         acts=(REGISTRY,),
-        refused_with=(_SWEEPS,),
+        refused_with=(OF_EFO, _SWEEPS),
         type=OptionType.SECONDS,
         default="60s",
         minimum=1,
@@ -377,6 +381,7 @@ RETRIES = (
         name="subscribeToShardTimeout",
         group="retries",
         acts=(READER,),
+        refused_with=(OF_EFO,),
         type=OptionType.SECONDS,
         default="10s",
         minimum=0.1,
@@ -392,6 +397,7 @@ RETRIES = (
         base="200",
         maximum="1000",
         acts=(REGISTRY,),
+        refused_with=(OF_EFO,),
     ),
     *_retries(
         "deregisterStreamConsumer",
@@ -401,7 +407,7 @@ RETRIES = (
         base="200",
         maximum="1000",
         acts=(REGISTRY,),
-        refused_with=(_SWEEPS,),
+        refused_with=(OF_EFO, _SWEEPS),
     ),
     *_retries(
         "listStreamConsumers",
@@ -411,6 +417,7 @@ RETRIES = (
         base="200",
         maximum="1000",
         acts=(REGISTRY,),
+        refused_with=(OF_EFO,),
     ),
     *_retries(
         "subscribeToShard",
@@ -420,6 +427,7 @@ RETRIES = (
         base="1000",
         maximum="2000",
         acts=(READER,),
+        refused_with=(OF_EFO,),
     ),
     *_retries(
         "getRecords",

@@ -24,7 +24,7 @@ from penstock.spark_plugin._reading._stream_names import with_streams
 from penstock.spark_plugin._reading._stream_summary import describe_stream
 from penstock.spark_plugin._reading._time_division import divide_by_time, spread
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
-from penstock.spark_plugin._telling import told
+from penstock.spark_plugin._telling import told, told_rows
 from penstock.spark_plugin.errors import InvalidOptionError
 
 _SHORTEST_RETENTION_HOURS = 24
@@ -67,6 +67,9 @@ class KinesisBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a partition's shards, in order within each."""
+        return told_rows(self._rows(partition), self._options)
+
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, BoundedPartition):
             if partition.value is None:  # Spark's own, when there were no shards
                 return

@@ -37,7 +37,7 @@ from penstock.spark_plugin._reading._read_limits import ReadAllAvailable, ReadLi
 from penstock.spark_plugin._settings import warn_in_reader
 from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
-from penstock.spark_plugin._telling import told
+from penstock.spark_plugin._telling import told, told_rows
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._reading._available_now import Target
@@ -176,7 +176,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of a partition, as Arrow batches; the same ones whenever it is asked."""
         if not isinstance(partition, KinesisPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        return in_layout(read_partition(partition), self._options.columns)
+        return told_rows(in_layout(read_partition(partition), self._options.columns), self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the reader drop what lies before `end`. Comes one micro-batch late, and never for the last one."""

@@ -46,6 +46,7 @@ _WORKER_LOGGING = "PYSPARK_SPARK_SESSION_UUID"
 class _Writer:
     _is_stream = False
 
+    @told
     def __init__(self, options: KinesisOptions, schema: StructType, *, firehose: bool = False) -> None:
         self._options = options
         self._firehose = firehose
