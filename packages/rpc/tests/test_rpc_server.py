@@ -246,3 +246,37 @@ async def test_an_error_of_many_words_comes_whole():
             await pb_grpc.StageSchedulerServiceStub(channel).GetJob(pb.GetJobRequest(job_id="a"))
     assert failed.value.code() is grpc.StatusCode.NOT_FOUND
     assert typed_error(failed.value, [JobNotFoundError]).job_id == many
+
+
+class Flood(Servicer):
+    """Answers until nobody takes the answers any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent = 0
+
+    async def Watch(self, request, context):
+        try:
+            while True:
+                self.sent += 1
+                yield pb.WatchResponse(job=pb.Job(job_id="x" * 1_000_000))
+        finally:
+            self.cancelled.set()
+
+
+async def test_a_stream_that_is_cut_off_while_it_answers_leaves_its_trace_context(caplog):
+    """As with a client that was frozen: in another task it could not, and OpenTelemetry would complain of that."""
+    flood = Flood()
+    async with server(flood) as running:
+        channel = open_aio_channel(running.address)
+        call = pb_grpc.StageSchedulerServiceStub(channel).Watch(pb.WatchRequest())
+        await call.read()
+        # Until the connection takes no more.
+        before = 0
+        while before != flood.sent:
+            before = flood.sent
+            await asyncio.wait({asyncio.create_task(flood.cancelled.wait())}, timeout=0.3)
+        call.cancel()
+        await asyncio.wait_for(flood.cancelled.wait(), 10)
+        await channel.close(None)
+    assert "detach" not in caplog.text

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from typing import TYPE_CHECKING, Any
@@ -131,6 +132,49 @@ def _streaming(behaviour: Any, method: str, request_streaming: bool) -> Any:
             await answers.aclose()
 
     return call
+
+
+class SameTask(grpc.aio.ServerInterceptor):
+    """The outermost interceptor: answers in a stream end in the task that began them.
+
+    gRPC leaves a generator behind when its call is cancelled while an answer is being sent, as to a client that was
+    frozen. The loop ends it in another task then, where the trace context of the call cannot be left.
+    """
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """Write the answers of a generator in its place."""
+        handler: Any = await continuation(handler_call_details)
+        if handler is None or not handler.response_streaming:
+            return handler  # type: ignore[no-any-return]  # a handler
+        kind = "stream_stream" if handler.request_streaming else "unary_stream"
+        behaviour = getattr(handler, kind)
+        if not inspect.isasyncgenfunction(behaviour):
+            return handler  # type: ignore[no-any-return]  # a handler
+
+        async def call(request: Any, context: Any) -> None:
+            answers = behaviour(request, context)
+            try:
+                async for answer in answers:
+                    await context.write(answer)
+            except grpc.aio.AbortError:
+                raise
+            except grpc.aio.BaseError as error:
+                # gRPC is about to cancel this call, and would complain of any other error.
+                _log.debug("the client of %s has gone: %s", handler_call_details.method, error)
+                raise asyncio.CancelledError from error
+            finally:
+                await answers.aclose()
+
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        return make(  # type: ignore[no-any-return]  # a handler
+            call,
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
 
 
 def _gone(method: str, error: Exception) -> grpc.aio.AbortError:

@@ -18,7 +18,7 @@ from grpc_reflection.v1alpha import reflection
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
 from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
-from penstock.rpc._guard import Guard
+from penstock.rpc._guard import Guard, SameTask
 from penstock.rpc._security import ServerSecurity, is_loopback
 from penstock.rpc._sockets import check_socket_path, listen_on_socket
 from penstock.rpc._token_check import TokenCheck
@@ -143,7 +143,7 @@ class GrpcServer:
 
     async def __aenter__(self) -> Self:
         settings = self._settings
-        interceptors: list[Any] = [aio_server_interceptor()]  # type: ignore[no-untyped-call]  # no annotations
+        interceptors: list[Any] = [SameTask(), aio_server_interceptor()]  # type: ignore[no-untyped-call]  # no annotations
         if settings.security.wants_token:
             interceptors.append(TokenCheck(settings.security))
         interceptors.append(Guard())
