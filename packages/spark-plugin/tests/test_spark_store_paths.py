@@ -2,13 +2,17 @@
 
 import json
 import os
+import shutil
+import threading
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
-from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
+from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin._writing._dead_letters import DeadLetterFile
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
 from penstock.spark_plugin.errors import PipelineDefinitionError, StoreUnusableError
@@ -70,6 +74,73 @@ def test_a_name_is_one_visible_folder_in_the_store(store: StageStore, name: str)
         store.pin(RunPins(pipeline=name, store=str(store.path)))
     assert store.clean_up() > 0
     assert {path.name for path in store.path.parent.iterdir()} == {"store"}
+
+
+@pytest.mark.parametrize("marker", [None, "{}", '{"stage": "photos", "fingerprint": "other"}', "[]", "not JSON"])
+def test_what_is_not_ours_is_never_removed(store: StageStore, marker: str | None) -> None:
+    """A store on a folder that holds other things: folders, files, and a marker that somebody made up."""
+    photos, thesis = store.stages / "photos" / "2024", store.stages / "thesis" / "draft"
+    theirs = [
+        photos / "beach.jpg",
+        thesis / "deep" / "chapter.tex",
+        store.stages / "photos" / "index",
+        store.stages / "x",
+    ]
+    theirs += [store.path / "live" / "band" / "song", store.path / "seams" / "dress" / "pattern.txt"]
+    for file in theirs:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("precious")
+    if marker is not None:
+        (photos / "_COMMITTED.json").write_text(marker)
+    with store:
+        assert store.clean_up() == 0
+        store.forget()
+    assert [file.read_text() for file in theirs] == ["precious"] * len(theirs)
+
+
+def test_what_an_interrupted_run_left_is_removed(store: StageStore) -> None:
+    """A driver that was killed as it computed leaves a folder without a result."""
+    folder = store.stage("daily", FINGERPRINT)
+    folder.begin("daily")
+    (folder.output("daily") / "_temporary").mkdir(parents=True)
+    (folder.output("daily") / "_temporary" / "part").write_bytes(b"." * 100)
+    assert store.clean_up() > 100
+    assert not folder.path.exists()
+
+
+def test_a_folder_that_is_swapped_for_a_link_meanwhile_is_not_followed(
+    store: StageStore, outside: Path, tmp_path: Path
+) -> None:
+    """A co-writer swaps results for links and back, as fast as it can, while results are removed."""
+    (outside / FINGERPRINT / "_COMMITTED.json").write_text(json.dumps(asdict(committed("daily"))))
+    stage, ended = store.stages / "daily", threading.Event()
+
+    def swap() -> None:
+        kept = store.stages / ".kept"
+        while not ended.is_set():
+            for name, target in ((stage / FINGERPRINT, outside / FINGERPRINT), (stage, outside)):
+                with suppress(OSError):
+                    name.rename(kept)
+                    name.symlink_to(target)
+                with suppress(OSError):
+                    name.unlink()
+                    kept.rename(name)
+            shutil.rmtree(kept, ignore_errors=True)
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    try:
+        for _ in range(300):
+            with suppress(OSError, StoreUnusableError):
+                folder = StageFolder(stage / FINGERPRINT)
+                folder.path.mkdir(parents=True, exist_ok=True)
+                folder.commit(committed("daily"))
+            store.clean_up()
+    finally:
+        ended.set()
+        thread.join()
+    assert (outside / "precious").read_text() == "precious"
+    assert (outside / FINGERPRINT / "precious").read_text() == "precious"
 
 
 def test_a_checkpoint_that_was_never_begun_is_mended(store: StageStore) -> None:

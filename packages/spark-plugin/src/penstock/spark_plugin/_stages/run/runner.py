@@ -49,8 +49,7 @@ class StageRunner:
 
     def _run_bounded(self, stage: Stage, folder: StageFolder) -> CommittedStage:
         began, fingerprint = time.monotonic(), self._builder.fingerprint(stage)
-        folder.wipe()
-        folder.path.mkdir(parents=True)
+        folder.begin(stage.name)
         with self._job_group(stage):
             for vertex in stage.outputs:
                 self._builder.build(stage, vertex).write.parquet(as_url(folder.output(vertex)))

@@ -3,6 +3,7 @@
 ```
 <store>/lock                                  held by the driver that runs
 <store>/stages/<stage>/<fingerprint>/         result of a bounded stage
+    _STARTED.json                             whose result it is to be
     <vertex>/*.parquet
     _COMMITTED.json                           renamed into place when all data is written
 <store>/stages/.pins/<store>.json             what the last run on a store uses
@@ -11,7 +12,8 @@
 <store>/seams/<name>.json                     where a back-fill ends and its stream goes on
 ```
 
-`stages` may lie elsewhere, and be shared by the stores of several pipelines.
+`stages` may lie elsewhere, and be shared by the stores of several pipelines, and with what is not theirs: nothing is
+removed but folders with one of the markers in them, files that this module names, and checkpoints of Spark.
 """
 
 import contextlib
@@ -30,9 +32,11 @@ from typing import Self
 from penstock.spark_plugin._stages.store.file_lock import FileLock
 from penstock.spark_plugin._stages.store.names import is_fingerprint, open_own, safe_name, within
 from penstock.spark_plugin._stages.store.pins import RunPins
+from penstock.spark_plugin._stages.store.removal import HIDDEN, Removal
 from penstock.spark_plugin.errors import StoreInUseError, StoreUnusableError
 
 _MARKER = "_COMMITTED.json"
+_STARTED = "_STARTED.json"
 _FORGOTTEN = ".forgotten-"
 _SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -68,10 +72,30 @@ class StageFolder:
         except (OSError, ValueError, TypeError):
             return None
 
-    def wipe(self) -> None:
-        """Remove what an interrupted run left. The marker goes first: half a result is none."""
-        (self.path / _MARKER).unlink(missing_ok=True)
-        shutil.rmtree(self.path, ignore_errors=True)
+    def begin(self, stage: str) -> None:
+        """Make the folder anew, without what an interrupted run left, for a stage that is computed from now on."""
+        self.wipe()
+        self.path.mkdir(parents=True)
+        with open_own(self.path / _STARTED) as file:
+            json.dump({"stage": stage, "fingerprint": self.path.name}, file)
+
+    def wipe(self) -> int:
+        """Remove the result, or what an interrupted run left of it; how many bytes that were.
+
+        Not the folder of somebody else, nor anything that a link leads to. The marker goes first: half a result is
+        none.
+        """
+        with Removal(self.path) as found:
+            if not found.holds_nothing and not any(self._is_ours(found.read(name)) for name in (_MARKER, _STARTED)):
+                return 0
+            return found.remove(_MARKER)
+
+    def _is_ours(self, marker: bytes | None) -> bool:
+        try:
+            document = json.loads(marker or b"")
+            return (safe_name(document["stage"]), document["fingerprint"]) == _name(self.path)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return False
 
     def commit(self, stage: CommittedStage) -> None:
         """Declare the data complete. The marker appears at once and whole, or not at all."""
@@ -172,16 +196,20 @@ class StageStore:
         Raises:
             StoreUnusableError: They cannot be removed.
         """
-        for folder in ("live", "seams"):
+        checkpoints = [one for one in self.path.glob("live/*/checkpoint") if _is_checkpoint(one)]
+        for found in [*checkpoints, *self.path.glob("seams/*.json")]:
+            if found.parent.is_symlink() or found.parent.parent.is_symlink():
+                continue
             try:
                 # At once and whole: a query would begin in the middle of a checkpoint that is half removed.
-                (self.path / folder).rename(self.path / f"{_FORGOTTEN}{uuid.uuid4().hex}")
-            except FileNotFoundError:
-                pass
+                found.rename(self.path / f"{_FORGOTTEN}{uuid.uuid4().hex}")
             except OSError as error:
-                raise StoreUnusableError(str(self.path / folder), error.strerror or str(error)) from error
+                raise StoreUnusableError(str(found), error.strerror or str(error)) from error
         for left in self.path.glob(f"{_FORGOTTEN}*"):
-            shutil.rmtree(left, ignore_errors=True)
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink()
         self._pins.unlink(missing_ok=True)
         self.clean_up()
 
@@ -191,10 +219,13 @@ class StageStore:
         What the present run uses must be pinned before.
         """
         freed, pinned = 0, self._pinned()
-        for folder in self.stages.glob("[!.]*/*"):
-            # One that points elsewhere was not made by a pipeline: what is there is somebody's.
-            if _name(folder) not in pinned and not folder.is_symlink() and not folder.parent.is_symlink():
+        for folder in self._folders():
+            # A lock is a file, too: none is made for what a pipeline would never have made.
+            if is_fingerprint(folder.name) and _name(folder) not in pinned:
                 freed += self.remove(StageFolder(folder), lambda one: _name(one.path) not in self._pinned())
+            elif folder.name.startswith(HIDDEN):  # by a driver that was killed as it removed it
+                with Removal(folder) as found:
+                    freed += found.remove(_MARKER)
         return freed
 
     def remove(self, folder: StageFolder, condition: Callable[[StageFolder], object]) -> int:
@@ -208,12 +239,17 @@ class StageStore:
         freed = 0
         try:
             if condition(folder):
-                freed = sum(file.stat().st_size for file in folder.path.rglob("*") if file.is_file())
-                folder.wipe()
+                freed = folder.wipe()
         finally:
             lock.path.unlink(missing_ok=True)
             lock.release()
         return freed
+
+    def _folders(self) -> Iterator[Path]:
+        """What may be results, of all stages; others may remove them meanwhile."""
+        for stage in _folders_in(self.stages):
+            if not stage.name.startswith("."):
+                yield from _folders_in(stage)
 
     def _pinned(self) -> set[tuple[str, str]]:
         """Names of folders, and fingerprints, of the results that runs pin."""
@@ -226,6 +262,18 @@ class StageStore:
 
     def _computing(self, folder: str, fingerprint: str) -> Path:
         return self.stages / ".locks" / f"{folder}.{fingerprint}"
+
+
+def _folders_in(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            return [Path(one.path) for one in entries if one.is_dir(follow_symlinks=False)]
+    except OSError:
+        return []
+
+
+def _is_checkpoint(path: Path) -> bool:
+    return not path.is_symlink() and any((path / name).exists() for name in ("metadata", "offsets", "commits"))
 
 
 def _name(folder: Path) -> tuple[str, str]:
