@@ -138,3 +138,32 @@ def test_an_idle_query_ends_with_its_context(
         put(emulator, b"c")
         assert one.ask("start", options=options(emulator), checkpoint="checkpoint") == 1
         assert consumers(emulator) == ["ACTIVE"]
+
+
+def test_an_eager_frame_of_which_nothing_is_started_leaves_no_consumer(
+    emulator: RunningEmulator, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """Neither when its context stops, nor when its driver is killed; a bounded read gives it back before it reads."""
+    put(emulator, b"a", b"b")
+    eager = options(emulator, efoRegistration="eager")
+    with driver(tmp_path) as one:
+        assert one.ask("count", options=eager) == 2
+        assert consumers(emulator) == []
+        assert one.ask("load", options=eager)
+        assert consumers(emulator) == ["ACTIVE"]
+        one.ask("stop")
+        until(lambda: consumers(emulator) == [], "the consumer outlives its context")
+        assert one.ask("load", options=eager)
+        assert consumers(emulator) == ["ACTIVE"]
+    until(lambda: consumers(emulator) == [], "the consumer outlives its driver", seconds=50)
+
+
+def test_an_eager_consumer_is_the_query_s_once_it_begins(
+    emulator: RunningEmulator, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """Whoever waits to give it back learns so, and leaves."""
+    put(emulator, b"a")
+    with driver(tmp_path) as one:
+        assert one.ask("start", options=options(emulator, efoRegistration="eager"), checkpoint="checkpoint") == 1
+        until(lambda: one.ask("keepers") == [], "somebody waits on", seconds=50)
+        assert consumers(emulator) == ["ACTIVE"]

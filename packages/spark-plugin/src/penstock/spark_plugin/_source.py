@@ -3,6 +3,7 @@
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -39,6 +40,7 @@ class KinesisDataSource(DataSource):
         if self._eager and parsed.job_id is None:
             # The query finds the lease that is made with the DataFrame by the job's id.
             parsed = replace(parsed, job_id=f"query-{uuid.uuid4().hex}")
+        self._eager_leases: tuple[Any, ...] = ()
         self._parsed = parsed
 
     @classmethod
@@ -52,9 +54,10 @@ class KinesisDataSource(DataSource):
         # Not called for a write: with this the frame is refused as it is made, not as it is used.
         check_use(self.options, Use.ANY_READ)
         if self._eager:
-            from penstock.spark_plugin._reading._session import register_eagerly
+            from penstock.spark_plugin._reading._eager import register_eagerly
 
-            register_eagerly(self._parsed)
+            # Spark hands this instance on, to whoever reads.
+            self._eager_leases = register_eagerly(self._parsed)
         return read_schema(self._parsed)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -62,6 +65,10 @@ class KinesisDataSource(DataSource):
         self._require_stream()
         check_use(self.options, Use.READ)
         check_read_schema(schema, self._parsed)
+        if self._eager_leases:
+            from penstock.spark_plugin._reading._eager import release_eager
+
+            release_eager(self._parsed, self._eager_leases)
         from penstock.spark_plugin._reading._batch_reader import batch_reader
 
         return batch_reader(self._parsed)

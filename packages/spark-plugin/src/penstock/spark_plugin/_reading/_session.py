@@ -2,6 +2,8 @@
 
 import contextlib
 import logging
+import os
+import socket
 import threading
 import uuid
 from collections.abc import Iterator, Sequence
@@ -83,12 +85,12 @@ class ConsumerLeases:
     """Leases on a query's stream consumers, kept by heartbeats until they are released."""
 
     def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str) -> None:
-        self._registry = _open_registry(options, aws)
+        self._registry = open_query_registry(options, aws)
         self._lock = threading.Lock()
         self._lost: LostLease | None = None
         self.leases: list[Lease] = []
         try:
-            for request in _requests(options, job_id):
+            for request in lease_requests(options, job_id):
                 with _told_when_late(self._registry, request):
                     lease = self._registry.acquire(request)
                 self.leases.append(lease)
@@ -147,7 +149,9 @@ def _tell_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> N
         return
     _log.warning(
         "still waiting for consumer %r of %s: it is held by job %r, and waited for up to %s. If that job has stopped, "
-        "its lease ends within 30 s of it. If it runs, stop it, or give this query an efoConsumerName of its own",
+        "its lease ends within 30 s of it. If it runs, stop it, or give this query an efoConsumerName of its own. If "
+        "spark.streams.active shows no such query, look for a process python_streaming_source_runner that an earlier "
+        "session left on the driver's machine (a job 'query-HOST-PROCESS-…' names it), and end it",
         name,
         stream,
         lease.job_id,
@@ -155,22 +159,12 @@ def _tell_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> N
     )
 
 
-def register_eagerly(options: KinesisOptions) -> None:
-    """Register the stream consumers ahead of the query, which will find its own lease on them (FLIP-128, `eager`).
-
-    The lease is not kept: if no query starts, it ends, and the registry cleans up.
-    """
-    with _open_registry(options, aws_options(options)) as registry:
-        for request in _requests(options, options.job_id or ""):
-            registry.acquire(request)
-
-
 class KinesisSession:
     """A session on a reader of the query's own, or on the shard-reader services that the options name."""
 
     def __init__(self, options: KinesisOptions, positions: StreamPositions) -> None:
         aws = aws_options(options)
-        job_id = options.job_id or f"query-{uuid.uuid4().hex}"
+        job_id = options.job_id or f"query-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         # A job may read several streams, each by a source of its own: they must not take each other's session.
         self.session_id = "/".join((job_id, ",".join(options.stream_name), options.efo_consumer_name or ""))
         self._leases: ConsumerLeases | None = None
@@ -239,7 +233,8 @@ def open_session(options: KinesisOptions, positions: StreamPositions) -> Reading
     return KinesisSession(options, positions)
 
 
-def _open_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumerRegistry:
+def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumerRegistry:
+    """The registry of the options: a service, or a file."""
     return open_registry(
         endpoint=options.registry_endpoint,
         security=service_security(options),
@@ -250,7 +245,7 @@ def _open_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumer
     )
 
 
-def _requests(options: KinesisOptions, job_id: str) -> list[AcquireRequest]:
+def lease_requests(options: KinesisOptions, job_id: str) -> list[AcquireRequest]:
     """For a lease on the consumer of each stream."""
     # A registry in this process has both already.
     config = registrar_config(options) if options.registry_endpoint else None
