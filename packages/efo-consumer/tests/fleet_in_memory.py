@@ -53,9 +53,7 @@ class Member:
         self.local = self._start()
 
     def _start(self) -> LocalShardReader:
-        return LocalShardReader(
-            self._kinesis, self._config, clock=self._clock, wall_clock=lambda: 1_750_000_000 + self._clock()
-        )
+        return LocalShardReader(self._kinesis, self._config, clock=self._clock)
 
     async def restart(self) -> None:
         """Lose all sessions and buffers."""
@@ -71,7 +69,7 @@ class Member:
                 self.cut.set()
 
     def _unavailable(self) -> ReaderUnavailableError:
-        return ReaderUnavailableError(endpoint=self.endpoint, reason="cut off")
+        return ReaderUnavailableError(endpoint=self.endpoint, reason="UNAVAILABLE: cut off")
 
     async def while_reached(self, call: Awaitable[T]) -> T:
         """Give the call's result, unless the reader is cut off before."""

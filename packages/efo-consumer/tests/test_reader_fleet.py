@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import pytest
@@ -136,16 +136,19 @@ async def test_shards_of_a_reader_that_is_gone_move_to_the_others_and_back() -> 
 
 
 async def test_a_successor_fences_its_predecessor_on_every_reader() -> None:
-    """The old caller is refused, though it counts epochs of its own."""
+    """The run of the old caller is over; it is told who took over."""
     kinesis = FakeKinesis()
     kinesis.create_stream("s", 4)
     start = kinesis.trim_horizon("s")
     async with instance(kinesis) as one, instance(kinesis) as two, fleet_of(one, two) as old, fleet_of(one, two) as new:
         request = OpenRequest(session_id="q", positions=start)
         epoch = await old.open(request)
-        await new.open(request)
+        await new.open(replace(request, owner="the successor"))
         with pytest.raises(StaleEpochError):
             await old.positions("q", epoch, start)
+        # Neither may it come back where its successor is not known yet.
+        with pytest.raises(StaleEpochError, match="the successor"):
+            await old.open(replace(request, epoch=epoch))
 
 
 async def test_a_fleet_that_cannot_be_reached_is_told() -> None:
@@ -188,11 +191,12 @@ def test_a_reader_owns_its_shards_until_its_lease_is_over() -> None:
     members = Members(endpoints, lease_seconds=10)
     assert members.owners(0) == []
     for endpoint in endpoints:
-        members.serve(endpoint, 1)
+        members.serve(endpoint)
     positions = StreamPositions({"s": {f"shard-{n}": ShardPosition.trim_horizon() for n in range(50)}})
     before = place(positions, members.owners(0))
-    members.fail("b:1", 5)
-    members.fail("b:1", 9)
+    failure = ReaderUnavailableError(endpoint="b:1", reason="UNAVAILABLE")
+    assert members.fail(failure, 5)
+    assert not members.fail(failure, 9)
     assert members.owners(14.9) == endpoints
     assert members.deadline(14) == 1
     after = place(positions, members.owners(15))

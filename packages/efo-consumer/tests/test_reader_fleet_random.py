@@ -67,6 +67,8 @@ class FleetMachine(RuleBasedStateMachine):
     async def _open(self, at: int) -> None:
         del self.written_down[at + 1 :]
         predecessor = self.fleet
+        # A run that nobody logged is known by its time alone, when the readers have forgotten it.
+        self.kinesis.idle()
         self.fleet = FleetShardReader(
             ENDPOINTS,
             lease_seconds=LEASE_SECONDS,

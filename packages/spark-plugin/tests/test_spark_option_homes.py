@@ -215,7 +215,7 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
     reader = SimpleNamespace(open=open_it, close=lambda: None, endpoint="reader.internal:1")
     host = SimpleNamespace(reader=reader, close=lambda: None, security=None, address="", socket_path=None)
     monkeypatch.setattr(_session, "open_registry", lambda **_: registry)
-    monkeypatch.setattr(_session, "connect_reader", lambda *_: reader)
+    monkeypatch.setattr(_session, "connect_reader", lambda *_, **__: reader)
     monkeypatch.setattr(_session, "_start_host", lambda *_: host)
     monkeypatch.setattr(_session.uuid, "uuid4", lambda: SimpleNamespace(hex="0"))
     _session.open_session(options, StreamPositions({options.arn_of(name) or name: {} for name in options.stream_name}))

@@ -190,9 +190,24 @@ def test_a_partition_says_all_that_its_task_has_to_know() -> None:
         assert isinstance(partition, KinesisPartition)
         assert (partition.address, partition.session_id) == ("10.0.0.2:4711", "q")
         assert (partition.with_encryption_type, partition.patience_seconds) == expected
-    (partition,) = reader(session, reader_endpoint=("10.0.0.9:1",)).partitions(*offsets)
+    session.reader.away = ["10.0.0.9:1"]
+    (partition,) = reader(session, reader_endpoint=("10.0.0.9:1",), retry_patience=77).partitions(*offsets)
     assert isinstance(partition, KinesisPartition)
-    assert partition.patience_seconds > 30
+    assert (partition.patience_seconds, partition.away) == (77, ("10.0.0.9:1",))
+
+
+def test_a_run_at_a_service_is_numbered_beyond_those_in_the_checkpoint() -> None:
+    """The number is logged with what the run plans; a reader in this process has no rivals, and logs none."""
+    session, start = FakeReadingSession(), at(s0=after(1)).to_json() | {"epoch": 41}
+    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
+    offset = reader(session, reader_endpoint=("10.0.0.9:1",)).latestOffset(start, EVERYTHING)
+    assert offset == at(s0=after(7)).to_json() | {"epoch": 42}
+    again = FakeReadingSession()
+    reader(again, reader_endpoint=("10.0.0.9:1",)).partitions(start, offset)
+    assert again.reader.epoch == 43
+    own = FakeReadingSession()
+    own.reader.reaches = {"flights": {"s0": after(7)}}
+    assert reader(own).latestOffset(at(s0=after(1)).to_json(), EVERYTHING) == at(s0=after(7)).to_json()
 
 
 def test_a_lost_lease_fails_the_query() -> None:

@@ -1,5 +1,6 @@
 """Helpers for tests: a reading session without Kinesis, and Kinesis options for an endpoint."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,6 +40,13 @@ class FakeShardReader:
     """Records and bytes of each question."""
     buffered_bytes: dict[tuple[str, str], int] = field(default_factory=dict)
     closed: bool = False
+    endpoint: str | None = None
+    """Of a service; None for a reader in this process."""
+    epoch: int = 0
+    """Number of the run that opened it last."""
+    patience_seconds: float = 0.0
+    away: Sequence[str] = ()
+    deaggregates: bool | None = None
 
     def open(
         self,
@@ -49,10 +57,12 @@ class FakeShardReader:
         *,
         fail_on_data_loss: bool | None = None,
         retry_patience_seconds: float | None = None,
+        after_epoch: int = 0,
     ) -> int:
         """Note where it begins."""
         self.opened_at.append(positions)
-        return len(self.opened_at)
+        self.epoch = max(self.epoch, after_epoch) + 1
+        return self.epoch
 
     def positions(
         self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
@@ -93,9 +103,12 @@ class FakeReadingSession:
     """Raised by `check`, when set."""
     closed: bool = False
 
-    def open(self, options: KinesisOptions, positions: StreamPositions) -> "FakeReadingSession":
+    def open(self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0) -> "FakeReadingSession":
         """Open the reader at the positions."""
-        self.reader.open(self.session_id, positions)
+        if options.reader_endpoint:
+            self.reader.endpoint = ",".join(options.reader_endpoint)
+            self.reader.patience_seconds = options.retry_patience or math.inf
+        self.reader.open(self.session_id, positions, after_epoch=after_epoch)
         return self
 
     def check(self) -> None:

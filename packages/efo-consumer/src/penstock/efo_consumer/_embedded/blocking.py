@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Unpack
 
@@ -32,6 +34,7 @@ class BlockingSession:
         reader: the reader, for one session at a time.
         endpoint: where it is, if it is remote.
         on_close: called by `close`, after the session was ended.
+        patience_seconds: how long a remote reader that does not answer is waited for.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class BlockingSession:
         *,
         endpoint: str | None = None,
         on_close: Callable[[], None] | None = None,
+        patience_seconds: float = 0.0,
     ) -> None:
         self.endpoint = endpoint
         """Where a remote reader is, several joined by commas; None for a reader in this process."""
@@ -48,6 +52,8 @@ class BlockingSession:
         self._reader = reader
         self._on_close = on_close
         self._is_open = False
+        self.patience_seconds = patience_seconds
+        """How long a remote reader that does not answer is waited for."""
         self.session_id = ""
         """Of the session that was opened last; empty before."""
         self.epoch = 0
@@ -64,6 +70,7 @@ class BlockingSession:
         retry_patience_seconds: float | None = None,
         settings: SessionSettings | None = None,
         caller: AwsLocation | None = None,
+        after_epoch: int = 0,
     ) -> int:
         """See `ShardReader.open`; the other calls are for the session that was opened last."""
         request = OpenRequest(
@@ -77,10 +84,24 @@ class BlockingSession:
             retry_patience_seconds=retry_patience_seconds,
             settings=settings,
             caller=caller,
+            after_epoch=after_epoch,
+            owner=f"host {socket.gethostname()}, process {os.getpid()}",
         )
         self.epoch = self._thread.call(self._reader.open(request))
         self._is_open, self.session_id = True, session_id
         return self.epoch
+
+    @property
+    def away(self) -> list[str]:
+        """Endpoints of the remote readers that do not answer now, or serve no part of the session."""
+        remote = self._reader
+        return remote.away if isinstance(remote, (FleetShardReader, ReopeningShardReader)) else []
+
+    @property
+    def deaggregates(self) -> bool | None:
+        """Whether the remote readers take aggregates apart; None if they do not say, or are not remote."""
+        remote = self._reader
+        return remote.deaggregates if isinstance(remote, (FleetShardReader, ReopeningShardReader)) else None
 
     def positions(self, start: StreamPositions, **options: Unpack[PositionsOptions]) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
@@ -122,8 +143,8 @@ def connect_reader(
 ) -> BlockingSession:
     """Connect to a shard reader service: the same calls as in-process. Close it.
 
-    A single service that went away is asked again for up to `patience_seconds`, and one that was started anew has its
-    session opened again; see `ReopeningShardReader`.
+    Services that do not answer are asked again for up to `patience_seconds` (infinity: for ever), and one that was
+    started anew has its session opened again; see `ReopeningShardReader`.
     Of several endpoints each follows the shards that rendezvous hashing gives it; see `FleetShardReader`.
 
     Raises:
@@ -133,9 +154,9 @@ def connect_reader(
     endpoints = [endpoint] if isinstance(endpoint, str) else list(endpoint)
     if not endpoints or not all(endpoints):
         raise EfoConsumerConfigError(option="readerEndpoint", reason="needs host:port, or several of them")
-    reader: ShardReader
+    reader: FleetShardReader | ReopeningShardReader
     if len(endpoints) > 1:
-        reader = FleetShardReader(endpoints, security)
+        reader = FleetShardReader(endpoints, security, patience_seconds=patience_seconds)
     else:
         reader = ReopeningShardReader(endpoints[0], security, patience_seconds=patience_seconds)
     thread = LoopThread("penstock reader client")
@@ -145,4 +166,6 @@ def connect_reader(
             thread.call(reader.aclose(), CALL_SECONDS)
         thread.close()
 
-    return BlockingSession(thread, reader, endpoint=",".join(endpoints), on_close=on_close)
+    return BlockingSession(
+        thread, reader, endpoint=",".join(endpoints), on_close=on_close, patience_seconds=patience_seconds
+    )

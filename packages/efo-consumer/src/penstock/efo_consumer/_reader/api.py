@@ -35,7 +35,10 @@ class StreamConsumer:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenRequest:
-    """Starts a session, or takes over the one of the same id.
+    """Starts a session, takes over the one of the same id, or joins it again.
+
+    Who has a session is decided by the number of the run, which outlives every reader: the reader gives it to a new
+    run, and the caller brings it along to all further openings, here, at other readers and after restarts.
 
     Attributes:
         session_id: chosen by the caller; the same for a restart of the same query.
@@ -51,6 +54,9 @@ class OpenRequest:
         settings: how this session's shards are followed; None leaves all of it to the reader.
         caller: where the caller's streams are. A reader behind an endpoint refuses streams of another place than its
             own; None compares nothing.
+        epoch: number of the caller's run, as an earlier `open` gave it; 0 for a new run, which takes the session over.
+        after_epoch: with a new run, the newest number that its checkpoint knows: its own will be larger.
+        owner: who the caller is, host and process: a predecessor is told.
     """
 
     session_id: str
@@ -63,6 +69,9 @@ class OpenRequest:
     retry_patience_seconds: float | None = None
     settings: SessionSettings | None = None
     caller: AwsLocation | None = None
+    epoch: int = 0
+    after_epoch: int = 0
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -145,11 +154,12 @@ class SessionInfo:
 
     Attributes:
         session_id: chosen by its caller.
-        epoch: of its newest opening.
+        epoch: number of the run that has it.
         idle_seconds: since the last call; 0 while one waits for an answer.
         time_to_live_seconds: after which it is ended if nobody calls; None when it never is.
         shard_count: shards that are or were followed.
         shards: their numbers, on request only.
+        owner: who has it, host and process; empty if unknown.
     """
 
     session_id: str
@@ -158,6 +168,7 @@ class SessionInfo:
     time_to_live_seconds: float | None
     shard_count: int
     shards: tuple[ShardStats, ...] = ()
+    owner: str = ""
 
 
 @runtime_checkable
@@ -190,9 +201,12 @@ class ShardReader(Protocol):
     """Keeps shards open, and gives the records of exact ranges as often as they are asked for."""
 
     async def open(self, request: OpenRequest) -> int:
-        """Open a session and give its epoch, larger than any before; older epochs are refused from then on.
+        """Open a session and give the number of the caller's run; smaller ones are refused from then on.
+
+        A new run's number is larger than all that the reader has seen, and than `after_epoch`.
 
         Raises:
+            StaleEpochError: a newer run has the session.
             FencedConsumerError: a consumer's lease is older than one that was seen.
             PositionsError: the request has no positions.
             DataLossError: a position is older than what the stream holds.
@@ -215,8 +229,8 @@ class ShardReader(Protocol):
         shards' continuations come along with records, or alone at most every `idle_offset_interval`.
 
         Raises:
-            SessionNotFoundError: no such session.
-            StaleEpochError: the session was opened again.
+            SessionNotFoundError: no such session, or one that only predecessors have opened here.
+            StaleEpochError: a newer run has the session.
             ShardFailedError: a shard cannot be followed, and all that it brought was answered before.
             DataLossError: Kinesis refused a shard's position, and all that it brought was answered before.
         """
@@ -242,7 +256,7 @@ class ShardReader(Protocol):
         Raises:
             DataLossError: the stream no longer holds a range.
             RangeDeadlineError: a range did not come in time.
-            StaleEpochError: the session was opened again since `epoch`.
+            StaleEpochError: a newer run than `epoch` has the session.
         """
         ...
 
@@ -270,8 +284,7 @@ class ShardReader(Protocol):
         """Drop what lies at or before the positions from the buffers.
 
         Raises:
-            SessionNotFoundError: no such session.
-            StaleEpochError: the session was opened again.
+            SessionNotFoundError, StaleEpochError: as `positions`.
         """
         ...
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _WATCH_SECONDS = 1.0
 _ALARM_SECONDS = 2.0
 _OPENING_PATIENCE = timedelta(seconds=3)
+_NUMBERS_PER_MILLI = 1000
 
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("penstock.efo_consumer")
@@ -63,7 +65,6 @@ class LocalShardReader:
         backend: Kinesis. Closed with the reader.
         config: bounds and times.
         clock: monotonic seconds.
-        wall_clock: seconds since the epoch; epochs of sessions grow with it over restarts of the process.
     """
 
     def __init__(
@@ -72,12 +73,10 @@ class LocalShardReader:
         config: ReaderConfig | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
-        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self._backend = backend
         self._config = config or ReaderConfig()
         self._clock = clock
-        self._wall_clock = wall_clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._spill = _open_spill(self._config, self._written)
         self._pool = BufferPool(
@@ -125,6 +124,7 @@ class LocalShardReader:
         if not any(request.positions.streams.values()) and not request.named_shards_only:
             raise PositionsError("a session needs a position in at least one shard")
         self._check_fencing(request.consumers)
+        self._check_run(request)
         self._loop = asyncio.get_running_loop()
         fail = self._fails_on_data_loss(request.fail_on_data_loss)
         # It tells the service's time, too, by which the positions are judged.
@@ -134,6 +134,8 @@ class LocalShardReader:
         async with self._opening:
             # Somebody with a newer lease may have come meanwhile.
             self._check_fencing(request.consumers)
+            self._check_run(request)
+            epoch = request.epoch or self._next_epoch(request)
             session = self._sessions.get(request.session_id)
             if session is None:
                 session = ReaderSession(
@@ -146,8 +148,7 @@ class LocalShardReader:
                     clock=self._clock,
                 )
                 self._sessions[request.session_id] = session
-            self._last_epoch = max(self._last_epoch + 1, int(self._wall_clock() * 1000))
-            epoch = self._last_epoch
+            self._last_epoch = max(self._last_epoch, epoch)
             if self._deaggregator is not None:
                 self._deaggregator.look_again(streams)
             await session.adopt(request, epoch, created)
@@ -365,6 +366,25 @@ class LocalShardReader:
         session.touch()
         return session
 
+    def _check_run(self, request: OpenRequest) -> None:
+        """Refuse a run that has a successor."""
+        session = self._sessions.get(request.session_id)
+        if request.epoch and session is not None and request.epoch < session.epoch:
+            session.check_epoch(request.epoch)
+
+    def _next_epoch(self, request: OpenRequest) -> int:
+        """Number a new run: beyond all that are known here and to its checkpoint.
+
+        After a restart with nothing in the checkpoint the time decides, which is the service's once it has answered.
+        Readers of a fleet number at the same moment: the last digits keep two runs apart.
+        """
+        known = max(self._last_epoch, request.after_epoch)
+        return (
+            max(known, self._backend.service_millis() * _NUMBERS_PER_MILLI)
+            + 1
+            + secrets.randbelow(_NUMBERS_PER_MILLI - 1)
+        )
+
     def _check_fencing(self, consumers: Sequence[StreamConsumer]) -> None:
         for consumer in consumers:
             # The last part is the consumer's creation time: a successor of the same name must count as the same.
@@ -392,21 +412,22 @@ class LocalShardReader:
         fail: bool,
     ) -> AsyncGenerator[pa.RecordBatch, None]:
         """Give the range's records, WIRE_SCHEMA; what is read again is added to `replayed`."""
-        whole = [Piece(shard_range.after, shard_range.upto)]
-        for piece in session.pieces(shard_range) if session is not None else whole:
+        shard = None if session is None else session.shard(shard_range)
+        at, end = shard_range.after, shard_range.upto
+        for piece in [Piece(at, end)] if shard is None else shard.buffer.pieces(at, end):
             held = piece.load() if piece.is_at_hand else await asyncio.to_thread(piece.load)
             if held is not None:
-                if session is not None and (proof := session.proof(shard_range)) is not None:
-                    proofs.append(proof)
+                if shard is not None and not shard.is_proved:
+                    proofs.append(shard.prove)
                 yield held
                 continue
             upto = piece.upto
-            if piece.after == shard_range.after and upto != shard_range.upto:
-                upto = replace(upto, first_record=shard_range.upto.first_record)
+            if piece.after == at and upto != end:
+                upto = replace(upto, first_record=end.first_record)
             part = replace(shard_range, after=piece.after, upto=upto)
             replayed.append(part)
-            if session is not None:
-                session.replayed(part)
+            if shard is not None:
+                shard.replays += 1
             records = replay(
                 backend,
                 part,

@@ -7,14 +7,14 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._buffer.segment import NotAtHandError, Piece
+from penstock.efo_consumer._buffer.segment import NotAtHandError
 from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._publish.condition import WatchedShard
 from penstock.efo_consumer._reader.api import PositionsSnapshot, SessionInfo
 from penstock.efo_consumer._reader.reach import Reach, reach
 from penstock.efo_consumer._reader.shards import SessionShards
 from penstock.efo_consumer._reader.signal import Bell
-from penstock.efo_consumer.errors import StaleEpochError
+from penstock.efo_consumer.errors import SessionNotFoundError, StaleEpochError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.config import ReaderConfig
     from penstock.efo_consumer._reader.deaggregator import Deaggregator
     from penstock.efo_consumer._reader.reach import ShardKey
-    from penstock.efo_consumer._reader.replay import Proof
+    from penstock.efo_consumer._reader.shard import FollowedShard
 
 # An hour is far below any retention period, and costs an empty micro-batch of an idle query an hour.
 _FACTS_MILLIS = 3_600_000
@@ -49,6 +49,7 @@ class ReaderSession:
     ) -> None:
         self.session_id = session_id
         self.epoch = 0
+        self.owner = ""
         self._own_config = config
         self._config = config
         """With the settings that the caller asked for."""
@@ -89,8 +90,8 @@ class ReaderSession:
         return self._followed.fail_on_data_loss
 
     async def adopt(self, request: OpenRequest, epoch: int, created: Mapping[str, int]) -> None:
-        """Serve a new epoch; whoever still asks with an older one is refused from now on."""
-        self.epoch = epoch
+        """Serve a run; whoever still asks with the number of an older one is refused from now on."""
+        self.epoch, self.owner = epoch, request.owner
         self._config = self._own_config if request.settings is None else request.settings.reader(self._own_config)
         self._named_only = request.named_shards_only
         self._time_to_live = request.session_seconds or self._config.session_timeout.total_seconds()
@@ -168,30 +169,16 @@ class ReaderSession:
             for spilled in kept:
                 spilled.release()
 
-    def pieces(self, shard_range: ShardRange) -> list[Piece]:
-        """Divide a range into what the shard's buffer holds and what is missing."""
-        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
-        if shard is None:
-            return [Piece(shard_range.after, shard_range.upto)]
-        return shard.buffer.pieces(shard_range.after, shard_range.upto)
-
-    def proof(self, shard_range: ShardRange) -> Proof | None:
-        """Give what proves later that what the shard's buffer holds now has no hole; None if that is proved."""
-        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
-        return None if shard is None or shard.is_proved else shard.prove
+    def shard(self, shard_range: ShardRange) -> FollowedShard | None:
+        """Give the shard of a range, if it is followed."""
+        return self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
 
     def delivered(self, shard_range: ShardRange) -> None:
         """Note that a range was fetched."""
-        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
+        shard = self.shard(shard_range)
         if shard is not None:
             shard.buffer.deliver(shard_range.after, shard_range.upto)
             self._room.ring()
-
-    def replayed(self, shard_range: ShardRange) -> None:
-        """Count a range that was read from Kinesis again."""
-        shard = self._followed.shards.get((shard_range.stream_name, shard_range.shard_id))
-        if shard is not None:
-            shard.replays += 1
 
     def skipped(self, keys: Iterable[ShardKey]) -> None:
         """Count shards whose records were lost before the session was opened."""
@@ -226,16 +213,20 @@ class ReaderSession:
             time_to_live_seconds=self.seconds_to_live(now),
             shard_count=len(self._followed.shards),
             shards=tuple(self.stats()) if with_shards else (),
+            owner=self.owner,
         )
 
     def check_epoch(self, epoch: int) -> None:
         """Refuse a predecessor.
 
         Raises:
-            StaleEpochError: the session was opened again.
+            StaleEpochError: a newer run has the session.
+            SessionNotFoundError: the caller's run is newer, and has not opened it here.
         """
-        if epoch != self.epoch:
-            raise StaleEpochError(session_id=self.session_id, epoch=epoch, current_epoch=self.epoch)
+        if epoch > self.epoch:
+            raise SessionNotFoundError(session_id=self.session_id)
+        if epoch < self.epoch:
+            raise StaleEpochError(session_id=self.session_id, epoch=epoch, current_epoch=self.epoch, owner=self.owner)
 
     def drain(self) -> None:
         """Answer long polls at once from now on."""
@@ -244,7 +235,8 @@ class ReaderSession:
 
     async def aclose(self) -> None:
         """End all subscriptions."""
-        self.epoch += 1
+        # Whoever still waits has no session any more.
+        self.epoch = -1
         self._news.ring()
         await self._followed.aclose()
 

@@ -99,11 +99,14 @@ class RemoteShardReader:
         self.endpoint = endpoint
         self._security = security
         self._opened: grpc.aio.Channel | None = None
+        self.deaggregates: bool | None = None
+        """Whether the reader takes aggregates apart; None before `open`, and if it does not say."""
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
         with self._errors():
             answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
+        self.deaggregates = answer.deaggregates if answer.HasField("deaggregates") else None
         return answer.epoch
 
     async def positions(

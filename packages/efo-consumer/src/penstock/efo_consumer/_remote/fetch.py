@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING
 
 import grpc
@@ -14,14 +14,15 @@ import grpc
 from penstock.efo_consumer._remote.arrow_stream import BatchDecoder, decode_near
 from penstock.efo_consumer._remote.client import READ_RANGE, reader_error
 from penstock.efo_consumer._remote.messages import ranges_to_messages
-from penstock.efo_consumer._remote.resume import retrievals
+from penstock.efo_consumer._remote.resume import KINESIS, retrievals
 from penstock.efo_consumer._remote.shared_blocks import Blocks, folder_of
 from penstock.efo_consumer.errors import ReaderUnavailableError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.rpc import ClientSecurity, open_channel
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
+    from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     import pyarrow as pa
@@ -35,6 +36,10 @@ _MAX_CHANNELS = 16
 _blocks: dict[int, Blocks] = {}
 _without_blocks: set[tuple[int, str]] = set()
 """Readers whose blocks this process could not open."""
+_HUNG_SECONDS = 10.0
+"""The time in which the driver notices, too, and tells tasks."""
+_hung: dict[tuple[int, str], float] = {}
+"""When readers gave no sign of life to this process."""
 
 
 def read_ranges(
@@ -49,32 +54,56 @@ def read_ranges(
     patience_seconds: float = 0.0,
     fail_on_data_loss: bool | None = None,
     retry_patience_seconds: float | None = None,
+    progress_seconds: float | None = None,
+    away: Collection[str] = (),
+    from_kinesis: Callable[[Sequence[ShardRange]], AbstractContextManager[Iterator[pa.RecordBatch]]] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of the ranges, READ_SCHEMA, range by range, in sequence order; always the same ones.
 
     The channel is opened at the first call of a process and kept for its later tasks. Closing the generator ends the
     call.
 
-    Of several addresses, joined by commas, each range is asked of the reader that follows its shard, and of the next
-    one when that cannot be reached. While none can be reached, they are tried again for up to `patience_seconds`,
-    for what is left. `fail_on_data_loss` and `retry_patience_seconds` are as in `OpenRequest`; None leaves them to what
-    the session was opened with.
+    Of several addresses, joined by commas, each range is asked of the reader that owns its shard, and of the next one
+    when that cannot be reached or gives no sign of life for `progress_seconds`. Where no reader gives it, it is read
+    from Kinesis itself, if `from_kinesis` says how. While that fails too, all are tried again for up to
+    `patience_seconds`, for what is left.
+
+    Args:
+        address: `host:port` or `unix:PATH` of each reader.
+        security: TLS and token, the same for all.
+        session_id: of the caller's session.
+        ranges: what to read.
+        epoch: of the caller's run; 0 for a task, whose ranges are facts and need none.
+        with_encryption_type: add the columns `encryptionType` and `explicitHashKey`.
+        max_batch_bytes: most bytes of one batch; 0 leaves it to the reader.
+        patience_seconds: see above.
+        fail_on_data_loss: as in `OpenRequest`; None leaves it to what the session was opened with.
+        retry_patience_seconds: likewise.
+        progress_seconds: seconds in which a reader says at least that it is at work; None waits for ever.
+        away: addresses that do not answer, as the caller knows: they are asked last.
+        from_kinesis: reads ranges without a reader; raises ReaderUnavailableError if that cannot be done now.
 
     Raises:
         DataLossError: the stream no longer holds a range.
         RangeDeadlineError: a range did not come in time.
         ReaderUnavailableError: the reader cannot be reached.
     """
-    addresses = address.split(",")
-    # Each reader of several counts epochs by itself: the caller's is that of all.
-    own_epoch = epoch if len(addresses) == 1 else 0
-    for retrieval in retrievals(ranges, addresses, addresses, patience_seconds):
+    process = os.getpid()
+
+    def missing() -> set[str]:
+        hung = {
+            name for (owner, name), at in _hung.items() if owner == process and time.monotonic() - at < _HUNG_SECONDS
+        }
+        return {*away, *hung}
+
+    asked = retrievals(ranges, address.split(","), missing, patience_seconds, with_kinesis=from_kinesis is not None)
+    for retrieval in asked:
         is_done = False
         while not is_done:
             retrieval.begin()
             request = pb.ReadRangeRequest(
                 session_id=session_id,
-                epoch=own_epoch,
+                epoch=epoch,
                 ranges=ranges_to_messages(retrieval.ranges),
                 with_encryption_type=with_encryption_type,
                 max_batch_bytes=max_batch_bytes,
@@ -82,7 +111,11 @@ def read_ranges(
                 retry_patience_seconds=retry_patience_seconds,
             )
             try:
-                with closing(_read(retrieval.endpoint, security, request)) as batches:
+                if retrieval.endpoint == KINESIS and from_kinesis is not None:
+                    source = from_kinesis(retrieval.ranges)
+                else:
+                    source = closing(_read(retrieval.endpoint, security, request, progress_seconds))
+                with source as batches:
                     for batch in batches:
                         rest = retrieval.take(batch)
                         if rest.num_rows:
@@ -98,28 +131,85 @@ def read_ranges(
 
 
 def _read(
-    address: str, security: ClientSecurity | None, request: pb.ReadRangeRequest
+    address: str, security: ClientSecurity | None, request: pb.ReadRangeRequest, progress_seconds: float | None
 ) -> Generator[pa.RecordBatch, None, None]:
-    channel = _channel(address, security or ClientSecurity())
+    security = security or ClientSecurity()
+    channel = _channel(address, security)
     decoder = BatchDecoder()
     folder = None if (os.getpid(), address) in _without_blocks else folder_of(address)
     request.with_shared_blocks = folder is not None
     read_range = channel.unary_stream(
         READ_RANGE, request_serializer=pb.ReadRangeRequest.SerializeToString, response_deserializer=decode_near
     )
+    watch = None if progress_seconds is None else _Watch(progress_seconds, lambda: _drop(address, security))
     call = read_range(request)
     try:
-        for answer in call:
+        answers = iter(call)
+        while True:
+            with watch or nullcontext():
+                answer = next(answers, None)
+            if answer is None:
+                _hung.pop((os.getpid(), address), None)
+                return
             if isinstance(answer, tuple) and folder is not None:
                 answer = _take(folder, *answer)
             yield from decoder.decode(answer)
     except grpc.RpcError as error:
+        if watch is not None and watch.is_over:
+            _hung[os.getpid(), address] = time.monotonic()
+            reason = f"DEADLINE_EXCEEDED: no sign of life for {progress_seconds:g} s"
+            raise ReaderUnavailableError(endpoint=address, reason=reason) from error
         raise reader_error(error, address) from error
     finally:
+        if watch is not None:
+            watch.end()
         # The tracing interceptor gives a generator instead of the call; dropping what it wraps cancels as well.
         end = getattr(call, "cancel", None) or getattr(call, "close", None)
         if end is not None:
             end()
+
+
+class _Watch:
+    """Ends a wait for a reader that gives no sign of life: a context manager around each wait.
+
+    Args:
+        seconds: the longest wait.
+        end_wait: makes the call fail, from another thread.
+    """
+
+    def __init__(self, seconds: float, end_wait: Callable[[], None]) -> None:
+        self.is_over = False
+        self._seconds = seconds
+        self._end_wait = end_wait
+        self._since: float | None = None
+        self._ended = threading.Event()
+        threading.Thread(target=self._run, name="watch a shard reader", daemon=True).start()
+
+    def __enter__(self) -> None:
+        self._since = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._since = None
+
+    def end(self) -> None:
+        """Let the thread end."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._seconds / 8):
+            since = self._since
+            if since is not None and time.monotonic() - since > self._seconds:
+                self.is_over = True
+                self._end_wait()
+                return
+
+
+def _drop(address: str, security: ClientSecurity) -> None:
+    """Close the connection, which ends its calls: what waits on it waits for a reader that does not answer."""
+    with _lock:
+        channel = _channels.pop((os.getpid(), address, security), None)
+    if channel is not None:
+        channel.close()
 
 
 class _BlockError(Exception):

@@ -7,7 +7,8 @@ import logging
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import StreamPositions
@@ -15,12 +16,24 @@ from penstock.efo_consumer._model.shards import Shard
 from penstock.efo_consumer._reader.api import PositionsSnapshot
 from penstock.efo_consumer._reader.follow import follow_steps, is_news
 from penstock.efo_consumer._remote.client import RemoteShardReader
-from penstock.efo_consumer._remote.members import Members, place, shares, union
-from penstock.efo_consumer._remote.resume import read_retrievals, retrievals
-from penstock.efo_consumer.errors import EfoConsumerError, ReaderUnavailableError, SessionNotFoundError, StaleEpochError
+from penstock.efo_consumer._remote.members import KnownStats, Members, place, shares, union
+from penstock.efo_consumer._remote.resume import (
+    PATIENCE_SECONDS,
+    Patience,
+    read_retrievals,
+    retrievals,
+    while_alive,
+)
+from penstock.efo_consumer.errors import (
+    EfoConsumerError,
+    FencedConsumerError,
+    ReaderUnavailableError,
+    SessionNotFoundError,
+    StaleEpochError,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     import pyarrow as pa
 
@@ -30,23 +43,27 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_T = TypeVar("_T")
 DEFAULT_LEASE_SECONDS = 10.0
 _RETRY_SECONDS = 1.0
-_ANSWER_SECONDS = 10.0
-"""All shards wait for a reader that neither answers nor refuses."""
+_NOWHERE = StreamPositions({})
+_NAMED_SHARDS = 8
+"""In a log line."""
 
 
 class FleetShardReader:
     """A `ShardReader` over several endpoints, for one session and the event loop that first uses it.
 
     Each shard is owned by the endpoint that rendezvous hashing gives it. An owner holds a lease: it ends its part of
-    the session when nobody calls it for that long, and when it cannot be reached for that long its shards move to the
-    others, from the caller's positions on. Ranges are facts that any reader can give, so nothing is lost or doubled.
-    A successor of the caller opens the session on every endpoint, which fences its predecessor there.
+    the session when nobody calls it for that long, and when it does not answer for that long its shards move to the
+    others, from the caller's positions on; the shards of the others never wait for it. Ranges are facts that any reader
+    can give, so nothing is lost or doubled. All readers know the number of the caller's run, by which a successor is
+    told from a predecessor.
 
     Args:
         endpoints: `host:port` of each.
         security: TLS and token, the same for all.
+        patience_seconds: how long it is waited for readers when none answers, beyond the lease.
         lease_seconds: see above.
         clock: monotonic seconds.
         connect: makes the reader of an endpoint.
@@ -59,6 +76,7 @@ class FleetShardReader:
         endpoints: Sequence[str],
         security: ClientSecurity | None = None,
         *,
+        patience_seconds: float = PATIENCE_SECONDS,
         lease_seconds: float = DEFAULT_LEASE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
         connect: Callable[[str, ClientSecurity | None], ShardReader] = RemoteShardReader,
@@ -66,35 +84,54 @@ class FleetShardReader:
         self.endpoint = ",".join(endpoints)
         self._readers: dict[str, ShardReader] = {endpoint: connect(endpoint, security) for endpoint in endpoints}
         self._members = Members(endpoints, lease_seconds)
+        self._known = KnownStats(clock)
+        self._patience_seconds = patience_seconds
         self._lease_seconds = lease_seconds
         self._clock = clock
         self._request: OpenRequest | None = None
-        self._epoch = 0
+        self._start = _NOWHERE
         self._graphs: dict[str, ShardGraph] = {}
         self._turn = 0
-        self._tried_at = clock()
-        self._heart: asyncio.Task[None] | None = None
+        self._hearts: list[asyncio.Task[None]] = []
+        self._taken_over: StaleEpochError | FencedConsumerError | None = None
+
+    @property
+    def deaggregates(self) -> bool | None:
+        """Whether the readers take aggregates apart; None before `open`, and if they differ or do not say."""
+        told = {getattr(self._readers[member.endpoint], "deaggregates", None) for member in self._members.served()}
+        return told.pop() if len(told) == 1 else None
+
+    @property
+    def away(self) -> list[str]:
+        """The endpoints that serve no part of the session, or do not answer."""
+        return [member.endpoint for member in self._members.lost()]
 
     async def open(self, request: OpenRequest) -> int:
-        """See `ShardReader.open`. Endpoints that cannot be reached are tried again later.
+        """See `ShardReader.open`. Endpoints that do not answer are tried again later.
 
         Raises:
             ReaderUnavailableError: none can be reached.
         """
+        await self._stop_hearts()
         self._request = replace(request, named_shards_only=True, session_seconds=self._lease_seconds)
+        self._start, self._taken_over = request.positions, None
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
-        for member in self._members.all():
-            self._members.forget(member.endpoint)
-        empty = StreamPositions({})
-        opened = await asyncio.gather(*(self._open_at(endpoint, empty) for endpoint in self._readers))
-        failures = [error for error in opened if error is not None]
-        if len(failures) == len(opened):
-            raise failures[0]
-        self._epoch = max(self._epoch + 1, *(member.epoch for member in self._members.served()))
-        await self._place(request.positions)
-        if self._heart is None:
-            self._heart = asyncio.create_task(self._beat(), name=f"keep session {request.session_id}")
-        return self._epoch
+        for endpoint in self._readers:
+            self._members.forget(endpoint)
+        opened = await asyncio.gather(*(self._open_at(endpoint, _NOWHERE) for endpoint in self._readers))
+        if not self._members.served():
+            raise next(error for error in opened if isinstance(error, ReaderUnavailableError))
+        # Each reader has numbered the run: the largest is the run's, and all are told.
+        epoch = max(number for number in opened if isinstance(number, int))
+        self._request = replace(self._request, epoch=epoch)
+        # Positions are judged when a session is opened.
+        parts = place(request.positions, self._members.owners(self._clock()))
+        await asyncio.gather(*(self._open_at(endpoint, part) for endpoint, part in parts.items()))
+        self._hearts = [
+            asyncio.create_task(self._look_after(endpoint), name=f"keep session {request.session_id} at {endpoint}")
+            for endpoint in self._readers
+        ]
+        return epoch
 
     async def positions(
         self,
@@ -106,12 +143,24 @@ class FleetShardReader:
         max_bytes: int = 0,
         wait_seconds: float = 0.0,
     ) -> PositionsSnapshot:
-        """See `ShardReader.positions`. Shards whose owner cannot be reached stay where they are until they move."""
+        """See `ShardReader.positions`. Shards whose owner does not answer stay where they are until they move.
+
+        Raises:
+            ReaderUnavailableError: for all of the patience no reader answered.
+        """
+        self._start = start
         deadline = self._clock() + wait_seconds
         news: list[PositionsSnapshot] = []
+        patience = Patience(self._patience_seconds)
         while True:
             self._check(session_id, epoch)
-            await self._recover()
+            await self._open_forgotten()
+            if not self._members.owners(self._clock()):
+                nobody = next((one.failure for one in self._members.lost() if one.failure is not None), None)
+                error = nobody or ReaderUnavailableError(endpoint=self.endpoint, reason="UNAVAILABLE: none serves yet")
+                # Meanwhile the hearts try.
+                await asyncio.sleep(patience.pause(error, self._clock()))
+                continue
             snapshot = await self._ask_all(start, max_records, max_bytes)
             if snapshot.positions == start and news:
                 # Readers tell moves without records only once in a while, and have told them to the polls.
@@ -131,8 +180,7 @@ class FleetShardReader:
         def read(endpoint: str, part: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
             return self._readers[endpoint].read_range(session_id, part, **options)
 
-        owners = self._members.owners(self._clock()) or list(self._readers)
-        asked = retrievals(ranges, owners, list(self._readers))
+        asked = retrievals(ranges, list(self._readers), lambda: self.away, self._patience_seconds)
         async with aclosing(read_retrievals(asked, read, self._clock, asyncio.sleep)) as batches:
             async for batch in batches:
                 yield batch
@@ -140,43 +188,61 @@ class FleetShardReader:
     follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
-        """See `ShardReader.commit`. A reader that cannot be reached holds nothing that matters."""
+        """See `ShardReader.commit`. A reader that does not answer holds nothing that matters."""
         self._check(session_id, epoch)
         parts = place(positions, self._members.owners(self._clock()))
-        for member in self._members.served():
+
+        async def commit_at(endpoint: str) -> None:
             with suppress(ReaderUnavailableError, SessionNotFoundError):
-                part = parts.get(member.endpoint, StreamPositions({}))
-                await self._readers[member.endpoint].commit(session_id, member.epoch, part)
+                part = parts.get(endpoint, _NOWHERE)
+                await self._call(endpoint, self._readers[endpoint].commit(session_id, epoch, part))
+
+        await asyncio.gather(*(commit_at(member.endpoint) for member in self._members.served()))
         for stream, shards in positions.streams.items():
             self._graph(stream).prune(shards)
 
     async def stats(self, session_id: str) -> list[ShardStats]:
-        """See `ShardReader.stats`, of the readers that can be reached."""
-        found: list[ShardStats] = []
-        for member in self._members.served():
-            with suppress(ReaderUnavailableError, SessionNotFoundError):
-                found += await self._readers[member.endpoint].stats(session_id)
-        return sorted(found, key=lambda shard: (shard.stream_name, shard.shard_id))
+        """See `ShardReader.stats`. Shards whose reader does not answer are as it told last, with the cause."""
+        told = await asyncio.gather(*(self._stats_at(member.endpoint) for member in self._members.served()))
+        found = {(one.stream_name, one.shard_id): one for part in told for one in part}
+        self._known.told(found.values())
+        for waiting in self._waiting():
+            found.setdefault((waiting.stream_name, waiting.shard_id), waiting)
+        return [one for _, one in sorted(found.items())]
 
     async def close_session(self, session_id: str, epoch: int) -> None:
         """See `ShardReader.close_session`."""
-        if self._request is None or epoch != self._epoch:
+        if self._request is None or epoch != self._request.epoch:
             return
-        await self._stop_heart()
-        for member in self._members.served():
-            with suppress(ReaderUnavailableError):
-                await self._readers[member.endpoint].close_session(session_id, member.epoch)
-            self._members.forget(member.endpoint)
+        await self._stop_hearts()
+
+        async def close_at(endpoint: str) -> None:
+            with suppress(ReaderUnavailableError, SessionNotFoundError):
+                await self._call(endpoint, self._readers[endpoint].close_session(session_id, epoch))
+            self._members.forget(endpoint)
+
+        await asyncio.gather(*(close_at(member.endpoint) for member in self._members.served()))
 
     async def aclose(self) -> None:
         """Close the connections; the readers end the session when its lease does."""
-        await self._stop_heart()
+        await self._stop_hearts()
         await asyncio.gather(*(reader.aclose() for reader in self._readers.values()))
 
-    async def _place(self, positions: StreamPositions) -> None:
-        """Open the session once more where shards were placed: positions are judged when a session is opened."""
-        parts = place(positions, self._members.owners(self._clock()))
-        await asyncio.gather(*(self._open_at(endpoint, part) for endpoint, part in parts.items() if part.streams))
+    def _waiting(self) -> list[ShardStats]:
+        """The shards whose reader does not answer, until they move."""
+        now = self._clock()
+        parts = place(self._start, self._members.owners(now))
+        failed = [member for member in self._members.lost() if member.failed_at is not None]
+        if not parts and failed:
+            since = max(member.failed_at or now for member in failed)
+            return self._known.waiting(self._start, since, f"waits for any of its readers: {failed[0].failure}")
+        found = []
+        for member in failed:
+            left = self._members.lease_left(member, now)
+            if left is not None and member.failed_at is not None:
+                cause = f"waits for its reader, and moves to another in {left:.0f} s: {member.failure}"
+                found += self._known.waiting(parts[member.endpoint], member.failed_at, cause)
+        return found
 
     async def _ask_all(self, start: StreamPositions, max_records: int = 0, max_bytes: int = 0) -> PositionsSnapshot:
         """Ask each owner about its shards, without waiting, and put the answers together."""
@@ -186,7 +252,10 @@ class FleetShardReader:
         nbytes = max(1, max_bytes // max(1, len(records))) if max_bytes else 0
         self._turn += 1
         answers = await asyncio.gather(
-            *(self._ask(endpoint, parts[endpoint], limit, nbytes, 0.0) for endpoint, limit in records.items())
+            *(
+                self._ask(endpoint, parts.get(endpoint, _NOWHERE), limit, nbytes, 0.0)
+                for endpoint, limit in records.items()
+            )
         )
         return self._merge(start, [answer for answer in answers if answer is not None])
 
@@ -247,7 +316,7 @@ class FleetShardReader:
         polls = [
             asyncio.create_task(
                 # One record is enough to know that there is something: the next step asks everybody.
-                self._ask(member.endpoint, parts[member.endpoint], 1, 1, seconds),
+                self._ask(member.endpoint, parts.get(member.endpoint, _NOWHERE), 1, 1, seconds),
                 name=f"poll {member.endpoint}",
             )
             for member in self._members.served()
@@ -270,82 +339,91 @@ class FleetShardReader:
         self, endpoint: str, start: StreamPositions, max_records: int, max_bytes: int, wait_seconds: float
     ) -> PositionsSnapshot | None:
         assert self._request is not None
+        session_id, epoch = self._request.session_id, self._request.epoch
+        asked = self._readers[endpoint].positions(
+            session_id, epoch, start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds
+        )
         try:
-            async with asyncio.timeout(wait_seconds + _ANSWER_SECONDS):
-                return await self._readers[endpoint].positions(
-                    self._request.session_id,
-                    self._members[endpoint].epoch,
-                    start,
-                    max_records=max_records,
-                    max_bytes=max_bytes,
-                    wait_seconds=wait_seconds,
-                )
-        except TimeoutError:
-            reason = f"DEADLINE_EXCEEDED: no answer within {_ANSWER_SECONDS:g} s"
-            self._failed(endpoint, ReaderUnavailableError(endpoint=endpoint, reason=reason))
-        except ReaderUnavailableError as error:
-            self._failed(endpoint, error)
-        except SessionNotFoundError:
-            _log.warning("shard reader at %s does not know the session any more; opening it again", endpoint)
-            self._members.forget(endpoint)
-        return None
+            return await self._call(endpoint, asked)
+        except (ReaderUnavailableError, SessionNotFoundError):
+            return None
 
-    async def _recover(self) -> None:
-        """Open the session again where a reader came back."""
-        lost = self._members.lost()
-        unserved = [member for member in lost if member.failed_at is None]
-        if unserved or (lost and self._clock() - self._tried_at >= _RETRY_SECONDS):
-            self._tried_at = self._clock()
-            # A reader that hangs must not hold up the others each time.
-            limit = _RETRY_SECONDS if self._members.owners(self._clock()) else None
-            with suppress(TimeoutError):
-                async with asyncio.timeout(limit):
-                    await asyncio.gather(*(self._open_at(member.endpoint, StreamPositions({})) for member in lost))
-        if not self._members.owners(self._clock()):
-            raise ReaderUnavailableError(endpoint=self.endpoint, reason="none of the readers can be reached")
+    async def _open_forgotten(self) -> None:
+        """Open the session again where a reader answers that it does not know it."""
+        forgotten = [member.endpoint for member in self._members.lost() if member.failed_at is None]
+        await asyncio.gather(*(self._open_at(endpoint, _NOWHERE) for endpoint in forgotten))
 
-    async def _open_at(self, endpoint: str, positions: StreamPositions) -> ReaderUnavailableError | None:
+    async def _open_at(self, endpoint: str, positions: StreamPositions) -> int | ReaderUnavailableError:
         assert self._request is not None
+        failed_at = self._members[endpoint].failed_at
         try:
-            epoch = await self._readers[endpoint].open(replace(self._request, positions=positions))
+            epoch = await self._call(
+                endpoint, self._readers[endpoint].open(replace(self._request, positions=positions))
+            )
         except ReaderUnavailableError as error:
-            self._failed(endpoint, error)
             return error
-        self._members.serve(endpoint, epoch)
-        return None
+        self._members.serve(endpoint)
+        if failed_at is not None:
+            _log.warning("shard reader at %s answers again, after %.0f s", endpoint, self._clock() - failed_at)
+        return epoch
 
-    def _failed(self, endpoint: str, error: ReaderUnavailableError) -> None:
-        if self._members[endpoint].failed_at is None:
-            _log.warning("%s; its shards move to others in %g s", error, self._lease_seconds)
-        self._members.fail(endpoint, self._clock())
+    async def _stats_at(self, endpoint: str) -> list[ShardStats]:
+        assert self._request is not None
+        with suppress(ReaderUnavailableError, SessionNotFoundError):
+            return await self._call(endpoint, self._readers[endpoint].stats(self._request.session_id))
+        return []
 
-    async def _beat(self) -> None:
-        """Keep the leases while the caller is busy with what it has."""
-        while True:
-            await asyncio.sleep(self._lease_seconds / 3)
-            # Side by side and not for long: a reader that hangs must not cost the others their leases.
-            await asyncio.gather(*(self._keep(member.endpoint) for member in self._members.served()))
-
-    async def _keep(self, endpoint: str) -> None:
+    async def _call(self, endpoint: str, answer: Awaitable[_T]) -> _T:
+        """Give a reader's answer, and note whether it is there and knows the session."""
         assert self._request is not None
         try:
-            async with asyncio.timeout(self._lease_seconds / 3):
-                await self._readers[endpoint].stats(self._request.session_id)
-        except TimeoutError:
-            _log.warning("shard reader at %s does not answer", endpoint)
+            return await while_alive(endpoint, answer, partial(self._readers[endpoint].stats, self._request.session_id))
         except ReaderUnavailableError as error:
-            self._failed(endpoint, error)
+            if self._members.fail(error, self._clock()):
+                part = place(self._start, self._members.owners(self._clock())).get(endpoint, _NOWHERE)
+                waiting = [f"{stream}/{shard}" for stream, shards in part.streams.items() for shard in shards]
+                names = ", ".join(waiting[:_NAMED_SHARDS]) + (", ..." if len(waiting) > _NAMED_SHARDS else "")
+                _log.warning(
+                    "%s; %d shards wait for a reader%s, and move to others in %g s",
+                    error,
+                    len(waiting),
+                    f" ({names})" if names else "",
+                    self._lease_seconds,
+                )
+            raise
         except SessionNotFoundError:
+            if self._members[endpoint].is_open:
+                _log.warning("shard reader at %s does not know the session any more; opening it again", endpoint)
             self._members.forget(endpoint)
+            raise
 
-    async def _stop_heart(self) -> None:
-        heart, self._heart = self._heart, None
-        if heart is not None:
+    async def _look_after(self, endpoint: str) -> None:
+        """Keep a reader's lease while the caller is busy with what it has, and come back to one that was away."""
+        member = self._members[endpoint]
+        while True:
+            is_lost = not member.is_open or member.failed_at is not None
+            await asyncio.sleep(min(_RETRY_SECONDS, self._lease_seconds / 3) if is_lost else self._lease_seconds / 3)
+            try:
+                if member.is_open and member.failed_at is None:
+                    await self._stats_at(endpoint)
+                else:
+                    await self._open_at(endpoint, _NOWHERE)
+            except (StaleEpochError, FencedConsumerError) as error:
+                self._taken_over = error
+                return
+            except EfoConsumerError as error:
+                _log.warning("cannot open the session at %s: %s", endpoint, error)
+
+    async def _stop_hearts(self) -> None:
+        hearts, self._hearts = self._hearts, []
+        for heart in hearts:
             heart.cancel()
-            await asyncio.gather(heart, return_exceptions=True)
+        await asyncio.gather(*hearts, return_exceptions=True)
 
     def _check(self, session_id: str, epoch: int) -> None:
         if self._request is None or self._request.session_id != session_id:
             raise SessionNotFoundError(session_id=session_id)
-        if epoch != self._epoch:
-            raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=self._epoch)
+        if epoch != self._request.epoch:
+            raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=self._request.epoch)
+        if self._taken_over is not None:
+            raise self._taken_over

@@ -1,17 +1,22 @@
-"""Which readers of a fleet may own shards: decided without I/O."""
+"""Which readers of a fleet may own shards, and what is known of shards that wait for theirs: decided without I/O."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
+from penstock.efo_consumer._publish.condition import ShardCondition, ShardState
+from penstock.efo_consumer._reader.api import ShardStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from penstock.efo_consumer._model.positions import ShardRange
+    from penstock.efo_consumer.errors import ReaderUnavailableError
 
 
 def rank_endpoints(endpoints: Iterable[str], key: str) -> list[str]:
@@ -39,13 +44,15 @@ class Member:
 
     Attributes:
         endpoint: `host:port`.
-        epoch: of the part of the session that it serves; 0 when it serves none.
+        is_open: whether it serves a part of the session, as far as is known.
         failed_at: when it was first not reached; None while it answers.
+        failure: why, as it was told last.
     """
 
     endpoint: str
-    epoch: int = 0
+    is_open: bool = False
     failed_at: float | None = None
+    failure: ReaderUnavailableError | None = None
 
 
 class Members:
@@ -74,39 +81,90 @@ class Members:
         return [
             member.endpoint
             for member in self._members.values()
-            if member.epoch and (member.failed_at is None or now - member.failed_at < self._lease_seconds)
+            if member.is_open and (member.failed_at is None or now - member.failed_at < self._lease_seconds)
         ]
 
     def served(self) -> list[Member]:
         """Give those that serve the session and answered last time."""
-        return [member for member in self._members.values() if member.epoch and member.failed_at is None]
+        return [member for member in self._members.values() if member.is_open and member.failed_at is None]
 
     def lost(self) -> list[Member]:
         """Give those that do not answer, or serve no part of the session: to be opened again."""
-        return [member for member in self._members.values() if not member.epoch or member.failed_at is not None]
+        return [member for member in self._members.values() if not member.is_open or member.failed_at is not None]
 
-    def fail(self, endpoint: str, now: float) -> None:
-        """Note that an endpoint was not reached."""
-        member = self._members[endpoint]
+    def fail(self, error: ReaderUnavailableError, now: float) -> bool:
+        """Note that an endpoint was not reached, and tell whether that is new."""
+        member = self._members[error.endpoint]
+        is_new = member.failed_at is None
         member.failed_at = now if member.failed_at is None else member.failed_at
+        member.failure = error
+        return is_new
 
-    def serve(self, endpoint: str, epoch: int) -> None:
+    def serve(self, endpoint: str) -> None:
         """Note that an endpoint serves the session."""
         member = self._members[endpoint]
-        member.epoch, member.failed_at = epoch, None
+        member.is_open, member.failed_at, member.failure = True, None, None
 
     def forget(self, endpoint: str) -> None:
         """Note that an endpoint answered, but does not know the session: it restarted, or ended the session."""
-        self._members[endpoint].epoch = 0
+        self._members[endpoint].is_open = False
+
+    def lease_left(self, member: Member, now: float) -> float | None:
+        """Tell in how many seconds the shards of a member that does not answer move; None if it has none to move."""
+        if member.failed_at is None or not member.is_open:
+            return None
+        left = member.failed_at + self._lease_seconds - now
+        return left if left > 0 else None
 
     def deadline(self, now: float) -> float | None:
         """Tell in how many seconds the next lease ends."""
-        left = [
-            member.failed_at + self._lease_seconds - now
-            for member in self._members.values()
-            if member.failed_at is not None and member.epoch and now - member.failed_at < self._lease_seconds
-        ]
+        left = [seconds for one in self._members.values() if (seconds := self.lease_left(one, now)) is not None]
         return min(left, default=None)
+
+
+class KnownStats:
+    """What was told of shards last, for the time in which their reader tells nothing.
+
+    Args:
+        clock: monotonic seconds.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(self, clock: Callable[[], float], wall_clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._wall_clock = wall_clock
+        self._known: dict[tuple[str, str], tuple[float, ShardStats]] = {}
+
+    def told(self, stats: Iterable[ShardStats]) -> None:
+        """Take what readers tell."""
+        now = self._clock()
+        self._known |= {(one.stream_name, one.shard_id): (now, one) for one in stats}
+
+    def waiting(self, positions: StreamPositions, since: float, cause: str) -> list[ShardStats]:
+        """Give the numbers of shards that wait for a reader: as they were, with a lag that grows, and with the cause.
+
+        Args:
+            positions: name the shards; those at their end wait for nobody.
+            since: when the reader was first not reached, by the clock.
+            cause: in words.
+        """
+        now = self._clock()
+        since_millis = round((self._wall_clock() - (now - since)) * 1000)
+        condition = ShardCondition(ShardState.REFUSED, since_millis, cause)
+        found = []
+        for stream, shards in positions.streams.items():
+            for shard_id, position in shards.items():
+                if position.is_shard_end:
+                    continue
+                told_at, stats = self._known.get((stream, shard_id), (now, _nothing_known(stream, shard_id)))
+                lag = stats.millis_behind_latest
+                lag = lag if lag < 0 else lag + round((now - told_at) * 1000)
+                found.append(replace(stats, condition=condition, millis_behind_latest=lag))
+        return found
+
+
+def _nothing_known(stream: str, shard_id: str) -> ShardStats:
+    return ShardStats(stream, shard_id, -1, 0, 0, 0, 0, 0, 0)
 
 
 def place(positions: StreamPositions, owners: Sequence[str]) -> dict[str, StreamPositions]:
@@ -135,16 +193,13 @@ def union(start: StreamPositions, parts: Iterable[StreamPositions]) -> StreamPos
     return StreamPositions(streams, created)
 
 
-def runs(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[tuple[str, list[ShardRange]]]:
+def runs(ranges: Sequence[ShardRange], owners: Sequence[str]) -> list[list[ShardRange]]:
     """Group neighbouring ranges that have the same owner, in their order."""
-    found: list[tuple[str, list[ShardRange]]] = []
-    for shard_range in ranges:
-        owner = choose_endpoint(owners, shard_key(shard_range.stream_name, shard_range.shard_id))
-        if found and found[-1][0] == owner:
-            found[-1][1].append(shard_range)
-        else:
-            found.append((owner, [shard_range]))
-    return found
+
+    def owner(one: ShardRange) -> str:
+        return choose_endpoint(owners, shard_key(one.stream_name, one.shard_id))
+
+    return [list(part) for _, part in groupby(ranges, owner)]
 
 
 def shares(limit: int, members: Sequence[str], turn: int) -> Mapping[str, int]:

@@ -109,6 +109,9 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
         retry_patience_seconds=request.retry_patience_seconds,
         settings=None if request.settings is None else settings_to_message(request.settings),
         caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
+        epoch=request.epoch,
+        after_epoch=request.after_epoch,
+        owner=request.owner,
     )
 
 
@@ -126,6 +129,9 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         retry_patience_seconds=patience_from_message(message),
         settings=settings_from_message(message.settings) if message.HasField("settings") else None,
         caller=_from_message(AwsLocation, message.caller) if message.HasField("caller") else None,
+        epoch=message.epoch,
+        after_epoch=message.after_epoch,
+        owner=message.owner,
     )
 
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from contextlib import aclosing, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from penstock.efo_consumer._model.positions import StreamPositions
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._remote.client import RemoteShardReader
-from penstock.efo_consumer._remote.resume import PATIENCE_SECONDS, Patience, read_retrievals, retrievals
+from penstock.efo_consumer._remote.members import KnownStats, Members
+from penstock.efo_consumer._remote.resume import (
+    PATIENCE_SECONDS,
+    Patience,
+    read_retrievals,
+    retrievals,
+    while_alive,
+)
 from penstock.efo_consumer.errors import ReaderUnavailableError, SessionNotFoundError, StaleEpochError
 
 if TYPE_CHECKING:
@@ -19,7 +29,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from penstock.efo_consumer._model.positions import ShardRange, StreamPositions
+    from penstock.efo_consumer._model.positions import ShardRange
     from penstock.efo_consumer._reader.api import (
         OpenRequest,
         PositionsOptions,
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
     )
     from penstock.rpc import ClientSecurity
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -37,8 +48,10 @@ class ReopeningShardReader:
     """A `ShardReader` over one endpoint, for one session, that outlives restarts of the service.
 
     A service keeps nothing: after a restart it does not know the session, which is opened again where the caller
-    stands. Ranges are facts that any reader can give, so nothing is lost or doubled. Calls are tried again while the
-    service cannot be reached, except the first `open`: a wrong address fails at once.
+    stands, by the number of the caller's run: a predecessor that asks first gets no session for longer than until the
+    newer run asks. Ranges are facts that any reader can give, so nothing is lost or doubled. Calls are tried again
+    while the service does not answer, except the first `open`, for which a wrong address fails at once, and `commit`
+    and `stats`, for which nobody waits.
 
     Args:
         endpoint: `host:port`.
@@ -62,21 +75,32 @@ class ReopeningShardReader:
     ) -> None:
         self.endpoint = endpoint
         self._reader = connect(endpoint, security)
+        # A lease of no end: there is nobody to whom its shards could move.
+        self._members = Members([endpoint], math.inf)
+        self._known = KnownStats(clock)
+        self._start = StreamPositions({})
         self._patience_seconds = patience_seconds
         self._clock = clock
         self._sleep = sleep
         self._request: OpenRequest | None = None
-        self._epoch = 0
-        """What the caller was given."""
-        self._served_epoch = 0
-        """The service's own, newer after each restart; 0 while it does not know the session."""
+
+    @property
+    def deaggregates(self) -> bool | None:
+        """Whether the reader takes aggregates apart; None before `open`, and if it does not say."""
+        return getattr(self._reader, "deaggregates", None)
+
+    @property
+    def away(self) -> list[str]:
+        """The endpoint, while it does not answer."""
+        return [member.endpoint for member in self._members.lost()]
 
     async def open(self, request: OpenRequest) -> int:
         """See `ShardReader.open`."""
-        self._served_epoch = await self._reader.open(request)
-        self._request = request
-        self._epoch = self._served_epoch
-        return self._epoch
+        probe = partial(self._reader.stats, request.session_id)
+        epoch = await while_alive(self.endpoint, self._reader.open(request), probe)
+        self._request, self._start = replace(request, epoch=epoch), request.positions
+        self._members.serve(self.endpoint)
+        return epoch
 
     async def positions(
         self, session_id: str, epoch: int, start: StreamPositions, **options: Unpack[PositionsOptions]
@@ -87,16 +111,15 @@ class ReopeningShardReader:
             ReaderUnavailableError: the service did not come back in time.
         """
 
+        self._start = start
         patience, is_forgotten = Patience(self._patience_seconds), False
         while True:
-            self._check(session_id, epoch)
+            request = self._check(session_id, epoch)
             try:
-                if not self._served_epoch:
-                    assert self._request is not None
-                    self._served_epoch = await self._reader.open(replace(self._request, positions=start))
-                return await self._reader.positions(session_id, self._served_epoch, start, **options)
+                if not self._members[self.endpoint].is_open:
+                    await self._call(session_id, self._reader.open(replace(request, positions=start)))
+                return await self._call(session_id, self._reader.positions(session_id, epoch, start, **options))
             except SessionNotFoundError:
-                self._forget()
                 if is_forgotten:
                     raise
                 is_forgotten = True
@@ -115,7 +138,7 @@ class ReopeningShardReader:
         def read(_: str, left: Sequence[ShardRange]) -> AsyncGenerator[pa.RecordBatch, None]:
             return self._reader.read_range(session_id, left, **options)
 
-        asked = retrievals(ranges, [self.endpoint], [self.endpoint], self._patience_seconds)
+        asked = retrievals(ranges, [self.endpoint], list, self._patience_seconds)
         async with aclosing(read_retrievals(asked, read, self._clock, self._sleep)) as batches:
             async for batch in batches:
                 yield batch
@@ -123,40 +146,52 @@ class ReopeningShardReader:
     follow = follow_steps
 
     async def commit(self, session_id: str, epoch: int, positions: StreamPositions) -> None:
-        """See `ShardReader.commit`. A service that is gone holds nothing that matters."""
+        """See `ShardReader.commit`. A service that does not answer holds nothing that matters."""
         self._check(session_id, epoch)
-        if self._served_epoch:
-            with suppress(ReaderUnavailableError):
-                try:
-                    await self._reader.commit(session_id, self._served_epoch, positions)
-                except SessionNotFoundError:
-                    self._forget()
+        if not self._members.lost():
+            with suppress(ReaderUnavailableError, SessionNotFoundError):
+                await self._call(session_id, self._reader.commit(session_id, epoch, positions))
 
     async def stats(self, session_id: str) -> list[ShardStats]:
-        """See `ShardReader.stats`; nothing while the service is away."""
-        try:
-            return await self._reader.stats(session_id)
-        except ReaderUnavailableError as error:
-            _log.debug("no numbers: %s", error)
-        except SessionNotFoundError:
-            self._forget()
-        return []
+        """See `ShardReader.stats`; what was told last while the service does not answer, with the cause."""
+        told: list[ShardStats] = []
+        member = self._members[self.endpoint]
+        if member.failed_at is None:
+            with suppress(ReaderUnavailableError, SessionNotFoundError):
+                told = await self._call(session_id, self._reader.stats(session_id))
+                self._known.told(told)
+        if member.failed_at is None:
+            return told
+        return self._known.waiting(self._start, member.failed_at, f"waits for its reader: {member.failure}")
 
     async def close_session(self, session_id: str, epoch: int) -> None:
         """See `ShardReader.close_session`."""
-        if self._served_epoch and epoch == self._epoch:
-            await self._reader.close_session(session_id, self._served_epoch)
+        if self._members[self.endpoint].is_open and self._request is not None and epoch == self._request.epoch:
+            await self._call(session_id, self._reader.close_session(session_id, epoch))
+            self._members.forget(self.endpoint)
 
     async def aclose(self) -> None:
         """Close the connection; the session stays."""
         await self._reader.aclose()
 
-    def _forget(self) -> None:
-        _log.warning("shard reader at %s does not know the session any more; opening it again", self.endpoint)
-        self._served_epoch = 0
+    async def _call(self, session_id: str, answer: Awaitable[_T]) -> _T:
+        """Give the service's answer, and note whether it is there and knows the session."""
+        try:
+            found = await while_alive(self.endpoint, answer, partial(self._reader.stats, session_id))
+        except ReaderUnavailableError as error:
+            if self._members.fail(error, self._clock()):
+                _log.warning("%s; all shards of %s wait for it", error, session_id)
+            raise
+        except SessionNotFoundError:
+            _log.warning("shard reader at %s does not know the session any more; opening it again", self.endpoint)
+            self._members.forget(self.endpoint)
+            raise
+        self._members.serve(self.endpoint)
+        return found
 
-    def _check(self, session_id: str, epoch: int) -> None:
+    def _check(self, session_id: str, epoch: int) -> OpenRequest:
         if self._request is None or self._request.session_id != session_id:
             raise SessionNotFoundError(session_id=session_id)
-        if epoch != self._epoch:
-            raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=self._epoch)
+        if epoch != self._request.epoch:
+            raise StaleEpochError(session_id=session_id, epoch=epoch, current_epoch=self._request.epoch)
+        return self._request

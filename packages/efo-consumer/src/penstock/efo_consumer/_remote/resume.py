@@ -5,30 +5,37 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from bisect import bisect_left
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.efo_consumer._remote.members import rank_endpoints, runs, shard_key
-from penstock.efo_consumer.errors import ReaderUnavailableError
+from penstock.efo_consumer.errors import ReaderUnavailableError, SessionNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Container, Iterable, Sequence
 
     import pyarrow as pa
 
     from penstock.efo_consumer._model.positions import ShardRange
 
-PATIENCE_SECONDS = 60.0
-"""Longer than a container takes to restart."""
+PATIENCE_SECONDS = 600.0
+"""As for Kinesis itself (`RecordPublisherConfig.retry_patience`)."""
 RETRY_SECONDS = 0.5
+ANSWER_SECONDS = 2.0
+"""A reader that gives no sign for so long, while it owes one, is taken for one that is away."""
 _PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
 """What a service that goes or comes answers; refusals, such as of a token, do not pass by themselves."""
 
+KINESIS = "Kinesis"
+"""In place of an endpoint: the stream itself."""
 _PLACE = ("streamName", "shardId", "sequenceNumber", "subSequenceNumber")
 
+_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 
 
@@ -42,6 +49,11 @@ class Patience:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._failing_since: float | None = None
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether there were failures since anything came."""
+        return self._failing_since is not None
 
     def worked(self) -> None:
         """Note that something came."""
@@ -61,12 +73,41 @@ class Patience:
         if now + RETRY_SECONDS > self._failing_since + self._seconds:
             raise error
         if is_first:
-            _log.warning("%s; retrying for up to %g s", error, self._seconds)
+            limit = "" if math.isinf(self._seconds) else f" for up to {self._seconds:g} s"
+            _log.warning("%s; retrying%s", error, limit)
         return RETRY_SECONDS
 
 
+async def while_alive(endpoint: str, answer: Awaitable[_T], probe: Callable[[], Awaitable[object]]) -> _T:
+    """Give the answer of a reader, however long it takes, as long as the reader answers others.
+
+    Args:
+        endpoint: of the reader.
+        answer: awaited; cancelled with this call.
+        probe: another call, which is answered at once; that the session is not known is an answer.
+
+    Raises:
+        ReaderUnavailableError: neither was answered.
+    """
+    answering = asyncio.ensure_future(answer)
+    try:
+        while not (await asyncio.wait((answering,), timeout=ANSWER_SECONDS / 2))[0]:
+            try:
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await probe()
+            except TimeoutError:
+                reason = f"DEADLINE_EXCEEDED: no answer within {ANSWER_SECONDS:g} s"
+                raise ReaderUnavailableError(endpoint=endpoint, reason=reason) from None
+            except SessionNotFoundError:
+                pass
+        return answering.result()
+    finally:
+        answering.cancel()
+        await asyncio.gather(answering, return_exceptions=True)
+
+
 class Retrieval:
-    """Ranges that one reader is asked for, then the next one for what is left, until all of their records came.
+    """Ranges that one source is asked for, then the next one for what is left, until all of their records came.
 
     What came is known by the position of the last record, not by the number of records: others may expire before the
     next reader is asked. The range of the last record is asked for again, because the records of an aggregate share a
@@ -74,7 +115,7 @@ class Retrieval:
 
     Args:
         ranges: those of one shard follow each other in sequence order.
-        endpoints: of the readers, in the order in which they are asked.
+        endpoints: in the order in which they are asked: those of readers, and `KINESIS`.
         patience: for rounds in which none of them could be reached.
     """
 
@@ -89,7 +130,7 @@ class Retrieval:
 
     @property
     def endpoint(self) -> str:
-        """Of the reader to ask."""
+        """Of the reader to ask, or `KINESIS`."""
         return self._endpoints[self._turn]
 
     def begin(self) -> None:
@@ -119,26 +160,37 @@ class Retrieval:
         self._turn = (self._turn + 1) % len(self._endpoints)
         if not self._turn:
             return self._patience.pause(error, now)
-        _log.warning("%s; asking the next reader", error)
+        if not self._patience.is_tried:
+            following = "reading from Kinesis itself" if self.endpoint == KINESIS else f"asking {self.endpoint}"
+            _log.warning("%s; %s", error, following)
         return 0.0
 
 
 def retrievals(
-    ranges: Sequence[ShardRange], owners: Sequence[str], endpoints: Sequence[str], patience_seconds: float = 0.0
+    ranges: Sequence[ShardRange],
+    endpoints: Sequence[str],
+    away: Callable[[], Container[str]],
+    patience_seconds: float = 0.0,
+    *,
+    with_kinesis: bool = False,
 ) -> Iterable[Retrieval]:
     """Give what to retrieve, in the order of the ranges: each from its owner, which has it in memory, or from another.
 
     Args:
         ranges: in the caller's order.
-        owners: endpoints that may own shards.
-        endpoints: all that can be asked.
+        endpoints: of the readers.
+        away: gives those that are not there, as far as is known now: they are asked after all others.
         patience_seconds: for which to ask again when none can be reached.
+        with_kinesis: whether ranges can be read from Kinesis itself, where no reader that is there gives them.
     """
     # Without ranges one reader is asked all the same: a token or an epoch that is refused must not go unnoticed.
-    for owner, part in runs(ranges, owners) or [(owners[0], [])]:
-        key = shard_key(part[0].stream_name, part[0].shard_id) if part else ""
-        others = [endpoint for endpoint in rank_endpoints(endpoints, key) if endpoint != owner]
-        yield Retrieval(part, [owner, *others], Patience(patience_seconds))
+    for part in runs(ranges, endpoints) or [[]]:
+        missing = away()
+        ranked = rank_endpoints(endpoints, shard_key(part[0].stream_name, part[0].shard_id) if part else "")
+        there = [endpoint for endpoint in ranked if endpoint not in missing]
+        rest = [endpoint for endpoint in ranked if endpoint in missing]
+        kinesis = [KINESIS] if with_kinesis and part else []
+        yield Retrieval(part, [*there, *kinesis, *rest], Patience(patience_seconds))
 
 
 async def read_retrievals(

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
 """For health checks and reflection."""
+SIGN_SECONDS: Final = 0.5
+"""A caller for ranges that hears nothing for longer asks another reader: a few of these must fit into its patience."""
 
 
 class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
@@ -39,12 +41,20 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         reader: whose answers are given.
         blocks: in the folder of the server's Unix socket, if tasks may get batches there.
         location: where the reader's streams are; what callers mean is compared with it. None compares nothing.
+        deaggregates: whether the reader takes aggregates apart, for callers that read a range from Kinesis themselves
+            while no reader answers; None does not tell, and they wait.
     """
 
     def __init__(
-        self, reader: ShardReader, blocks: BlockPool | None = None, *, location: ReaderLocation | None = None
+        self,
+        reader: ShardReader,
+        blocks: BlockPool | None = None,
+        *,
+        location: ReaderLocation | None = None,
+        deaggregates: bool | None = None,
     ) -> None:
         self._reader = reader
+        self._deaggregates = deaggregates
         self._blocks = blocks
         self._location = location
 
@@ -64,7 +74,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
             if self._location is not None:
                 await self._location.check(asked)
             epoch = await self._reader.open(asked)
-        return pb.OpenResponse(epoch=epoch)
+        return pb.OpenResponse(epoch=epoch, deaggregates=self._deaggregates)
 
     async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:
         """See the contract."""
@@ -162,7 +172,7 @@ async def _told(context: Any) -> AsyncIterator[None]:
 async def _one_ahead(
     batches: AsyncGenerator[pa.RecordBatch, None], encoder: BatchEncoder, blocks: BlockWriter | None
 ) -> AsyncGenerator[bytes, None]:
-    """Encode each batch while the one before it is on its way."""
+    """Encode each batch while the one before it is on its way; a sign of life while there is none."""
 
     async def encode_next() -> bytes | None:
         batch = await anext(batches, None)
@@ -176,7 +186,12 @@ async def _one_ahead(
 
     following = asyncio.create_task(encode_next(), name="encode the next batch")
     try:
-        while (message := await following) is not None:
+        while True:
+            if not (await asyncio.wait((following,), timeout=SIGN_SECONDS))[0]:
+                yield b""
+                continue
+            if (message := following.result()) is None:
+                return
             following = asyncio.create_task(encode_next(), name="encode the next batch")
             yield message
     finally:

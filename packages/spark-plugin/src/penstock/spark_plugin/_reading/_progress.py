@@ -59,6 +59,9 @@ class Offset:
     since: StreamPositions | None = None
     """Of the end of a micro-batch that did not start at the end before it: where it started. That is the first one, and
     one before which streams were added or given up."""
+    epoch: int = 0
+    """Number of the run that logged it, among the runs of this query at its shard-reader services: each driver that
+    goes on from here gets a larger one. 0 without services."""
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's log."""
@@ -67,13 +70,15 @@ class Offset:
             document["initial"] = True
         if self.since is not None:
             document["since"] = self.since.to_json()
+        if self.epoch:
+            document["epoch"] = self.epoch
         return document
 
-    def followed_by(self, positions: StreamPositions, begin: StreamPositions | None = None) -> "Offset":
+    def followed_by(self, positions: StreamPositions, begin: StreamPositions | None = None, epoch: int = 0) -> "Offset":
         """The end of a micro-batch that starts here, or at `begin` where other streams are read from now on."""
         if begin is None and self.is_initial:
             begin = self.positions
-        return Offset(positions, since=begin)
+        return Offset(positions, since=begin, epoch=max(epoch, self.epoch))
 
     def start_for(self, end: "Offset") -> StreamPositions:
         """Where the micro-batch that Spark plans between the two really starts."""
@@ -96,8 +101,9 @@ def parse_offset(offset: Mapping[str, Any]) -> Offset:
             StreamPositions.from_json(offset),
             is_initial=bool(offset.get("initial", False)),
             since=StreamPositions.from_json(since) if since is not None else None,
+            epoch=int(offset.get("epoch", 0)),
         )
-    except (PositionsError, AttributeError, TypeError) as error:
+    except (PositionsError, AttributeError, TypeError, ValueError) as error:
         raise OffsetError(
             f"the checkpoint's offset is not one of the kinesis source, or of a newer version of it ({error}). Use the "
             "checkpoint of this query with the version that wrote it, or begin a new checkpoint with an "

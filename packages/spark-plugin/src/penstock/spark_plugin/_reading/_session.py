@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import threading
@@ -162,7 +163,7 @@ def _tell_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> N
 class KinesisSession:
     """A session on a reader of the query's own, or on the shard-reader services that the options name."""
 
-    def __init__(self, options: KinesisOptions, positions: StreamPositions) -> None:
+    def __init__(self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0) -> None:
         aws = aws_options(options)
         job_id = options.job_id or f"query-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         # A job may read several streams, each by a source of its own: they must not take each other's session.
@@ -175,7 +176,9 @@ class KinesisSession:
                 undo.callback(self._leases.release)
             if options.reader_endpoint:
                 self.security = service_security(options)
-                self.reader: BlockingSession = connect_reader(options.reader_endpoint, self.security)
+                self.reader: BlockingSession = connect_reader(
+                    options.reader_endpoint, self.security, patience_seconds=options.retry_patience or math.inf
+                )
                 undo.callback(self.reader.close)
             else:
                 self._host = _start_host(options, aws)
@@ -192,6 +195,7 @@ class KinesisSession:
                 # A reader in this process has them already.
                 settings=session_settings(options) if options.reader_endpoint else None,
                 caller=caller_location(options) if options.reader_endpoint else None,
+                after_epoch=after_epoch,
             )
             # Of several services all addresses: tasks ask the one that follows a shard.
             self.address = self._host.address if self._host else self.reader.endpoint or ""
@@ -228,9 +232,12 @@ def _start_host(options: KinesisOptions, aws: AwsOptions) -> ReaderHost:
         raise ReaderAddressError(f"{address.bind_host}:{address.port}", address.reason, error.reason) from error
 
 
-def open_session(options: KinesisOptions, positions: StreamPositions) -> ReadingSession:
-    """Lease the stream consumers, if there are any, and open a reader at the positions."""
-    return KinesisSession(options, positions)
+def open_session(options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0) -> ReadingSession:
+    """Lease the stream consumers, if there are any, and open a reader at the positions.
+
+    The number of this run will be larger than `after_epoch`, the newest that the checkpoint knows.
+    """
+    return KinesisSession(options, positions, after_epoch)
 
 
 def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumerRegistry:

@@ -15,7 +15,7 @@ from penstock.efo_consumer import PositionsSnapshot, ShardRange, StreamPositions
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading._columns import in_layout
 from penstock.spark_plugin._reading._metrics import LetGo, ReaderNumbers, query_metrics
-from penstock.spark_plugin._reading._partition import SERVICE_PATIENCE_SECONDS, KinesisPartition, read_partition
+from penstock.spark_plugin._reading._partition import KinesisPartition, read_partition
 from penstock.spark_plugin._reading._planning import (
     divide_by_cuts,
     group_ranges,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._reading._available_now import Target
     from penstock.spark_plugin._reading._session import ReadingSession
 
-    SessionFactory: TypeAlias = Callable[[KinesisOptions, StreamPositions], ReadingSession]
+    SessionFactory: TypeAlias = Callable[[KinesisOptions, StreamPositions, int], ReadingSession]
 
 _log = logging.getLogger(__name__)
 _QUIET_SECONDS = 10.0
@@ -136,7 +136,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began_ns = time.time_ns()
         offset = self._offsets.parse(start)
         positions = self._streams.begin(offset)
-        session = self._open(positions)
+        session = self._open(positions, offset.epoch)
         session.check()
         bound = batch_limit(limit, self._options.max_records_per_batch, self._options.max_bytes_per_batch)
         if isinstance(limit, ReadAllAvailable):
@@ -150,7 +150,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not begins_anew and not says_more(latest, positions):
             return start
         self._planned_from_ns = began_ns
-        return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None))
+        # A reader in this process is nobody else's.
+        epoch = session.reader.epoch if session.reader.endpoint else 0
+        return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None, epoch))
 
     @told
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -160,7 +162,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         then, and the range itself is read again from Kinesis.
         """
         first, last = self._offsets.parse(start), self._offsets.parse(end)
-        session = self._open(self._streams.begin(last))
+        session = self._open(self._streams.begin(last), max(first.epoch, last.epoch))
         groups = self._groups(session, *self._streams.readable(first.start_for(last), last.positions))
         span = tracer().start_span("spark_plugin.plan_batch", context=self._root, start_time=self._planned_from_ns)
         self._planned_from_ns = None
@@ -176,7 +178,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of a partition, as Arrow batches; the same ones whenever it is asked."""
         if not isinstance(partition, KinesisPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        return told_rows(in_layout(read_partition(partition), self._options.columns), self._options)
+        return told_rows(in_layout(read_partition(partition, self._options), self._options.columns), self._options)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the reader drop what lies before `end`. Comes one micro-batch late, and never for the last one."""
@@ -208,7 +210,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._end_metrics()
             session.close()
 
-    def _open(self, named: StreamPositions) -> "ReadingSession":
+    def _open(self, named: StreamPositions, after_epoch: int) -> "ReadingSession":
         if self._session is None:
             options, positions = self._streams.options, self._streams.keys.keyed(named)
             exit_on_sigterm()
@@ -220,7 +222,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 context=parent,
                 attributes={"penstock.streams": list(options.stream_name)},
             ) as span:
-                session = (self._session_factory or _default_session_factory())(options, positions)
+                session = (self._session_factory or _default_session_factory())(options, positions, after_epoch)
                 self._session, self._reached, self._let_go = session, positions, LetGo()
                 span.set_attribute("penstock.reader", session.address)
                 self._end_metrics = query_metrics().watch(
@@ -343,7 +345,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ranges=ranges,
             with_encryption_type=self._options.include_encryption_type,
             traceparent=traceparent,
-            patience_seconds=SERVICE_PATIENCE_SECONDS if self._options.reader_endpoint else 0.0,
+            patience_seconds=session.reader.patience_seconds,
+            away=tuple(session.reader.away),
+            deaggregates=session.reader.deaggregates,
             fail_on_data_loss=self._options.fail_on_data_loss,
             retry_patience_seconds=self._options.retry_patience,
         )

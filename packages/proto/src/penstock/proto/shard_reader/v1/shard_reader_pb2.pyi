@@ -257,7 +257,7 @@ Global___StreamConsumer: _TypeAlias = StreamConsumer  # noqa: Y015
 
 @_typing.final
 class OpenRequest(_message.Message):
-    """Starts or joins a session."""
+    """Starts or joins a session, or takes it over."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -271,6 +271,9 @@ class OpenRequest(_message.Message):
     CALLER_FIELD_NUMBER: _builtins.int
     SETTINGS_FIELD_NUMBER: _builtins.int
     RETRY_PATIENCE_SECONDS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    AFTER_EPOCH_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same query."""
     record_publisher: Global___RecordPublisherType.ValueType
@@ -285,6 +288,14 @@ class OpenRequest(_message.Message):
     """Seconds for which errors that may pass are retried, from the first one since the last success; 0 for ever; the reader's own setting
     where absent.
     """
+    epoch: _builtins.int
+    """Number of the caller's run, where an earlier Open of this reader or another gave it one: joins the session, or makes it anew after a
+    restart of the reader. ABORTED if a newer run has it. Zero for a new run, which gets a number and has the session from then on.
+    """
+    after_epoch: _builtins.int
+    """For a new run: the newest number that the caller's checkpoint knows. The new one is larger."""
+    owner: _builtins.str
+    """Who calls, in words for people: host and process. A predecessor is told who took over."""
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """Where to begin, one entry per stream. Required: LATEST is resolved by the caller, once."""
@@ -314,10 +325,13 @@ class OpenRequest(_message.Message):
         caller: _aws_pb2.AwsLocation | None = ...,
         settings: Global___SessionSettings | None = ...,
         retry_patience_seconds: _builtins.float | None = ...,
+        epoch: _builtins.int = ...,
+        after_epoch: _builtins.int = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "caller", b"caller", "fail_on_data_loss", b"fail_on_data_loss", "retry_patience_seconds", b"retry_patience_seconds", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "caller", b"caller", "consumers", b"consumers", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "positions", b"positions", "record_publisher", b"record_publisher", "retry_patience_seconds", b"retry_patience_seconds", "session_id", b"session_id", "session_seconds", b"session_seconds", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "after_epoch", b"after_epoch", "caller", b"caller", "consumers", b"consumers", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "owner", b"owner", "positions", b"positions", "record_publisher", b"record_publisher", "retry_patience_seconds", b"retry_patience_seconds", "session_id", b"session_id", "session_seconds", b"session_seconds", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
     _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
@@ -428,18 +442,26 @@ class OpenResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EPOCH_FIELD_NUMBER: _builtins.int
+    DEAGGREGATES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
-    """Chosen by the reader, grows with each Open of the same session id. Later calls carry it; an older one is refused with ABORTED."""
+    """Number of the caller's run: larger than those of the runs before it that the reader has seen or was told of, and at least the time of
+    the service. Later calls carry it, also to other readers; an older one is refused with ABORTED.
+    """
+    deaggregates: _builtins.bool
+    """Whether aggregates of the Kinesis Producer Library are taken apart; absent if the reader does not say."""
     def __init__(
         self,
         *,
         epoch: _builtins.int = ...,
+        deaggregates: _builtins.bool | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_deaggregates", b"_deaggregates", "deaggregates", b"deaggregates"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_deaggregates", b"_deaggregates", "deaggregates", b"deaggregates", "epoch", b"epoch"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__deaggregates: _TypeAlias = _typing.Literal["deaggregates"]  # noqa: Y015
+    _WhichOneofArgType__deaggregates: _TypeAlias = _typing.Literal["_deaggregates", b"_deaggregates"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__deaggregates) -> _WhichOneofReturnType__deaggregates | None: ...
 
 Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015
 
@@ -666,7 +688,7 @@ Global___ReadRangeRequest: _TypeAlias = ReadRangeRequest  # noqa: Y015
 
 @_typing.final
 class ReadRangeResponse(_message.Message):
-    """A part of the answer."""
+    """A part of the answer. One without anything says that the reader is at work: it comes at least every half second."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -999,6 +1021,7 @@ class Session(_message.Message):
     TIME_TO_LIVE_SECONDS_FIELD_NUMBER: _builtins.int
     SHARD_COUNT_FIELD_NUMBER: _builtins.int
     SHARDS_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """As in Open."""
     epoch: _builtins.int
@@ -1009,6 +1032,8 @@ class Session(_message.Message):
     """Seconds after which it is ended if nobody calls. Absent when it never is."""
     shard_count: _builtins.int
     """Shards that are or were read."""
+    owner: _builtins.str
+    """As in its newest Open."""
     @_builtins.property
     def shards(self) -> _containers.RepeatedCompositeFieldContainer[Global___ShardStats]:
         """On request: one entry per shard that is or was read, ordered by stream and id."""
@@ -1022,10 +1047,11 @@ class Session(_message.Message):
         time_to_live_seconds: _builtins.float | None = ...,
         shard_count: _builtins.int = ...,
         shards: _abc.Iterable[Global___ShardStats] | None = ...,
+        owner: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_seconds", b"_time_to_live_seconds", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_seconds", b"_time_to_live_seconds", "epoch", b"epoch", "idle_seconds", b"idle_seconds", "session_id", b"session_id", "shard_count", b"shard_count", "shards", b"shards", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_time_to_live_seconds", b"_time_to_live_seconds", "epoch", b"epoch", "idle_seconds", b"idle_seconds", "owner", b"owner", "session_id", b"session_id", "shard_count", b"shard_count", "shards", b"shards", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__time_to_live_seconds: _TypeAlias = _typing.Literal["time_to_live_seconds"]  # noqa: Y015
     _WhichOneofArgType__time_to_live_seconds: _TypeAlias = _typing.Literal["_time_to_live_seconds", b"_time_to_live_seconds"]  # noqa: Y015
