@@ -1,14 +1,18 @@
 """Shard-reader services as processes that a test stops, kills and starts again, and drivers that use them."""
 
+import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.efo_consumer import RemoteShardReader
 from penstock.emulator.testing import RunningEmulator
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.spark_plugin import KinesisDataSource
@@ -62,6 +66,18 @@ class Readers:
             for process in processes:
                 process.send_signal(signal.SIGCONT)
 
+    def sessions(self) -> list[str]:
+        """The owners of all sessions that are open."""
+
+        async def listed(address: str) -> list[str]:
+            reader = RemoteShardReader(address)
+            try:
+                return [session.owner for session in await reader.sessions()]
+            finally:
+                await reader.aclose()
+
+        return [owner for address in self.addresses for owner in asyncio.run(listed(address))]
+
     def _start(self, port: str) -> ServiceProcess:
         environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
         arguments = [*self._arguments, "--port", port]
@@ -79,7 +95,7 @@ def put(emulator: RunningEmulator, *rows: bytes) -> None:
 class Driver:
     """A driver of a query, by the calls that Spark makes. Several of them may have one log."""
 
-    emulator: RunningEmulator
+    endpoint_url: str
     readers: Sequence[str]
     log: list[dict[str, Any]] = field(default_factory=list)
     """Where the query began, and the ends of its micro-batches."""
@@ -88,7 +104,7 @@ class Driver:
 
     def __post_init__(self) -> None:
         options = endpoint_options(
-            self.emulator.endpoint_url,
+            self.endpoint_url,
             STREAM,
             initialPosition="TRIM_HORIZON",
             recordPublisher="polling",
@@ -136,3 +152,29 @@ class Driver:
 def _logged(offset: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(json.dumps(offset))
     return found
+
+
+@contextmanager
+def driver_process(endpoint_url: str, readers: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+    """A driver as a process of its own: it writes a line per row, and at its end the error's class and words."""
+    command = [sys.executable, __file__, endpoint_url, *readers]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def _drive(endpoint_url: str, *readers: str) -> None:
+    driver = Driver(endpoint_url, readers)
+    try:
+        while True:
+            for row in driver.run() if driver.plan() else ():
+                sys.stdout.write(f"{row.decode()}\n")
+            sys.stdout.flush()
+    except Exception as error:
+        sys.stdout.write(f"{type(error).__name__}: {error}\n")
+
+
+if __name__ == "__main__":
+    _drive(*sys.argv[1:])

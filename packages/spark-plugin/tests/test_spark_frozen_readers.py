@@ -42,7 +42,7 @@ def test_tasks_leave_a_frozen_reader_for_another(
     """A micro-batch that was planned before: each of its ranges comes, by one wait for the reader that is stopped."""
     readers.start(2)
     put(emulator, *FIRST)
-    driver = Driver(emulator, readers.addresses)
+    driver = Driver(emulator.endpoint_url, readers.addresses)
     while not driver.plan():
         pass
     planned = driver.reader.partitions(*driver.log[-2:])
@@ -66,7 +66,7 @@ def test_a_frozen_reader_is_told_and_its_shards_move(emulator: RunningEmulator, 
     """Progress has the shards that wait, and for whom; a commit does not wait; then others have the shards."""
     readers.start(2)
     put(emulator, *FIRST)
-    driver = Driver(emulator, readers.addresses)
+    driver = Driver(emulator.endpoint_url, readers.addresses)
     driver.read(len(FIRST))
     stopped = max((0, 1), key=lambda index: owned(driver, readers.addresses[index]))
     with readers.frozen(stopped):
@@ -90,7 +90,7 @@ def test_a_query_begins_beside_a_frozen_reader(emulator: RunningEmulator, reader
     readers.start(2)
     put(emulator, *FIRST)
     with readers.frozen(0):
-        driver = Driver(emulator, readers.addresses)
+        driver = Driver(emulator.endpoint_url, readers.addresses)
         began = time.monotonic()
         assert sorted(driver.read(len(FIRST))) == sorted(FIRST)
         assert time.monotonic() - began < 2 * LEASE_SECONDS
@@ -104,7 +104,7 @@ def test_readers_that_are_away_for_longer_than_a_lease_fail_no_query(
     """One reader and a fleet have the patience of `retryPatience`; a range that was planned is read without them."""
     readers.start(count)
     put(emulator, *FIRST)
-    driver = Driver(emulator, readers.addresses)
+    driver = Driver(emulator.endpoint_url, readers.addresses)
     while not driver.plan():
         pass
     for index in range(count):
@@ -127,7 +127,7 @@ def test_without_patience_the_error_says_who_is_away(
     """After `retryPatience` the query fails with the address."""
     readers.start()
     put(emulator, *FIRST)
-    driver = Driver(emulator, readers.addresses, options={"retryPatience": "1s"})
+    driver = Driver(emulator.endpoint_url, readers.addresses, options={"retryPatience": "1s"})
     driver.read(len(FIRST))
     with readers.frozen(0), caplog.at_level(logging.WARNING):
         with pytest.raises(Exception, match=f"{readers.addresses[0]}.*DEADLINE_EXCEEDED"):
