@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -187,6 +188,23 @@ def test_a_start_waits_out_throttles_and_failures() -> None:
         with pytest.raises(InitialPositionError, match="none"):
             resolve_initial_positions(session, ["none"], "TRIM_HORIZON", sleep=waits.append)
         assert len(waits) == 9
+
+
+def test_a_start_bears_throttles_for_its_patience_and_says_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+    """Not for a number of attempts; then the error has since when it failed, and the cure."""
+    waits: list[float] = []
+    with running_emulator() as emulator:
+        emulator.client().create_stream(StreamName="s", ShardCount=1)
+        session = session_of(emulator)
+        emulator.faults.add("throttle", operation="ListShards", count=60)
+        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=waits.append)
+        assert found.streams == {"s": {ROOT: ShardPosition.trim_horizon()}}
+        assert len(waits) == 60
+        (told,) = [one for one in caplog.messages if "is tried again for up to 0:10:00" in one]
+        assert "s: list_shards fails" in told
+        emulator.faults.add("throttle", operation="ListShards")
+        with pytest.raises(InitialPositionError, match=r"failed for \S+ s, since 20.*To cure it"):
+            resolve_initial_positions(session, ["s"], "LATEST", retry_patience=timedelta(milliseconds=1))
 
 
 def test_a_sequence_number_of_a_stream_that_goes_by_its_arn_is_resolved(emulator: RunningEmulator) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator.testing import RunningEmulator
-from penstock.spark_plugin import kinesis_progress
+from penstock.spark_plugin import KinesisOptions, kinesis_progress
+from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
 from penstock.spark_plugin._reading._read_limits import SPARK_TELLS_LIMITS
 
 PUBLISHERS = {
@@ -143,6 +145,21 @@ def test_a_stream_that_gives_up_says_the_key_that_was_written(
     query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     until(lambda: query.exception() is not None, "the query lives on")
     assert "as many as flink.shard.getrecords.maxretries allows" in str(query.exception())
+
+
+@pytest.mark.parametrize("operation", ["ListShards", "DescribeStreamSummary"])
+def test_a_plan_past_the_patience_ends_with_all_that_is_known(
+    kinesis: RunningEmulator, make_stream: Callable[[int], Any], operation: str
+) -> None:
+    """The stream, the call, since when, the last error, and what to do."""
+    source = make_stream(1)
+    kinesis.faults.add("error", operation=operation, code="InternalFailure", stream=source.name)
+    options = source.options(retryPatience="500ms", minPartitions="2")
+    reader = KinesisBatchReader(KinesisOptions.parse(options, environ={}))
+    with pytest.raises(RecordPublisherRetriesError) as caught:
+        reader.partitions()
+    for part in (source.name, operation, "since 20", "retryPatience", "the last error", "To cure it"):
+        assert part in str(caught.value)
 
 
 def test_a_throttle_that_passes_in_time_is_no_error(

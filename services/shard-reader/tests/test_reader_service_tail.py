@@ -69,6 +69,16 @@ def test_tail_writes_records_and_ends_at_the_count(
     assert rows[2]["dataBase64"] == "//4="
 
 
+def test_tail_waits_while_listing_shards_is_throttled(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """For longer than a throttle lasts, and it says what it waits for."""
+    (number,) = put(emulator, b"first")
+    emulator.faults.add("throttle", operation="ListShards", count=25)
+    done = run(emulator, tmp_path, "tail", "orders", "--from", "TRIM_HORIZON", "--count", "1")
+    assert done.returncode == 0, done.stderr
+    assert number in done.stdout
+    assert "orders: list_shards fails, and is tried again for up to 0:10:00" in done.stderr
+
+
 def test_lag_is_the_age_of_the_first_record_behind_the_checkpoint(emulator: RunningEmulator, tmp_path: Path) -> None:
     """A line per shard; a consumer that is not known, or a stream that is not there, with 2 and 1."""
     numbers = put(emulator, b"first", b"second")

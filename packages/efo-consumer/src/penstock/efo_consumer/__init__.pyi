@@ -23,7 +23,7 @@ from ._publish.condition import NoteSign, ShardCondition, ShardSign, ShardState
 from ._publish.config import RecordPublisherConfig, SubscribeTransportType
 from ._publish.factory import RecordPublisherFactory
 from ._publish.fan_out import FanOutRecordPublisher
-from ._publish.list_shards import ShardFilter, list_shards
+from ._publish.list_shards import ShardFilter, call_patiently, list_shards
 from ._publish.metrics import PublisherMetrics
 from ._publish.polling import PollingRecordPublisher, read_once
 from ._publish.publisher import RecordPublisher, RecordPublisherType
@@ -145,6 +145,7 @@ __all__ = [
     "StreamPositions",
     "StreamRecreatedError",
     "SubscribeTransportType",
+    "call_patiently",
     "connect_reader",
     "deaggregate",
     "list_shards",

@@ -70,6 +70,37 @@ class ShardFilter:
         return request
 
 
+async def call_patiently(
+    client: JsonClient,
+    operation: str,
+    request: dict[str, Any],
+    *,
+    stream: StreamIdentity,
+    retry_patience: timedelta,
+) -> dict[str, Any]:
+    """The answer to a call about a stream; errors that may pass are retried as those of reading are.
+
+    Args:
+        client: the client.
+        operation: the call, such as `DescribeStreamSummary`.
+        request: its fields.
+        stream: the stream, for the error.
+        retry_patience: from the first error on; zero for ever. After 30 s a warning is logged.
+
+    Raises:
+        RecordPublisherRetriesError: every attempt failed for as long; with since when, the last error and the cure.
+        AwsError: the service refused for good.
+    """
+    return await bear(
+        lambda: client.call(operation, request),
+        stream=stream.name,
+        shard_id="",
+        operation=operation,
+        patience_seconds=retry_patience.total_seconds(),
+        note=unnoted,
+    )
+
+
 async def list_shards(
     client: JsonClient,
     stream: StreamIdentity | str,

@@ -7,6 +7,7 @@ import math
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from botocore.exceptions import (
@@ -23,8 +24,9 @@ from penstock.aws import AwsCredentialsError, AwsError, BackoffPolicy, ErrorKind
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
+from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
-from penstock.efo_consumer.errors import InitialPositionError
+from penstock.efo_consumer.errors import InitialPositionError, RecordPublisherRetriesError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,28 +34,49 @@ if TYPE_CHECKING:
     from penstock.aws import AwsSession, ServiceClock
 
 _log = logging.getLogger(__name__)
-_POLICY = BackoffPolicy()
-_ATTEMPTS = 20
+_POLICY = BackoffPolicy(max_attempts=None)
+_PATIENCE = timedelta(minutes=10)
+# Whoever waits at a terminal is told before an outage counts as one.
+_TOLD_SECONDS = 5.0
 # An endpoint that cannot be reached at all is rather a wrong one: that is told at once.
 _ANSWERED = (ClientError, ConnectionClosedError, ReadTimeoutError, AwsCredentialsError)
 
 
-def _call_with_retries(
-    method: Callable[..., Any], request: dict[str, Any], sleep: Callable[[float], None]
-) -> dict[str, Any]:
-    """Call until Kinesis answers other than by a throttle or a failure; then, or after 20 attempts, raise its error.
+class _Calls:
+    """Calls of boto3 that are repeated until Kinesis answers other than by a throttle or a failure.
 
     Credentials whose source is away for a moment are waited for alike.
     """
-    attempt = 0
-    while True:
-        try:
-            return dict(method(**request))
-        except _ANSWERED as error:
-            attempt += 1
-            if attempt >= _ATTEMPTS or classify(error) is ErrorKind.FATAL:
-                raise
-        sleep(_POLICY.delay_seconds(attempt - 1))
+
+    def __init__(self, client: Any, sleep: Callable[[float], None], patience: timedelta) -> None:
+        self._client = client
+        self.sleep = sleep
+        self._patience = patience
+
+    def call(self, operation: str, stream: str, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a call about a stream, by boto3's name of it.
+
+        Raises:
+            InitialPositionError: Kinesis refuses for good, or every attempt failed for as long as the patience.
+        """
+        retries = ReadRetries(
+            stream=stream, shard_id="", patience_seconds=self._patience.total_seconds(), service_seconds=time.time
+        )
+        waited = 0.0
+        with _initial_position_errors(stream):
+            while True:
+                try:
+                    return dict(getattr(self._client, operation)(**request))
+                except _ANSWERED as error:
+                    if classify(error) is ErrorKind.FATAL:
+                        raise
+                    retries.failed(error, now=time.monotonic(), operation=operation)
+                    delay = _POLICY.delay_seconds(retries.failures - 1)
+                    if waited < _TOLD_SECONDS <= waited + delay:
+                        limit = f"for up to {self._patience}" if self._patience else "for as long as it takes"
+                        _log.warning("%s: %s fails, and is tried again %s: %s", stream, operation, limit, error)
+                waited += delay
+                self.sleep(delay)
 
 
 _ADVICE = {"ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account"}
@@ -72,11 +95,13 @@ def resolve_initial_positions(
     streams: Iterable[str],
     initial_position: InitialPosition | str,
     *,
+    retry_patience: timedelta = _PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StreamPositions:
     """Give the positions at which a new query begins, and when its streams were created.
 
-    Blocks on ListShards and DescribeStreamSummary, through throttles and failures.
+    Blocks on ListShards and DescribeStreamSummary, through throttles and failures, for as long as `retry_patience` (0:
+    for ever); it warns when that takes more than some seconds. An endpoint that cannot be reached is an error at once.
 
     * LATEST: AT_TIMESTAMP of this moment, in the shards that are open. Kept in the offset, it skips nothing over
       restarts, which LATEST resolved again would. The moment is by the service's clock, which is known to a second, and
@@ -89,11 +114,13 @@ def resolve_initial_positions(
     times stay unknown.
 
     Raises:
-        InitialPositionError: a stream's shards cannot be listed, or it has none, or the time is in the future.
+        InitialPositionError: a stream's shards cannot be listed, or it has none, or the time is in the future; or the
+            patience is over.
         EfoConsumerConfigError: the starting position is none.
     """
     start = InitialPosition.parse(initial_position) if isinstance(initial_position, str) else initial_position
-    resolver = _Resolver(aws_session.client("kinesis"), aws_session.service_clock(), sleep)
+    calls = _Calls(aws_session.client("kinesis"), sleep, retry_patience)
+    resolver = _Resolver(calls, aws_session.service_clock())
     positions, created = {}, {}
     for stream in streams:
         positions[stream] = resolver.resolve(stream, start)
@@ -115,10 +142,9 @@ class _Summary:
 
 
 class _Resolver:
-    def __init__(self, client: Any, clock: ServiceClock, sleep: Callable[[float], None]) -> None:
-        self._client = client
+    def __init__(self, calls: _Calls, clock: ServiceClock) -> None:
+        self._calls = calls
         self._clock = clock
-        self._sleep = sleep
 
     def horizon_millis(self, summary: _Summary) -> float:
         """What arrived before has certainly expired."""
@@ -146,7 +172,7 @@ class _Resolver:
         # Kinesis may refuse a time that its own clock has not reached.
         rest = millis / 1000 - self._clock.earliest()
         if rest > 0:
-            self._sleep(rest)
+            self._calls.sleep(rest)
 
     def _positions(self, stream: str, ids: list[str], position: ShardPosition) -> Mapping[str, ShardPosition]:
         if not ids:
@@ -157,8 +183,7 @@ class _Resolver:
         """When the stream was created and how long it keeps records; None where that may not be asked."""
         request: dict[str, Any] = {**StreamIdentity.of(stream).request}
         try:
-            with _initial_position_errors(stream):
-                answer = _call_with_retries(self._client.describe_stream_summary, request, self._sleep)
+            answer = self._calls.call("describe_stream_summary", stream, request)
         except InitialPositionError as error:
             if error.code != "AccessDeniedException":
                 raise
@@ -177,13 +202,12 @@ class _Resolver:
         if shard_filter is not None:
             request["ShardFilter"] = shard_filter
         shards: list[dict[str, Any]] = []
-        with _initial_position_errors(stream):
-            while True:
-                answer = _call_with_retries(self._client.list_shards, request, self._sleep)
-                shards += answer["Shards"]
-                if not answer.get("NextToken"):
-                    return shards
-                request = {"NextToken": answer["NextToken"]}
+        while True:
+            answer = self._calls.call("list_shards", stream, request)
+            shards += answer["Shards"]
+            if not answer.get("NextToken"):
+                return shards
+            request = {"NextToken": answer["NextToken"]}
 
 
 def shards_open_at(listed_as_open: Iterable[str], lineage: Mapping[str, set[str]]) -> list[str]:
@@ -214,6 +238,8 @@ def _initial_position_errors(stream: str) -> Iterator[None]:
     """Raise what calls of boto3 raise as an InitialPositionError that says what to do."""
     try:
         yield
+    except RecordPublisherRetriesError as error:
+        raise InitialPositionError(stream=stream, code=error.code, reason=str(error)) from error
     except ClientError as error:
         code = error.response.get("Error", {}).get("Code", "")
         advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
@@ -240,6 +266,7 @@ def resolve_sequence_numbers(
     sequence_numbers: Mapping[str, Mapping[str, str]],
     *,
     inclusive: bool,
+    retry_patience: timedelta = _PATIENCE,
     sleep: Callable[[float], None] = time.sleep,
 ) -> StreamPositions:
     """Give the positions AFTER, or (`inclusive`) AT the records with these sequence numbers. Blocks on Kinesis for AT.
@@ -249,6 +276,9 @@ def resolve_sequence_numbers(
 
     Args:
         sequence_numbers: by stream and shard.
+        inclusive: whether reading begins with the records, and not behind them.
+        retry_patience: how long throttles and failures are retried; 0 is for ever.
+        sleep: waits for so many seconds.
 
     Raises:
         InitialPositionError: the stream does not hold the record (any more).
@@ -260,55 +290,50 @@ def resolve_sequence_numbers(
     }
     if not inclusive:
         return StreamPositions(after)
-    client = aws_session.client("kinesis")
+    calls = _Calls(aws_session.client("kinesis"), sleep, retry_patience)
     return StreamPositions(
         {
-            stream: {shard: _before(client, stream, shard, number, sleep) for shard, number in shards.items()}
+            stream: {shard: _before(calls, stream, shard, number) for shard, number in shards.items()}
             for stream, shards in sequence_numbers.items()
         }
     )
 
 
-def _before(client: Any, stream: str, shard: str, number: str, sleep: Callable[[float], None]) -> ShardPosition:
-    with _initial_position_errors(stream):
-        at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
-        records, following = _get_records(client, _get_iterator(client, stream, shard, at, sleep), stream, 1, sleep)
-        for _ in range(_LOOKS):
-            if records or following is None:
+def _before(calls: _Calls, stream: str, shard: str, number: str) -> ShardPosition:
+    at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
+    records, following = _get_records(calls, _get_iterator(calls, stream, shard, at), stream, 1)
+    for _ in range(_LOOKS):
+        if records or following is None:
+            break
+        # GetRecords may be a second behind what was acknowledged.
+        calls.sleep(_LOOK_SECONDS)
+        records, following = _get_records(calls, following, stream, 1)
+    if not records or records[0]["SequenceNumber"] != number:
+        raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
+    arrived = records[0]["ApproximateArrivalTimestamp"]
+    at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": arrived}
+    iterator: str | None = _get_iterator(calls, stream, shard, at)
+    predecessor: str | None = None
+    while iterator is not None:
+        records, iterator = _get_records(calls, iterator, stream, 1000)
+        for record in records:
+            if int(record["SequenceNumber"]) >= int(number):
+                iterator = None
                 break
-            # GetRecords may be a second behind what was acknowledged.
-            sleep(_LOOK_SECONDS)
-            records, following = _get_records(client, following, stream, 1, sleep)
-        if not records or records[0]["SequenceNumber"] != number:
-            raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
-        arrived = records[0]["ApproximateArrivalTimestamp"]
-        at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": arrived}
-        iterator: str | None = _get_iterator(client, stream, shard, at, sleep)
-        predecessor: str | None = None
-        while iterator is not None:
-            records, iterator = _get_records(client, iterator, stream, 1000, sleep)
-            for record in records:
-                if int(record["SequenceNumber"]) >= int(number):
-                    iterator = None
-                    break
-                predecessor = record["SequenceNumber"]
+            predecessor = record["SequenceNumber"]
     if predecessor is not None:
         return ShardPosition.after(predecessor)
     return ShardPosition.at_timestamp(round(arrived.timestamp() * 1000))
 
 
-def _get_iterator(client: Any, stream: str, shard: str, at: dict[str, Any], sleep: Callable[[float], None]) -> str:
-    answer = _call_with_retries(
-        client.get_shard_iterator, {**StreamIdentity.of(stream).request, "ShardId": shard, **at}, sleep
-    )
-    return str(answer["ShardIterator"])
+def _get_iterator(calls: _Calls, stream: str, shard: str, at: dict[str, Any]) -> str:
+    request = {**StreamIdentity.of(stream).request, "ShardId": shard, **at}
+    return str(calls.call("get_shard_iterator", stream, request)["ShardIterator"])
 
 
-def _get_records(
-    client: Any, iterator: str, stream: str, limit: int, sleep: Callable[[float], None]
-) -> tuple[list[dict[str, Any]], str | None]:
+def _get_records(calls: _Calls, iterator: str, stream: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
     request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
     if (arn := StreamIdentity.of(stream).arn) is not None:
         request["StreamARN"] = arn
-    answer = _call_with_retries(client.get_records, request, sleep)
+    answer = calls.call("get_records", stream, request)
     return answer["Records"], answer.get("NextShardIterator")

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
+from datetime import timedelta
 
 from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import (
@@ -46,7 +47,8 @@ def initial_positions(options: KinesisOptions) -> StreamPositions:
 
 def _resolved(session: AwsSession, options: KinesisOptions, start: InitialPosition) -> StreamPositions:
     streams = [options.arn_of(name) or name for name in options.stream_name]
-    return StreamKeys(options).named(resolve_initial_positions(session, streams, start))
+    patience = timedelta(seconds=options.retry_patience)
+    return StreamKeys(options).named(resolve_initial_positions(session, streams, start, retry_patience=patience))
 
 
 async def _created(session: AwsSession, keys: Mapping[str, str]) -> dict[str, int]:

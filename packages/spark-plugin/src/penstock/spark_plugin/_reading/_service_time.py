@@ -5,7 +5,7 @@ from asyncio import sleep
 
 from penstock.aws import AwsSession, JsonClient, ServiceClock
 from penstock.efo_consumer import StreamIdentity
-from penstock.spark_plugin._reading._stream_summary import call_patiently
+from penstock.spark_plugin._reading._stream_summary import call_about
 
 ARRIVAL_MICROS = 1_000_000
 """How far arrival times may go back within a shard: Kinesis calls them approximate."""
@@ -24,12 +24,13 @@ async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: 
     Errors that may pass are retried for so many seconds, 0 for ever; ten times for None.
 
     Raises:
+        penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over.
         penstock.aws.AwsError: The stream's shards cannot be listed.
     """
     async with JsonClient(session) as client:
         # Any answer tells the service's time; this one needs no permission that reading does not need.
         request = {**stream.request, "MaxResults": 1}
-        await call_patiently(client, "ListShards", request, retry_patience)
+        await call_about(client, "ListShards", request, stream, retry_patience)
 
 
 def now_millis(session: AwsSession) -> int:

@@ -1,12 +1,13 @@
 """What DescribeStreamSummary says of a stream: 20 calls a second for a whole account."""
 
 import logging
-import time
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from penstock.aws import JsonClient
+    from penstock.efo_consumer import StreamIdentity
 
 _log = logging.getLogger(__name__)
 
@@ -21,25 +22,28 @@ class StreamSummary:
     """In milliseconds since 1970, by the service."""
 
 
-async def call_patiently(
-    client: "JsonClient", operation: str, request: dict[str, Any], retry_patience: float | None
+async def call_about(
+    client: "JsonClient",
+    operation: str,
+    request: dict[str, Any],
+    stream: "StreamIdentity",
+    retry_patience: float | None,
 ) -> dict[str, Any]:
     """The answer to a call. Errors that may pass are retried for so many seconds, 0 for ever; ten times for None.
 
     Raises:
-        penstock.aws.AwsError: The last attempt's.
+        penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over; with since when and the cure.
+        penstock.aws.AwsError: The service refused for good; for None, the last attempt's.
     """
     # Whoever imports this for its other uses is spared the client.
-    from penstock.aws import BackoffPolicy, ErrorKind, classify, retry
+    if retry_patience is None:
+        from penstock.aws import BackoffPolicy, retry
 
-    began = time.monotonic()
+        return await retry(lambda: client.call(operation, request), BackoffPolicy())
+    from penstock.efo_consumer import call_patiently
 
-    def may_pass(error: BaseException) -> bool:
-        is_in_time = not retry_patience or time.monotonic() - began < retry_patience
-        return classify(error) is not ErrorKind.FATAL and is_in_time
-
-    policy = BackoffPolicy() if retry_patience is None else BackoffPolicy(max_attempts=None)
-    return await retry(lambda: client.call(operation, request), policy, is_retryable=may_pass)
+    patience = timedelta(seconds=retry_patience)
+    return await call_patiently(client, operation, request, stream=stream, retry_patience=patience)
 
 
 async def describe_stream(
@@ -47,7 +51,7 @@ async def describe_stream(
 ) -> StreamSummary | None:
     """Of a stream's name or ARN; None, with a warning about the purpose, where the permission for it is missing.
 
-    Errors that may pass are retried as `call_patiently` does.
+    Errors that may pass are retried as `call_about` does.
 
     Raises:
         penstock.aws.AwsServiceError: There is no such stream, or the service refuses for another reason.
@@ -55,9 +59,9 @@ async def describe_stream(
     from penstock.aws import AwsServiceError
     from penstock.efo_consumer import StreamIdentity
 
-    request = StreamIdentity.of(stream).request
+    identity = StreamIdentity.of(stream)
     try:
-        answer = await call_patiently(client, "DescribeStreamSummary", request, retry_patience)
+        answer = await call_about(client, "DescribeStreamSummary", identity.request, identity, retry_patience)
     except AwsServiceError as error:
         if error.code != "AccessDeniedException":
             raise
