@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,8 @@ class Registry:
             registration_is_ours=True,
         )
 
-    def keep(self, lease: Lease, on_lost: Any) -> None:
-        self.on_lost = on_lost
+    def keep(self, lease: Lease, on_lost: Any, on_regained: Any) -> None:
+        self.on_lost, self.on_regained = on_lost, on_regained
 
     def release(self, lease: Lease) -> bool:
         assert not self.is_closed
@@ -107,6 +108,25 @@ async def test_a_predecessor_writes_no_checkpoint_over_its_successors(
         with pytest.raises(LeaseLostError, match="taken over"):
             await consumer.checkpoint(batches[0])
     assert await store.load("billing") == later
+
+
+@pytest.mark.parametrize("is_another", [True, False])
+async def test_a_lease_that_was_taken_back_after_a_pause_is_still_held(
+    is_another: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a larger token; but a stream consumer that was made again is another one, by which nobody has subscribed."""
+    registry = Registry()
+    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
+    leases = ConsumerLeases(NOWHERE, None)
+    (consumer,) = await leases.acquire(["a"], "billing", "billing")
+    lease = registry.acquire(AcquireRequest(stream_name="a", consumer_name="billing", job_id="billing"))
+    arn = f"{consumer.consumer_arn}{'2' if is_another else ''}"
+    registry.on_regained(replace(lease, fencing_token=2, consumer_arn=arn))
+    if is_another:
+        with pytest.raises(LeaseLostError, match="start the reader again"):
+            raise await leases.lost()
+    assert leases.are_lost is is_another
+    await leases.aclose()
 
 
 async def test_positions_begin_streams_that_have_no_checkpoint() -> None:

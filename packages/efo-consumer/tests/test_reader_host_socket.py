@@ -1,15 +1,25 @@
 """The Unix socket of a reader host, by which tasks on its machine read."""
 
 import os
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.efo_consumer import ReaderHost, ReaderUnavailableError, StreamPositions, ranges_between, read_ranges
+from penstock.efo_consumer import (
+    ReaderHost,
+    ReaderUnavailableError,
+    StreamPositions,
+    find_leftovers,
+    ranges_between,
+    read_ranges,
+)
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import ClientSecurity
 
@@ -102,3 +112,26 @@ def test_a_folder_with_a_long_name_has_no_socket(
         start = kinesis.trim_horizon("s")
         ranges = ranges_between(start, end_of(host, start))
         assert sum(batch.num_rows for batch in read_ranges(host.address, host.security, "q", ranges)) == 10
+
+
+def test_what_a_killed_host_left_goes_with_the_next_start_at_once(folder: Path, kinesis: FakeKinesis) -> None:
+    """Its lock went with it: the folder's age does not matter, and that of a host that lives is not touched."""
+    script = f"""
+import os, signal
+from pathlib import Path
+from penstock.efo_consumer import ReaderHost
+from penstock.efo_consumer._embedded import host
+from penstock.efo_consumer.testing import FakeKinesis
+
+host.MEMORY = Path({str(folder)!r})
+started = ReaderHost(backend=FakeKinesis).start()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with ReaderHost(backend=lambda: kinesis) as first:
+        assert first.socket_path is not None
+        assert subprocess.run([sys.executable, "-c", script], check=False).returncode == -signal.SIGKILL
+        (left,) = find_leftovers([folder])
+        assert (left.kind, left.path.is_dir()) == ("reader", True)
+        with ReaderHost(backend=lambda: kinesis) as second:
+            assert second.socket_path is not None
+            assert set(folder.iterdir()) == {first.socket_path.parent, second.socket_path.parent}

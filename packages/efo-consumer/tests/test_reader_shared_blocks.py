@@ -21,8 +21,9 @@ from penstock.efo_consumer import (
     ranges_between,
     read_ranges,
 )
+from penstock.efo_consumer._buffer.owned_folder import MEMORY
 from penstock.efo_consumer._remote import fetch, shared_blocks
-from penstock.efo_consumer._remote.shared_blocks import MEMORY, BlockPool, Blocks, BlockWriter, folder_of
+from penstock.efo_consumer._remote.shared_blocks import BlockPool, Blocks, BlockWriter, folder_of
 from penstock.efo_consumer.testing import FakeKinesis
 
 RECORDS, EVENT_RECORDS, RECORD_BYTES = 9_000, 600, 1_000
@@ -154,7 +155,7 @@ def test_without_memory_for_blocks_records_come_through_the_socket(
     reader, ranges = host
     rows = sum(batch.num_rows for batch in read_ranges(near(reader), reader.security, "q", ranges))
     assert (rows, taken) == (RECORDS, [])
-    assert [path.name for path in reader.socket_path.parent.iterdir()] == ["socket"]  # type: ignore[union-attr]
+    assert {path.name for path in reader.socket_path.parent.iterdir()} == {"in-use", "socket"}  # type: ignore[union-attr]
 
 
 def test_where_nothing_is_kept_in_memory_there_are_no_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

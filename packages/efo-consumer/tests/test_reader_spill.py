@@ -23,7 +23,8 @@ from penstock.efo_consumer import (
     StreamPositions,
     ranges_between,
 )
-from penstock.efo_consumer._buffer.spill import SpillFolder, _remove_abandoned
+from penstock.efo_consumer._buffer.owned_folder import remove_leftovers
+from penstock.efo_consumer._buffer.spill import SpillFolder
 from penstock.efo_consumer._publish.condition import NoteSign, unnoted
 from penstock.efo_consumer.testing import FakeKinesis, wire_records
 
@@ -222,7 +223,7 @@ def test_a_folder_that_is_removed_before_it_is_held_is_made_anew(
 
     def late(file: TextIOWrapper, operation: int) -> None:
         monkeypatch.setattr(fcntl, "flock", flock)
-        _remove_abandoned(tmp_path)
+        remove_leftovers([tmp_path])
         flock(file, operation)
 
     monkeypatch.setattr(fcntl, "flock", late)

@@ -49,6 +49,7 @@ KNOWN: Final = {
     "stages": Known("staged jobs: list, watch, explain", "penstock-stage-scheduler"),
     "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
     "options": Known("search the options of the Spark data source", "penstock-cli[spark]"),
+    "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]"),
     "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
     "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
 }

@@ -1,4 +1,5 @@
 # Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._buffer.owned_folder import Leftover, find_leftovers
 from ._consumer.checkpoint import (
     CheckpointClaim,
     CheckpointStore,
@@ -98,6 +99,7 @@ __all__ = [
     "InitialPositionError",
     "InitialPositionType",
     "KinesisBackend",
+    "Leftover",
     "LocalShardReader",
     "LocationMismatchError",
     "NoteSign",
@@ -148,6 +150,7 @@ __all__ = [
     "call_patiently",
     "connect_reader",
     "deaggregate",
+    "find_leftovers",
     "list_shards",
     "measure_lag",
     "ranges_between",

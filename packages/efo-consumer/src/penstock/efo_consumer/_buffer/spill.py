@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import shutil
 import tempfile
@@ -15,17 +14,15 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.efo_consumer._buffer.owned_folder import SPILL_PREFIX, new_folder, remove_leftovers
 from penstock.efo_consumer._model.events import WIRE_SCHEMA
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from io import TextIOWrapper
 
 _log = logging.getLogger(__name__)
 
-_PREFIX = "penstock-spill-"
-_LOCK = "in-use"
 _RETRY_SECONDS = 60.0
 
 
@@ -74,8 +71,8 @@ class SpillFolder:
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="penstock-spill")
         root = Path(tempfile.gettempdir()) if parent is None else parent
         try:
-            _remove_abandoned(root)
-            self.folder, self._in_use = _new_folder(root)
+            remove_leftovers([root])
+            self.folder, self._in_use = new_folder(SPILL_PREFIX, root)
         except OSError as error:
             raise EfoConsumerConfigError(option="spill_folder", reason=f"cannot be used: {error}") from error
 
@@ -232,24 +229,3 @@ class SpilledFile:
     def drop(self) -> None:
         """See `Spilled.drop`."""
         self._folder.drop(self)
-
-
-def _new_folder(root: Path) -> tuple[Path, TextIOWrapper]:
-    """Give a folder, and the file in it whose lock says that it is in use."""
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=root))
-        # Held for as long as the process lives, however it ends.
-        lock = (folder / _LOCK).open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if folder.exists():
-            return folder, lock
-        # Another process took it for abandoned just before.
-        lock.close()
-
-
-def _remove_abandoned(root: Path) -> None:
-    for folder in root.glob(f"{_PREFIX}*"):
-        # Another user's cannot be opened, and one in use cannot be locked.
-        with suppress(OSError), (folder / _LOCK).open("r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)

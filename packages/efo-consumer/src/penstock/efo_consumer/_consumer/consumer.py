@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from penstock.aws import AwsOptions, AwsSession
+from penstock.efo_consumer._buffer.owned_folder import remove_leftovers
 from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore, merged, within
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
 from penstock.efo_consumer._model.positions import StreamPositions
@@ -184,6 +185,8 @@ class Consumer:
                 self._store = SqliteCheckpointStore(namespace=session.endpoint_url("kinesis"))
             if self._store is not None:
                 exits.push_async_callback(self._store.close)
+            # Of consumers and readers that were killed.
+            await asyncio.to_thread(remove_leftovers)
             saved = None if self._store is None else await self._store.load(self.name)
             self._positions = await begin(session, self.streams, saved, self._start)
             consumers: tuple[StreamConsumer, ...] = ()

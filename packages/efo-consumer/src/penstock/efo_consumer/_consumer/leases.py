@@ -12,6 +12,7 @@ import time
 import uuid
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -32,7 +33,7 @@ from penstock.registration import (
     open_registry,
     open_store,
 )
-from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
+from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError, LeaseLostError
 
 try:
     import fcntl
@@ -206,6 +207,21 @@ class ConsumerLeases:
             self._error = error
             loop.call_soon_threadsafe(self._lost.set)
 
+        def on_regained(stream: str, before: Lease, lease: Lease) -> None:
+            # A pause outlived the lease, and nobody took it. Releasing the old one releases this one.
+            if lease.consumer_arn != before.consumer_arn:
+                reason = (
+                    "its stream consumer was deregistered meanwhile, and made again: start the reader again"
+                )
+                on_lost(
+                    LeaseLostError(
+                        stream_name=stream,
+                        consumer_name=lease.consumer_name,
+                        fencing_token=before.fencing_token,
+                        reason=reason,
+                    )
+                )
+
         # A registry in this process is at the same place.
         caller = None if self._endpoint is None else AwsLocation.of(AwsSession(self._aws))
 
@@ -215,7 +231,7 @@ class ConsumerLeases:
                 stream_name=stream, stream_arn=arn, consumer_name=consumer_name, job_id=job_id, caller=caller
             )
             self._leases[stream] = lease = registry.acquire(request)
-            registry.keep(lease, on_lost)
+            registry.keep(lease, on_lost, partial(on_regained, stream, lease))
 
         acquired = asyncio.gather(*(asyncio.to_thread(acquire, stream) for stream in streams), return_exceptions=True)
         try:

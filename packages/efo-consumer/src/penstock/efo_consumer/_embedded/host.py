@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import secrets
 import shutil
 import socket
 import tempfile
-import time
 from contextlib import AsyncExitStack, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from penstock.aws import AwsOptions, AwsSession
+from penstock.efo_consumer._buffer.owned_folder import MEMORY, READER_PREFIX, SOCKET, new_folder, remove_leftovers
 from penstock.efo_consumer._embedded.blocking import BlockingSession
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
 from penstock.efo_consumer._remote.servicer import SERVICE_NAME, ShardReaderServicer
-from penstock.efo_consumer._remote.shared_blocks import MEMORY, BlockPool
+from penstock.efo_consumer._remote.shared_blocks import BlockPool
 from penstock.rpc import (
     MAX_SOCKET_PATH_BYTES,
     ClientSecurity,
@@ -28,7 +27,6 @@ from penstock.rpc import (
     LoopThreadForkedError,
     ServerSecurity,
     ServerSettings,
-    is_answered,
 )
 
 if TYPE_CHECKING:
@@ -39,10 +37,6 @@ if TYPE_CHECKING:
 
 _START_SECONDS = 30.0
 _DRAIN_SECONDS = 1.0
-_FOLDERS = "penstock-reader-"
-_SOCKET = "socket"
-# A host that starts listens within seconds of making its folder.
-_ABANDONED_SECONDS = 600.0
 
 
 class ReaderHost:
@@ -183,25 +177,17 @@ def _private_folder() -> Iterator[tuple[Path | None, BlockPool | None]]:
         return
     with ExitStack() as exits:
         temporary = Path(tempfile.gettempdir())
+        remove_leftovers((MEMORY, temporary))
         for parent, in_memory in ((MEMORY, True), (temporary, False)):
-            _remove_abandoned(parent)
             try:
-                folder = Path(tempfile.mkdtemp(prefix=_FOLDERS, dir=parent))
+                folder, lock = new_folder(READER_PREFIX, parent)
             except OSError:  # no such folder on this system, or nobody may write there
                 if not in_memory:
                     raise
                 continue
+            exits.enter_context(lock)
             exits.callback(shutil.rmtree, folder, ignore_errors=True)
-            path = folder / _SOCKET
+            path = folder / SOCKET
             fits = len(bytes(path)) <= MAX_SOCKET_PATH_BYTES
             yield (path, BlockPool(folder) if in_memory else None) if fits else (None, None)
             return
-
-
-def _remove_abandoned(parent: Path) -> None:
-    for folder in parent.glob(f"{_FOLDERS}*"):
-        with suppress(OSError):  # another's, or gone meanwhile
-            about = folder.lstat()
-            is_old = time.time() - about.st_mtime > _ABANDONED_SECONDS
-            if about.st_uid == os.getuid() and is_old and not is_answered(folder / _SOCKET):
-                shutil.rmtree(folder)

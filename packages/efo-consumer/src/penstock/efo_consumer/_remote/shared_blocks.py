@@ -27,9 +27,6 @@ from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-MEMORY = Path("/dev/shm")  # noqa: S108  # each reader makes a folder of its own in it
-"""Where Linux keeps files in memory."""
-
 SMALLEST_BYTES = 64 * 1024
 """Of a batch that is worth a block."""
 

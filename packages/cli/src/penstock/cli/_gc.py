@@ -1,0 +1,246 @@
+"""`penstock gc`: what dead processes left behind, shown and removed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from penstock.terminal import Cell, Column, ExitCode, Parser, Row, Screen, Table, add_json_argument, age, size
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from penstock.efo_consumer import Leftover
+    from penstock.registration import LeaseStore, Orphan
+
+_COLUMNS: Final = (
+    Column("KIND"),
+    Column("WHAT"),
+    Column("SIZE", justify="right"),
+    Column("AGE", justify="right"),
+    Column("FATE"),
+    Column("WHY"),
+)
+_FATES: Final = {"removed": "green", "due": "yellow", "failed": "red", "kept": "dim"}
+_LOCAL: Final = "local"
+_NONE: Final = "none"
+# A lease that nobody renews has to be watched for as long as it lives before it counts as dead.
+_WATCH_SECONDS: Final = 120.0
+_LOOK_SECONDS: Final = 2.0
+_TELL_SECONDS: Final = 3.0
+_EPILOG: Final = (
+    "Nothing is removed without --remove. Journals of gateways hold what was accepted and not yet written: they are "
+    "no leftovers, a gateway that is started on their folder writes them. exit codes: 0 nothing is left over, or it "
+    "was only shown or is removed, 1 something could not be removed or looked at, 2 wrong usage, 3 the registry "
+    "cannot be reached"
+)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that is left over, and what becomes of it.
+
+    Attributes:
+        kind: `reader`, `spill` or `consumer`.
+        what: a folder, or stream and consumer.
+        nbytes: of its files; None for a consumer.
+        age_seconds: since it was changed or came to the registry.
+        fate: `due`, `removed`, `kept` or `failed`.
+        why: for people.
+    """
+
+    kind: str
+    what: str
+    nbytes: int | None
+    age_seconds: float
+    fate: str
+    why: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Show what dead processes left behind, or remove it."""
+    arguments = _parser().parse_args(argv)
+    if arguments.registry is not None and arguments.store is not None:
+        sys.stderr.write("penstock gc: --registry and --store are two registries: give one of them\n")
+        return ExitCode.USAGE
+    try:
+        # What is looked at belongs to packages that need not be installed.
+        import penstock.efo_consumer
+        import penstock.registration  # noqa: F401  # both are needed
+    except ImportError as error:
+        sys.stderr.write(f'penstock gc: {error}: pip install "penstock-cli[gc]"\n')
+        return ExitCode.FAILED
+    screen = Screen(sys.stdout, as_json=arguments.json)
+    findings = list(_folders(arguments.folder, remove=arguments.remove))
+    consumers, code = asyncio.run(_consumers(arguments))
+    findings += consumers
+    screen.show(Table(columns=_COLUMNS, rows=[_row(one) for one in findings], empty="nothing is left over"))
+    if any(one.fate == "due" for one in findings):
+        screen.say("penstock gc --remove removes what is due", "bold")
+    if any(one.fate == "failed" for one in findings):
+        return ExitCode.FAILED
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="penstock gc",
+        description="Show what processes that were killed left behind: sockets, shared memory and spilled records of "
+        "this user on this machine, and stream consumers that no lease holds.",
+        epilog=_EPILOG,
+    )
+    add_json_argument(parser)
+    parser.add_argument("--remove", action="store_true", help="remove it; else it is only shown")
+    parser.add_argument(
+        "--folder",
+        action="append",
+        type=Path,
+        metavar="FOLDER",
+        help="where readers spill to (spillFolder), and further ones; default: shared memory and temporary files",
+    )
+    consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
+    variable = "PENSTOCK_REGISTRY_ENDPOINT"
+    consumers.add_argument(
+        "--registry", metavar="HOST:PORT", default=os.environ.get(variable), help=f"a registry service [{variable}]"
+    )
+    consumers.add_argument(
+        "--store",
+        metavar="URL",
+        help="or the store of jobs without one: sqlite:///PATH, dynamodb://TABLE, local (default: the file of jobs "
+        "that name none), or none to look at no consumers",
+    )
+    consumers.add_argument("--region")
+    consumers.add_argument("--endpoint-url", metavar="URL", help="of Kinesis, for emulators and VPC endpoints")
+    consumers.add_argument("--profile", help="of the shared configuration files")
+    consumers.add_argument("--ca-bundle", metavar="FILE", help="PEM of the authorities to trust")
+    return parser
+
+
+def _folders(further: Sequence[Path] | None, *, remove: bool) -> Iterator[Finding]:
+    from penstock.efo_consumer import find_leftovers
+
+    found = {one.path: one for one in [*find_leftovers(), *(find_leftovers(further) if further else ())]}
+    for one in found.values():
+        yield _folder(one, remove=remove)
+
+
+def _folder(one: Leftover, *, remove: bool) -> Finding:
+    fate, why = "due", "its process is dead"
+    if remove:
+        is_gone = one.remove()
+        fate, why = ("removed", why) if is_gone else ("failed", "it cannot be removed: look at its permissions")
+    return Finding(one.kind, str(one.path), one.nbytes, one.age_seconds, fate, why)
+
+
+async def _consumers(arguments: argparse.Namespace) -> tuple[list[Finding], int]:
+    from penstock.aws import AwsError
+    from penstock.registration.errors import RegistrationError, RegistryUnavailableError
+    from penstock.rpc import PenstockRpcError
+
+    try:
+        async with _collector(arguments) as collect:
+            if collect is None:
+                return [], ExitCode.OK
+            return await _collected(collect, remove=arguments.remove), ExitCode.OK
+    except RegistryUnavailableError as error:
+        return _not_looked_at(error), ExitCode.UNREACHABLE
+    except (RegistrationError, AwsError, PenstockRpcError) as error:
+        return _not_looked_at(error), ExitCode.FAILED
+
+
+def _not_looked_at(error: Exception) -> list[Finding]:
+    sys.stderr.write(f"penstock gc: stream consumers were not looked at: {error}; --store none leaves them out\n")
+    return []
+
+
+@asynccontextmanager
+async def _collector(arguments: argparse.Namespace) -> AsyncIterator[Callable[..., Awaitable[list[Orphan]]] | None]:
+    """The registry's `collect_garbage`; None where there is no registry."""
+    from penstock.aws import AwsOptions, AwsSession
+    from penstock.registration import (
+        RemoteConsumerRegistry,
+        SqliteLeaseStore,
+        default_store_path,
+        open_local_registry,
+        open_store,
+    )
+
+    if arguments.registry is not None:
+        async with RemoteConsumerRegistry(arguments.registry) as remote:
+            yield remote.collect_garbage
+        return
+    is_local = arguments.store in (None, _LOCAL)
+    if arguments.store == _NONE or (is_local and not default_store_path().exists()):
+        yield None
+        return
+    session = AwsSession(
+        AwsOptions(
+            region=arguments.region,
+            endpoint_url=arguments.endpoint_url,
+            profile=arguments.profile,
+            ca_bundle=arguments.ca_bundle,
+        )
+    )
+    looks = not arguments.remove
+    if is_local:
+        namespace = session.endpoint_url("kinesis")
+        store: LeaseStore = SqliteLeaseStore(default_store_path(), namespace=namespace, read_only=looks)
+    else:
+        store = open_store(arguments.store, session, read_only=looks)
+    registry = open_local_registry(session, store=store)
+    try:
+        yield registry.collect_garbage
+    finally:
+        await registry.close()
+
+
+async def _collected(collect: Callable[..., Awaitable[list[Orphan]]], *, remove: bool) -> list[Finding]:
+    """What becomes of the consumers; leases that may be dead are watched until that is known."""
+    began, told = time.monotonic(), False
+    ended: dict[tuple[str, str], Orphan] = {}
+    while True:
+        orphans = await collect(dry_run=not remove)
+        ended.update({_key(one): one for one in orphans if one.fate.value == "ended"})
+        unproved = [one for one in orphans if one.fate.value == "kept" and one.consumer.registration_is_ours]
+        waited = time.monotonic() - began
+        if not unproved or waited >= _WATCH_SECONDS:
+            return [_orphan(one) for one in [*ended.values(), *(one for one in orphans if _key(one) not in ended)]]
+        if not told and waited >= _TELL_SECONDS:
+            told = True
+            sys.stderr.write("penstock gc: watching whether somebody renews the leases, for as long as these live\n")
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _key(orphan: Orphan) -> tuple[str, str]:
+    return orphan.consumer.stream_name, orphan.consumer.consumer_name
+
+
+def _orphan(one: Orphan) -> Finding:
+    fate = {"ended": "removed"}.get(one.fate.value, one.fate.value)
+    cost = one.consumer.cost_per_hour_usd
+    why = one.reason if cost is None else f"{one.reason}; {cost:.3f} USD/h"
+    return Finding("consumer", "/".join(_key(one)), None, one.consumer.age_seconds, fate, why)
+
+
+def _row(one: Finding) -> Row:
+    document = {
+        "kind": one.kind,
+        "what": one.what,
+        "bytes": one.nbytes,
+        "ageSeconds": round(one.age_seconds, 1),
+        "fate": one.fate,
+        "why": one.why,
+    }
+    nbytes = "-" if one.nbytes is None else size(one.nbytes)
+    return Row(
+        [one.kind, one.what, nbytes, age(one.age_seconds), Cell(one.fate, style=_FATES.get(one.fate, "")), one.why],
+        document,
+    )

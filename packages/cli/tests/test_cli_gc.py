@@ -1,0 +1,130 @@
+"""`penstock gc`: what processes that were really killed left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.cli._gc import main
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+HOLDER = """
+import sys
+from pathlib import Path
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import ReaderConfig, ReaderHost
+from penstock.efo_consumer._buffer.spill import SpillFolder
+from penstock.efo_consumer._embedded import host as home
+from penstock.registration import AcquireRequest, open_registry
+
+url, spill = sys.argv[1:]
+aws = emulator_options(url)
+# Other readers of this machine tidy up its shared memory.
+home.MEMORY = Path(spill)
+folder = SpillFolder(1000, Path(spill))
+(folder.folder / "0").write_bytes(b"rows")
+registry = open_registry(aws=aws)
+lease = registry.acquire(AcquireRequest(stream_name="flights", consumer_name="left", job_id="a"))
+with ReaderHost(aws=aws) as host:
+    print(next(Path(spill).glob("penstock-reader-*")), flush=True)
+    print(folder.folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    delays = {"consumer_creation_delay": timedelta(0), "consumer_deletion_delay": timedelta(0)}
+    with running_emulator(enforce_limits=False, **delays) as running:
+        running.client().create_stream(StreamName="flights", ShardCount=1)
+        yield running
+
+
+@pytest.fixture
+def spill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the reader spills to; its state is the test's own."""
+    for name, value in {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+    }.items():
+        monkeypatch.setenv(name, value)
+    folder = tmp_path / "spill"
+    folder.mkdir()
+    return folder
+
+
+def consumers(emulator: RunningEmulator) -> list[str]:
+    client = emulator.client()
+    arn = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
+    return [one["ConsumerStatus"] for one in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, list[dict[str, Any]]]:
+    code = main([*arguments, "--json"])
+    return code, [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_what_a_killed_process_left_is_shown_and_then_removed(
+    emulator: RunningEmulator, spill: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """While it lives nothing of it is touched; its lease is watched until it is known to be dead."""
+    arguments = ("--folder", str(spill), "--region", "us-east-1", "--endpoint-url", emulator.endpoint_url)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, emulator.endpoint_url, str(spill)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        own = [process.stdout.readline().strip() for _ in range(2)]
+        assert all(Path(folder).is_dir() for folder in own)
+        _, shown = run(capsys, *arguments, "--store", "none")
+        assert not {one["what"] for one in shown} & set(own)
+    finally:
+        process.kill()
+        process.wait()
+    code, shown = run(capsys, *arguments)
+    due = {one["what"]: one for one in shown if one["what"] in {*own, "flights/left"}}
+    assert code == 0
+    assert {one["kind"]: one["fate"] for one in due.values()} == {"reader": "due", "spill": "due", "consumer": "due"}
+    assert due[own[1]]["bytes"] == 4
+    assert all(Path(folder).is_dir() for folder in own)
+    assert consumers(emulator) == ["ACTIVE"]
+    code, removed = run(capsys, *arguments, "--remove")
+    assert code == 0
+    assert {one["what"] for one in removed if one["fate"] == "removed"} >= {*own, "flights/left"}
+    assert not any(Path(folder).exists() for folder in own)
+    assert consumers(emulator) == []
+    code, left = run(capsys, *arguments, "--remove")
+    assert (code, [one for one in left if one["what"] in own or one["kind"] == "consumer"]) == (0, [])
+
+
+def test_folders_that_are_not_ours_to_remove_stay(spill: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A link, a file, and a folder of before the lock that is too young to be known as dead."""
+    (spill / "elsewhere").mkdir()
+    (spill / "penstock-spill-link").symlink_to(spill / "elsewhere")
+    (spill / "penstock-spill-file").touch()
+    (spill / "penstock-reader-new").mkdir()
+    old = spill / "penstock-reader-old"
+    old.mkdir()
+    os.utime(old, (time.time() - 3600,) * 2)
+    code, shown = run(capsys, "--folder", str(spill), "--store", "none", "--remove")
+    here = [one for one in shown if one["what"].startswith(str(spill))]
+    assert (code, [(one["what"], one["fate"]) for one in here]) == (0, [(str(old), "removed")])
+    assert len(list(spill.iterdir())) == 4
+
+
+def test_a_registry_that_is_away_is_told(spill: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is on this machine is shown all the same."""
+    assert main(["--folder", str(spill), "--registry", "127.0.0.1:1"]) == 3
+    assert "stream consumers were not looked at" in capsys.readouterr().err
+    assert main(["--registry", "127.0.0.1:1", "--store", "local"]) == 2
