@@ -5,9 +5,14 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.registration import Heartbeat, Lease, LeaseKeeper
+from penstock.registration import AcquireRequest, ConflictPolicy, Heartbeat, Lease, LeaseKeeper
 from penstock.registration._keeper import KeptLease
-from penstock.registration.errors import RegistryUnavailableError
+from penstock.registration.errors import (
+    ConsumerHeldError,
+    LeaseLostError,
+    RegistrationDeniedError,
+    RegistryUnavailableError,
+)
 from penstock.registration.testing import ManualClock
 
 LEASE = Lease(
@@ -39,6 +44,7 @@ class ScriptedRegistry:
 
 HELD = Heartbeat(held=True, time_to_live_seconds=30.0)
 LOST = Heartbeat(held=False, time_to_live_seconds=0.0)
+DENIED = RegistrationDeniedError(operation="RegisterStreamConsumer", reason="AccessDenied")
 AWAY = RegistryUnavailableError(where="it", reason="away")
 
 
@@ -174,3 +180,94 @@ async def test_an_on_lost_that_fails_is_logged_and_harms_no_other_lease(caplog):
         await asyncio.wait_for(told.wait(), 10)
         await asyncio.sleep(0)
     assert "not my day" in caplog.text
+
+
+REQUEST = AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
+
+
+class TakingBack(ScriptedRegistry):
+    """Its heartbeats are lost as the script says; acquires are answered from a second list."""
+
+    def __init__(self, clock, heartbeats, acquires):
+        super().__init__(clock, *heartbeats)
+        self.acquires = list(acquires)
+        self.requests = []
+
+    async def acquire(self, request):
+        self.requests.append(request)
+        answer = self.acquires.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+async def take_back(heartbeats, acquires):
+    """The registry, what the holder was given, and what it was told in the end."""
+    clock, regained = ManualClock(1000.0), []
+    registry = TakingBack(clock, heartbeats, acquires)
+    lost = asyncio.get_running_loop().create_future()
+    async with LeaseKeeper(registry, patience_seconds=60.0, clock=clock, sleep=clock.sleep) as keeper:
+        keeper.keep(LEASE, lost.set_result, request=REQUEST, on_regained=regained.append)
+        error = await asyncio.wait_for(lost, 10)
+    return registry, regained, error
+
+
+async def test_a_lease_that_ran_out_is_taken_back_and_kept():
+    """By the same claim, after the token of before; the heartbeats go on for the new one."""
+    again = replace(LEASE, fencing_token=4, consumer_arn="another")
+    held = ConsumerHeldError(
+        stream_name="flights", consumer_name="delays", holder_job_id="rival", held_seconds=7, remaining_seconds=20
+    )
+    registry, regained, error = await take_back([HELD, LOST, HELD, LOST], [again, held])
+    assert regained == [again]
+    assert [request.after_fencing_token for request in registry.requests] == [3, 4]
+    assert {request.conflict_policy for request in registry.requests} == {ConflictPolicy.REFUSE}
+    assert {request.claim for request in registry.requests} == {REQUEST.claim}
+    assert registry.asked_at == [10, 20, 30, 40]
+    assert error.fencing_token == 4
+    assert "job 'rival' has held the consumer for 7 s" in str(error)
+
+
+async def test_a_registry_that_is_away_while_a_lease_is_taken_back_is_asked_again():
+    """What passes by itself ends nothing."""
+    away = [RegistryUnavailableError(where="it", reason="away"), ValueError("a bug")]
+    registry, regained, _ = await take_back([LOST, LOST, LOST, LOST], [*away, LEASE, DENIED])
+    assert regained == [LEASE]
+    assert len(registry.requests) == 4
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (
+            LeaseLostError(stream_name="s", consumer_name="c", fencing_token=3, reason="an operator ended it"),
+            "operator",
+        ),
+        (DENIED, "cannot be taken back: not allowed to call RegisterStreamConsumer"),
+    ],
+)
+async def test_what_cannot_be_taken_back_is_lost_with_the_reason(answer, reason):
+    """At once: asking again is of no use."""
+    registry, regained, error = await take_back([LOST], [answer])
+    assert (regained, len(registry.requests)) == ([], 1)
+    assert reason in error.reason
+
+
+async def test_what_was_taken_back_is_given_back_in_place_of_the_lease_of_before():
+    """Whoever releases the lease that he knows gives back the one that is kept."""
+    clock, never = ManualClock(1000.0), asyncio.Event()
+    again = replace(LEASE, fencing_token=4)
+    registry, regained = TakingBack(clock, [LOST], [again]), asyncio.Event()
+
+    async def sleep(seconds):
+        if regained.is_set():
+            await never.wait()
+        await clock.sleep(seconds)
+
+    async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
+        keeper.keep(LEASE, pytest.fail, request=REQUEST, on_regained=lambda _: regained.set())
+        async with asyncio.timeout(10):
+            await regained.wait()
+        assert keeper.drop(replace(LEASE, fencing_token=2)).fencing_token == 2
+        assert keeper.drop(LEASE) == again
+        assert keeper.drop(LEASE) == LEASE

@@ -25,7 +25,7 @@ def new_record(now=1000.0, **fields):
     return ConsumerRecord(stream_arn=STREAM, consumer_name="delays", created_at=now, **fields)
 
 
-def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sight=LIVE, after_token=None):
+def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sight=LIVE, claim="", after_token=None):
     return _lease.acquire(
         record or new_record(),
         job_id=job_id,
@@ -33,6 +33,7 @@ def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sig
         policy=policy,
         sight=sight,
         now=now,
+        claim=claim,
         after_token=after_token,
     )
 
@@ -91,8 +92,17 @@ def test_a_lease_that_another_job_has_is_not_taken_back():
 def test_a_lease_that_a_later_run_of_the_job_has_is_not_taken_back():
     """The predecessor that stood still is told so, whether the successor was seen or not."""
     for sight in (LIVE, UNPROVED, OVER):
-        outcome = decide("a", held_by("a", held_by("a")), sight=sight, after_token=1)
+        outcome = decide("a", held_by("a", held_by("a", claim="1"), claim="2"), sight=sight, claim="1", after_token=1)
         assert outcome == _lease.Lost("a later run of the same job holds the consumer, by token 2")
+
+
+def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way():
+    """The same claim is the same run of the job."""
+    first = held_by("a", claim="run-1")
+    again = held_by("a", first, claim="run-1", after_token=1)
+    assert held_by("a", again, claim="run-1", after_token=1).fencing_token == 3
+    later = held_by("a", again, claim="run-2")
+    assert isinstance(decide("a", later, claim="run-1", after_token=1), _lease.Lost)
 
 
 def test_a_lease_that_an_operator_ended_is_not_taken_back():

@@ -14,7 +14,9 @@ from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, Re
 from penstock.registration._sqlite_file import SqliteFile
 from penstock.registration.errors import LeaseStoreError
 
-HOLDING = Holding(job_id="job", fencing_token=7, acquired_at=1.5, renewed_at=2.25, time_to_live_seconds=30.0)
+HOLDING = Holding(
+    job_id="job", fencing_token=7, acquired_at=1.5, renewed_at=2.25, time_to_live_seconds=30.0, claim="run-1"
+)
 
 
 def new_record(stream_arn="flights", consumer_name="delays", **fields):

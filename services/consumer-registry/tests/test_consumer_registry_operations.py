@@ -147,6 +147,14 @@ def test_columns_stay_aligned():
     ]
 
 
+def test_streams_of_one_name_are_told_apart_by_their_arns():
+    """Of two accounts; any other goes by its name."""
+    arns = [f"arn:aws:kinesis:eu-west-1:{account}:stream/flights" for account in ("123456789012", "999999999999")]
+    found = [consumer(stream_name="flights", stream_arn=arn) for arn in arns]
+    found.append(consumer(stream_name="weather", stream_arn="arn:weather"))
+    assert [line.split()[0] for line in drawn(consumer_table(found))[1:]] == [*arns, "weather"]
+
+
 def test_the_readme_shows_the_tables_as_they_are():
     """Headings, columns and the sum."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()

@@ -54,6 +54,7 @@ def to_item(record: ConsumerRecord, namespace: str, write_id: str) -> Item:
             "acquired_at": _number(holding.acquired_at),
             "renewed_at": _number(holding.renewed_at),
             "time_to_live_seconds": _number(holding.time_to_live_seconds),
+            "claim": {"S": holding.claim},
         }
     if record.idle_since is not None:
         item["idle_since"] = _number(record.idle_since)
@@ -70,6 +71,7 @@ def from_item(item: Mapping[str, Mapping[str, Any]]) -> ConsumerRecord:
             acquired_at=float(item["acquired_at"]["N"]),
             renewed_at=float(item["renewed_at"]["N"]),
             time_to_live_seconds=float(item["time_to_live_seconds"]["N"]),
+            claim=item["claim"]["S"] if "claim" in item else "",
         )
     return ConsumerRecord(
         stream_arn=item["stream_name"]["S"],
@@ -83,7 +85,7 @@ def from_item(item: Mapping[str, Mapping[str, Any]]) -> ConsumerRecord:
         registering_token=int(item["registering_token"]["N"]),
         holding=holding,
         idle_since=float(item["idle_since"]["N"]) if "idle_since" in item else None,
-        # Absent from items of the first release.
+        # Absent from items of the first release, as the claim is.
         ended_token=int(item["ended_token"]["N"]) if "ended_token" in item else 0,
     )
 

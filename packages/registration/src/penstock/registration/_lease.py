@@ -66,19 +66,21 @@ def acquire(
     policy: ConflictPolicy,
     sight: Sight,
     now: float,
+    claim: str = "",
     after_token: int | None = None,
 ) -> Granted | Refused | Wait | Lost:
     """Decide on a request for the consumer. Whoever is granted gets a token that nobody had before.
 
     Nobody is refused for the sake of a holder of which this registry saw no sign of life: it is watched until it shows
-    one, or is over. With `after_token` the job takes back the lease that it had under that token.
+    one, or is over. With `after_token` the job takes back the lease that it had under that token, by
+    the same claim: an attempt of its own, whose answer was lost, is not in its way.
     """
     holder = record.holding
     is_ours = holder is not None and holder.job_id == job_id
     if after_token is not None:
         if record.ended_token >= after_token:
             return Lost("an operator ended it")
-        if holder is not None and is_ours and holder.fencing_token > after_token:
+        if holder is not None and is_ours and holder.fencing_token > after_token and holder.claim != claim:
             return Lost(f"a later run of the same job holds the consumer, by token {holder.fencing_token}")
     if holder is not None and not is_ours and sight.standing is not Standing.OVER:
         if policy is ConflictPolicy.WAIT or (policy is ConflictPolicy.REFUSE and sight.standing is Standing.UNPROVED):
@@ -92,6 +94,7 @@ def acquire(
         acquired_at=holder.acquired_at if holder is not None and is_ours else now,
         renewed_at=now,
         time_to_live_seconds=time_to_live_seconds,
+        claim=claim,
     )
     return Granted(replace(record, fencing_token=token, holding=holding, idle_since=None))
 

@@ -360,6 +360,7 @@ class LocalConsumerRegistry:
             policy=request.conflict_policy,
             sight=self._watch.sight(record),
             now=self._records.time_of_day(),
+            claim=request.claim,
             after_token=request.after_fencing_token,
         )
 

@@ -53,6 +53,7 @@ def acquire_message(request: AcquireRequest) -> pb.AcquireRequest:
         consumer_arn=request.consumer_arn or "",
         conflict_policy=_POLICIES[request.conflict_policy],
         time_to_live_seconds=request.time_to_live.total_seconds() if request.time_to_live else 0.0,
+        claim=request.claim,
         after_fencing_token=request.after_fencing_token or 0,
         caller=None if request.caller is None else AwsLocationMessage(**vars(request.caller)),
         **({} if request.config is None else _config_fields(request.config)),
@@ -97,6 +98,7 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
         conflict_policy=_POLICY_OF.get(message.conflict_policy, ConflictPolicy.REFUSE),
         time_to_live=time_to_live,
         config=config,
+        claim=message.claim,
         after_fencing_token=message.after_fencing_token or None,
         caller=_location_of(message.caller) if message.HasField("caller") else None,
     )

@@ -34,6 +34,8 @@ class Holding:
     acquired_at: float
     renewed_at: float
     time_to_live_seconds: float
+    claim: str = ""
+    """Of the request that was given the lease: tells the runs of a job apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -217,8 +217,8 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     # Again, under the lock: another process may have been faster.
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    if version in UPGRADES:
-        connection.execute(UPGRADES[version])
+    for statement in UPGRADES.get(version, ()):
+        connection.execute(statement)
     connection.execute(CREATE)
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     connection.execute("COMMIT")

@@ -25,6 +25,7 @@ COLUMNS: Final = (
     "time_to_live_seconds",
     "idle_since",
     "ended_token",
+    "claim",
 )
 CREATE: Final = """
 CREATE TABLE IF NOT EXISTS consumers (
@@ -45,12 +46,18 @@ CREATE TABLE IF NOT EXISTS consumers (
   time_to_live_seconds REAL,
   idle_since REAL,
   ended_token INTEGER NOT NULL DEFAULT 0,
+  claim TEXT NOT NULL DEFAULT '',
   PRIMARY KEY (namespace, stream_name, consumer_name)
 ) WITHOUT ROWID
 """
-UPGRADES: Final = {1: "ALTER TABLE consumers ADD COLUMN ended_token INTEGER NOT NULL DEFAULT 0"}
+UPGRADES: Final = {
+    1: (
+        "ALTER TABLE consumers ADD COLUMN ended_token INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE consumers ADD COLUMN claim TEXT NOT NULL DEFAULT ''",
+    )
+}
 """From one schema to the next. Records by the name of a stream are moved to its ARN by the registry."""
-SELECT_1: Final = f"SELECT {', '.join(COLUMNS[:-1])}, 0 AS ended_token FROM consumers WHERE namespace = ?"
+SELECT_1: Final = f"SELECT {', '.join(COLUMNS[:-2])}, 0 AS ended_token, '' AS claim FROM consumers WHERE namespace = ?"
 """Of a file of the first schema that may only be read."""
 SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM consumers WHERE namespace = ?"
 INSERT: Final = (
@@ -94,6 +101,7 @@ def to_row(record: ConsumerRecord) -> tuple[object, ...]:
         *held,
         record.idle_since,
         record.ended_token,
+        "" if holding is None else holding.claim,
     )
 
 
@@ -107,6 +115,7 @@ def from_row(row: sqlite3.Row) -> ConsumerRecord:
             acquired_at=row["acquired_at"],
             renewed_at=row["renewed_at"],
             time_to_live_seconds=row["time_to_live_seconds"],
+            claim=row["claim"],
         )
     return ConsumerRecord(
         stream_arn=row["stream_name"],

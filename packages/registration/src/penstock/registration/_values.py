@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import uuid
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 
@@ -52,6 +53,8 @@ class AcquireRequest:
     registry's own counts where None, and for deregistering, which is its own business."""
     caller: AwsLocation | None = None
     """Where the caller's stream is: a registry behind an endpoint refuses a stream of another place than its own."""
+    claim: str = field(default_factory=lambda: uuid.uuid4().hex, compare=False)
+    """Made anew for each request, and kept by `replace`: tells a run that asks again from a later run of the job."""
     after_fencing_token: int | None = None
     """The job takes back the lease that it had under this token, and that ran out. It is not given back when a later
     run of the job has the consumer, or when an operator ended the lease."""
@@ -80,13 +83,13 @@ class AcquireRequest:
             "consumer_arn": stream_arn_of(self.consumer_arn or ""),
         }
         known = next((arn for arn in arns.values() if arn), None)
-        for field, arn in arns.items():
+        for name, arn in arns.items():
             if not arn:
                 continue
-            check_stream_arn(arn, field)
+            check_stream_arn(arn, name)
             if arn != known or stream_name_of(arn) != stream_name_of(self.stream_name):
                 said = known if arn != known else self.stream_name
-                raise InvalidRequestError(field=field, reason=f"{arn!r} contradicts {said!r}: it is another stream")
+                raise InvalidRequestError(field=name, reason=f"{arn!r} contradicts {said!r}: it is another stream")
         object.__setattr__(self, "stream_arn", known)
 
     def _check_consumer(self) -> None:

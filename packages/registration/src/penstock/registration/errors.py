@@ -149,7 +149,8 @@ class AcquireTimeoutError(RegistrationError):
     """Acquiring took longer than the request's timeout. `holder_job_id` is the job that holds the consumer, if known.
 
     Cure: Give each job a consumer name of its own (Spark's option `efoConsumerName`), or end the job that holds this
-    one. A holder that is gone loses its lease within the lease's time to live, by default 30 s.
+    one. A holder that is gone loses its lease after the time to live, 30 s by default, and the registry's grace period:
+    none in the job's own process, 60 s by default of a service.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     release.add_argument("--force", action="store_true", help="needed: the holder is told to stop reading")
     adopt = commands.add_parser("adopt", help="make an existing registration ours, to be ended when nobody leases it")
     for command in (release, adopt):
-        command.add_argument("stream", help="name of the stream")
+        command.add_argument("stream", help="name of the stream, or its ARN")
         command.add_argument("consumer", help="name of the consumer")
     for command in (listing, garbage, release, adopt):
         add_json_argument(command)

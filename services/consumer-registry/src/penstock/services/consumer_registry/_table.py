@@ -27,22 +27,33 @@ MONTH_HOURS: Final = 730
 
 def consumer_table(consumers: Iterable[Consumer]) -> Table:
     """One row per consumer. What is not known is `?`, what is not, `-`."""
-    return Table(columns=_CONSUMER_COLUMNS, rows=[*map(_consumer_row, consumers)], empty="no consumers")
+    consumers = list(consumers)
+    rows = [_consumer_row(consumer, _stream_of(consumer, consumers)) for consumer in consumers]
+    return Table(columns=_CONSUMER_COLUMNS, rows=rows, empty="no consumers")
 
 
 def orphan_table(orphans: Iterable[Orphan]) -> Table:
     """One row per orphan, and what becomes of it."""
-    return Table(columns=_ORPHAN_COLUMNS, rows=[*map(_orphan_row, orphans)], empty="no consumer without a lease")
+    orphans = list(orphans)
+    consumers = [orphan.consumer for orphan in orphans]
+    rows = [_orphan_row(orphan, _stream_of(orphan.consumer, consumers)) for orphan in orphans]
+    return Table(columns=_ORPHAN_COLUMNS, rows=rows, empty="no consumer without a lease")
 
 
-def _consumer_row(consumer: Consumer) -> Row:
+def _stream_of(consumer: Consumer, consumers: Iterable[Consumer]) -> str:
+    """The stream's name; its ARN where another stream of the table has the same name."""
+    arns = {one.stream_arn for one in consumers if one.stream_name == consumer.stream_name}
+    return consumer.stream_name if len(arns) == 1 else consumer.stream_arn
+
+
+def _consumer_row(consumer: Consumer, stream: str) -> Row:
     lease = consumer.lease
     held: tuple[Cell | str, ...] = (Cell("-", style="dim"),) * 4
     if lease is not None:
         held = (lease.job_id, age(consumer.held_seconds), str(lease.fencing_token), age(lease.time_to_live_seconds))
     registration = "ours" if consumer.registration_is_ours else "not ours"
     cells: list[Cell | str] = [
-        consumer.stream_name,
+        stream,
         consumer.consumer_name,
         _state(consumer),
         *held,
@@ -55,11 +66,11 @@ def _consumer_row(consumer: Consumer) -> Row:
     return Row(cells, {**asdict(consumer), "cost_per_month_usd": _per_month(consumer)})
 
 
-def _orphan_row(orphan: Orphan) -> Row:
+def _orphan_row(orphan: Orphan, stream: str) -> Row:
     consumer = orphan.consumer
     fate = Cell(orphan.fate.value, style=_FATES.get(orphan.fate.value, ""))
     cells: list[Cell | str] = [
-        consumer.stream_name,
+        stream,
         consumer.consumer_name,
         _state(consumer),
         _cost(consumer, 1, 3),

@@ -201,6 +201,7 @@ class AcquireRequest(_message.Message):
     LIST_BACKOFF_FIELD_NUMBER: _builtins.int
     REGISTER_TIMEOUT_SECONDS_FIELD_NUMBER: _builtins.int
     AFTER_FENCING_TOKEN_FIELD_NUMBER: _builtins.int
+    CLAIM_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream. Required."""
     stream_arn: _builtins.str
@@ -223,6 +224,8 @@ class AcquireRequest(_message.Message):
     """The job takes back the lease that it had under this token, and that ran out; zero for a new lease. ABORTED when a later run of the
     job has the consumer, or when an operator ended the lease.
     """
+    claim: _builtins.str
+    """Chosen by the caller, anew for each run of the job: what asks again by the same claim is not a later run."""
     @_builtins.property
     def caller(self) -> _aws_pb2.AwsLocation:
         """Where the caller's stream is. The registry refuses a stream of another place than its own; what is absent is not compared."""
@@ -251,10 +254,11 @@ class AcquireRequest(_message.Message):
         list_backoff: _aws_pb2.Backoff | None = ...,
         register_timeout_seconds: _builtins.float = ...,
         after_fencing_token: _builtins.int = ...,
+        claim: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["caller", b"caller", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_fencing_token", b"after_fencing_token", "caller", b"caller", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after_fencing_token", b"after_fencing_token", "caller", b"caller", "claim", b"claim", "conflict_policy", b"conflict_policy", "consumer_arn", b"consumer_arn", "consumer_name", b"consumer_name", "job_id", b"job_id", "list_backoff", b"list_backoff", "register_backoff", b"register_backoff", "register_timeout_seconds", b"register_timeout_seconds", "strategy", b"strategy", "stream_arn", b"stream_arn", "stream_name", b"stream_name", "time_to_live_seconds", b"time_to_live_seconds"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

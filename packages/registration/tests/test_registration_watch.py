@@ -1,0 +1,108 @@
+"""What a registry may conclude from what it saw."""
+
+from dataclasses import replace
+
+from penstock.registration import ConsumerRecord, Holding
+from penstock.registration._watch import Standing, Watch
+
+HOLDING = Holding(job_id="job", fencing_token=1, acquired_at=0.0, renewed_at=0.0, time_to_live_seconds=30.0)
+RECORD = ConsumerRecord(stream_arn="arn:any", consumer_name="any", created_at=0.0, version=5, holding=HOLDING)
+
+
+def look(watch, at, record=RECORD, *, answered_at=None):
+    now = at if answered_at is None else answered_at
+    gap = watch.heard(at, now)
+    watch.saw(record, at, now)
+    return gap
+
+
+def looks(watch, begin, end, record=RECORD):
+    for at in range(begin, end + 1, 5):
+        look(watch, float(at), record)
+    return watch.sight(record)
+
+
+def test_a_lease_is_over_when_it_was_seen_unchanged_for_its_life_and_the_grace_period():
+    """Counted from the first look: what was before it is not known."""
+    watch = Watch(10.0)
+    assert looks(watch, 100, 135).standing is Standing.UNPROVED
+    assert watch.sight(RECORD).remaining_seconds == 5.0
+    assert looks(watch, 140, 140).standing is Standing.OVER
+
+
+def test_a_lease_that_moves_lives():
+    """Whoever moved it, and whatever its times say: from then on it has its whole life."""
+    watch = Watch(10.0)
+    looks(watch, 100, 135)
+    sight = looks(watch, 140, 140, replace(RECORD, version=6))
+    assert (sight.standing, sight.remaining_seconds) == (Standing.LIVE, 40.0)
+
+
+def test_a_registry_that_was_away_begins_again():
+    """A pause, a suspended machine, or a store that did not answer: the holder could not be heard."""
+    watch = Watch(10.0)
+    looks(watch, 100, 130)
+    assert look(watch, 145.0) == 15.0
+    assert watch.sight(RECORD).remaining_seconds == 40.0
+    assert looks(watch, 150, 180).standing is Standing.UNPROVED
+    assert looks(watch, 185, 185).standing is Standing.OVER
+
+
+def test_a_short_absence_costs_a_holder_one_heartbeat_at_most():
+    """Three come in a life: nothing begins again."""
+    watch = Watch(10.0)
+    looks(watch, 100, 130)
+    assert look(watch, 140.0) == 0.0
+    assert watch.sight(RECORD).standing is Standing.OVER
+
+
+def test_an_answer_that_comes_late_tells_what_was_when_it_was_asked_for():
+    """Neither does the first one prove anything about the time of its way, nor the last."""
+    watch = Watch(0.0)
+    look(watch, 100.0, answered_at=105.0)
+    looks(watch, 110, 130)
+    look(watch, 134.0, answered_at=139.0)
+    assert watch.sight(RECORD).standing is Standing.UNPROVED
+    look(watch, 139.0)
+    assert watch.sight(RECORD).standing is Standing.OVER
+
+
+def test_an_answer_that_was_overtaken_changes_nothing():
+    """The record that it tells of was replaced since; so nothing is known of that one."""
+    watch = Watch(0.0)
+    newer = replace(RECORD, version=6)
+    look(watch, 101.0, newer)
+    look(watch, 100.0, answered_at=102.0)
+    assert watch.sight(newer).standing is Standing.UNPROVED
+    assert watch.sight(RECORD).remaining_seconds == 30.0
+
+
+def test_a_sign_of_life_from_before_an_absence_is_old():
+    """Nobody is refused for its sake."""
+    watch = Watch(0.0)
+    look(watch, 100.0)
+    newer = replace(RECORD, version=6)
+    look(watch, 105.0, newer)
+    assert watch.sight(newer).standing is Standing.LIVE
+    look(watch, 1000.0, newer)
+    assert watch.sight(newer).standing is Standing.UNPROVED
+
+
+def test_a_consumer_that_was_given_back_has_its_grace_period_from_the_first_look():
+    """By this registry's clock; without one it is due at once."""
+    idle = replace(RECORD, holding=None, idle_since=-1e9)
+    watch, hasty = Watch(10.0), Watch(0.0)
+    for each in (watch, hasty):
+        look(each, 100.0, idle, answered_at=101.0)
+        assert each.is_over(idle)
+    assert (watch.is_due(idle), hasty.is_due(idle)) == (False, True)
+    look(watch, 111.0, idle)
+    assert watch.is_due(idle)
+
+
+def test_between_looks_the_store_is_asked_often_enough():
+    """For the shortest life that is watched."""
+    watch = Watch(0.0)
+    assert watch.step_seconds == 5.0
+    look(watch, 0.0, replace(RECORD, holding=replace(HOLDING, time_to_live_seconds=3.0)))
+    assert watch.step_seconds == 0.5
