@@ -30,6 +30,7 @@ _COLUMNS: Final = (
     Column("WHY"),
 )
 _FATES: Final = {"removed": "green", "due": "yellow", "failed": "red", "kept": "dim"}
+_VARIABLE: Final = "PENSTOCK_REGISTRY_ENDPOINT"
 _LOCAL: Final = "local"
 _NONE: Final = "none"
 # A lease that nobody renews has to be watched for as long as it lives before it counts as dead.
@@ -71,6 +72,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.registry is not None and arguments.store is not None:
         sys.stderr.write("penstock gc: --registry and --store are two registries: give one of them\n")
         return ExitCode.USAGE
+    if arguments.store is None:
+        arguments.registry = arguments.registry or os.environ.get(_VARIABLE)
     try:
         # What is looked at belongs to packages that need not be installed.
         import penstock.efo_consumer
@@ -107,9 +110,10 @@ def _parser() -> argparse.ArgumentParser:
         help="where readers spill to (spillFolder), and further ones; default: shared memory and temporary files",
     )
     consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
-    variable = "PENSTOCK_REGISTRY_ENDPOINT"
     consumers.add_argument(
-        "--registry", metavar="HOST:PORT", default=os.environ.get(variable), help=f"a registry service [{variable}]"
+        "--registry",
+        metavar="HOST:PORT",
+        help=f"a registry service without TLS and token (else: penstock consumers gc) [{_VARIABLE}]",
     )
     consumers.add_argument(
         "--store",
