@@ -81,9 +81,13 @@ class World:
         config = ReaderConfig(idle_offset_interval=timedelta(0), publisher=publisher, **options)
         return LocalShardReader(self.backend(publisher), config)
 
-    async def open(self, reader: LocalShardReader, start: StreamPositions) -> int:
+    async def open(self, reader: LocalShardReader, start: StreamPositions, *, named_shards_only: bool = False) -> int:
         request = OpenRequest(
-            session_id="q", positions=start, record_publisher=self._publisher, consumers=self.consumers
+            session_id="q",
+            positions=start,
+            record_publisher=self._publisher,
+            consumers=self.consumers,
+            named_shards_only=named_shards_only,
         )
         return await reader.open(request)
 

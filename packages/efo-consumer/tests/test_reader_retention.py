@@ -99,7 +99,7 @@ async def test_a_retention_period_that_is_lowered_under_a_reader_hides_no_loss(
         reader = world.reader(TWO_AT_ONCE, buffer_bytes_per_shard=1, buffer_bytes=1, fail_on_data_loss=fail)
         async with reader:
             epoch = await world.open(reader, start)
-            position = (await reader.positions("q", epoch, start, wait_seconds=5)).positions
+            position = (await reader.positions("q", epoch, start, wait_seconds=60)).positions
             assert position == at(world.positions[2])
             world.retain(24)
             world.put(2)

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from reader_world import BEHAVIOURS, PUBLISHERS, World, horizon
+from reader_world import BEHAVIOURS, PUBLISHERS, SHARD, World, horizon
 
 from penstock.efo_consumer import (
     DataLossError,
@@ -40,6 +40,36 @@ async def test_a_shard_is_read_to_its_end_and_its_children_after_it(
             position, more = await world.read(reader, epoch, position, 4)
             assert sorted(found + more) == sorted(written)
             assert {stats.losses for stats in await reader.stats("q")} == {0}
+
+
+@PUBLISHERS
+@BEHAVIOURS
+async def test_the_end_of_a_shard_that_is_read_long_after_it_was_closed_proves_nothing_of_its_children(
+    publisher: RecordPublisherType, behaviour: Behaviour
+) -> None:
+    """They hold records since it was closed: that it was complete a moment ago does not say that they were."""
+    clock = ManualClock()
+    with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
+        world = World(emulator, clock, publisher)
+        world.put(1)
+        async with world.reader() as reader:
+            epoch = await world.open(reader, horizon())
+            start, _ = await world.read(reader, epoch, horizon(), 1)
+        world.put(1)
+        closed_millis = clock.time() * 1000
+        world.client.split_shard(StreamName="s", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+        clock.advance(20 * 3600)
+        async with world.reader() as reader:
+            epoch = await world.open(reader, start, named_shards_only=True)
+            position = start.get("s", SHARD)
+            async with asyncio.timeout(60):
+                while position is not None and not position.is_shard_end:
+                    clock.advance(0.5)
+                    start = (await reader.positions("q", epoch, start, wait_seconds=0.5)).positions
+                    position = start.get("s", SHARD)
+        assert position is not None
+        assert position.known_millis is not None
+        assert position.known_millis <= closed_millis
 
 
 @PUBLISHERS

@@ -58,6 +58,9 @@ class ShardBuffer:
         self.held_bytes = 0
         self._segments: list[Segment] = []
         self._end = origin
+        # When the shard was caught up while it was open, as a later answer showed that was not its end. Of a closed
+        # shard that is always true, and says nothing of the children, which hold records since it was closed.
+        self._open_millis = origin.caught_up_millis
         self._origin_is_held = True
         # The first position after which every record up to the end is in the segments, by sequence number.
         self._held_after = origin if origin.sequence_number is not None else None
@@ -98,9 +101,12 @@ class ShardBuffer:
         that the shard is caught up.
         """
         before = self._end
-        caught_up = max(
-            (millis for millis in (before.caught_up_millis, event.caught_up_millis) if millis is not None), default=None
-        )
+        if event.child_shards:
+            caught_up = self._open_millis
+        else:
+            self._open_millis = before.caught_up_millis
+            known = (before.caught_up_millis, event.caught_up_millis)
+            caught_up = max((millis for millis in known if millis is not None), default=None)
         records, nbytes = event.records, event.nbytes
         is_unproved = not before.rank[0] and before.known_millis is None and caught_up is None
         if not event.child_shards and (event.continuation is None or (is_unproved and not records.num_rows)):
@@ -121,7 +127,7 @@ class ShardBuffer:
             arrived = arrived_millis_at(records, records.num_rows - 1)
             if not self.origin.rank[0] and self.first_record is None:
                 self.first_record = records.column("sequenceNumber")[0].as_py()
-        known = max((m for m in (caught_up, before.timestamp_millis) if m is not None), default=None)
+        complete = max((m for m in (caught_up, before.timestamp_millis) if m is not None), default=None)
         number = event.continuation
         if number is not None:
             # A continuation may lie before the last record, and before where reading stands.
@@ -129,7 +135,7 @@ class ShardBuffer:
         end = ShardPosition(
             PositionType.SHARD_END if number is None else PositionType.AFTER_SEQUENCE_NUMBER,
             sequence_number=number,
-            caught_up_millis=known,
+            caught_up_millis=complete,
             record=record,
             arrived_millis=arrived,
         )

@@ -147,7 +147,8 @@ class ShardGraph:
 def entering(parents: Iterable[ShardPosition]) -> ShardPosition:
     """Give the position at which a child shard is entered: before its first record.
 
-    Every record of a child arrived after its parents were closed, so what is known of them is known of the child.
+    Every record of a child arrived after its parents were closed, and what is known of a parent at its end is of a time
+    at which it was open: so it is known of the child.
     """
     known = max((millis for parent in parents if (millis := parent.known_millis) is not None), default=None)
     return ShardPosition(PositionType.TRIM_HORIZON, caught_up_millis=known)

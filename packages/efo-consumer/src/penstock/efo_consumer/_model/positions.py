@@ -49,7 +49,7 @@ class ShardPosition:
             version 1.
         arrived_millis: arrival time of that record, in milliseconds since the epoch.
         caught_up_millis: every record that arrived before this time, by the service's clock in milliseconds since the
-            epoch, lies at or before the position.
+            epoch, lies at or before the position. With SHARD_END a time at which the shard was open still.
         first_record: sequence number of the first record of the range that ends here, if that range began at
             AT_TIMESTAMP or TRIM_HORIZON and held any.
 
