@@ -121,7 +121,14 @@ class Rebatcher:
 
     def add(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Take a batch; give those that are full."""
-        for part, nbytes in self._cut(batch):
+        rows, nbytes = batch.num_rows, batch.nbytes
+        is_whole = rows <= MAX_BATCH_ROWS and nbytes <= self._max_batch_bytes
+        fitting = self._max_batch_bytes // max(1, nbytes // max(1, rows))
+        step = max(1, rows if is_whole else min(MAX_BATCH_ROWS, fitting))
+        for offset in range(0, rows, step):
+            part = batch if is_whole else batch.slice(offset, step)
+            # Arrow counts them anew each time that it is asked.
+            nbytes = nbytes if is_whole else part.nbytes
             if nbytes >= self._max_batch_bytes // _SHARE_NOT_WORTH_JOINING:
                 yield from self.flush()
                 yield part
@@ -137,16 +144,3 @@ class Rebatcher:
         group, self._group, self._rows, self._nbytes = self._group, [], 0, 0
         if group:
             yield group[0] if len(group) == 1 else pa.concat_batches(group)
-
-    def _cut(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-        """Give parts and their bytes: Arrow counts them anew each time that it is asked."""
-        rows, nbytes = batch.num_rows, batch.nbytes
-        if not rows:
-            return
-        if rows <= MAX_BATCH_ROWS and nbytes <= self._max_batch_bytes:
-            yield batch, nbytes
-            return
-        step = max(1, min(MAX_BATCH_ROWS, self._max_batch_bytes // max(1, nbytes // rows)))
-        for offset in range(0, rows, step):
-            part = batch.slice(offset, step)
-            yield part, part.nbytes

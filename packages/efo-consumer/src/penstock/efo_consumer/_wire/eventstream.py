@@ -108,7 +108,15 @@ class FrameDecoder:
             if self._pending < self._needed:
                 break
             end = start + self._needed
-            frames.append(_whole_frame(data, view, start, end))
+            (expected,) = _unpack_uint32(view, end - 4)
+            actual = _crc32(view[start : end - 4])
+            if actual != expected:
+                raise EventStreamChecksumError(part="message", expected=expected, actual=actual)
+            headers_start = start + PRELUDE_BYTES
+            (headers_bytes,) = _unpack_uint32(view, start + 4)
+            payload_start = headers_start + headers_bytes
+            headers = bytes(view[headers_start:payload_start])
+            frames.append(Frame(headers, data, payload_start, end - 4, end - start))
             self._pending -= self._needed
             start = end
         self._parts = [view[start:]] if self._pending else []
@@ -135,16 +143,6 @@ class FrameDecoder:
             limit = headers + OVERHEAD_BYTES + self._max_payload_bytes
             raise EventStreamOversizeError(field="total", length=total, limit=limit)
         return int(total)
-
-
-def _whole_frame(data: bytes, view: memoryview, start: int, end: int) -> Frame:
-    (expected,) = _unpack_uint32(view, end - 4)
-    actual = _crc32(view[start : end - 4])
-    if actual != expected:
-        raise EventStreamChecksumError(part="message", expected=expected, actual=actual)
-    (headers,) = _unpack_uint32(view, start + 4)
-    payload_start = start + PRELUDE_BYTES + headers
-    return Frame(bytes(view[start + PRELUDE_BYTES : payload_start]), data, payload_start, end - 4, end - start)
 
 
 @lru_cache(maxsize=64)

@@ -162,9 +162,16 @@ class SubscriptionParser:
         outcomes: list[Outcome] = []
         try:
             for frame in self._frames.feed(chunk):
-                event = self._event(frame)
-                if event is not None:
-                    outcomes.append(event)
+                kind = frame_kind(frame.headers)
+                if kind.message_type != "event":
+                    raise _service_exception(kind, frame)
+                if kind.event_type != "SubscribeToShardEvent":
+                    # `initial-response`, and what later versions of the service may add.
+                    self._silent_bytes += frame.frame_bytes
+                    continue
+                wire_bytes, self._silent_bytes = frame.frame_bytes + self._silent_bytes, 0
+                payload = decode_payload(frame.buffer, frame.payload_start, frame.payload_end)
+                outcomes.append(SubscriptionEvent(payload, wire_bytes))
         except (EfoConsumerError, AwsServiceError) as error:
             outcomes.append(error)
         return outcomes
@@ -176,18 +183,6 @@ class SubscriptionParser:
         except EfoConsumerError as truncated:
             return truncated
         return None
-
-    def _event(self, frame: Frame) -> SubscriptionEvent | None:
-        kind = frame_kind(frame.headers)
-        if kind.message_type != "event":
-            raise _service_exception(kind, frame)
-        if kind.event_type != "SubscribeToShardEvent":
-            # `initial-response`, and what later versions of the service may add.
-            self._silent_bytes += frame.frame_bytes
-            return None
-        wire_bytes = frame.frame_bytes + self._silent_bytes
-        self._silent_bytes = 0
-        return SubscriptionEvent(decode_payload(frame.buffer, frame.payload_start, frame.payload_end), wire_bytes)
 
 
 class _ExceptionPayload(msgspec.Struct):
