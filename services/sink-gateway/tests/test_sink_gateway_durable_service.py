@@ -1,3 +1,4 @@
+import contextlib
 import os
 import resource
 import signal
@@ -12,13 +13,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.async_sink import RemoteSink, write_batches
+from penstock.async_sink import AsyncSinkConfig, RemoteSink, write_batches
 from penstock.async_sink.errors import GatewayStorageError
 from penstock.async_sink.testing import wait_until
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import ServiceProcess, service_process
 
 MODULE = "penstock.services.sink_gateway"
+BATCHES_OF_200 = AsyncSinkConfig(max_batch_size=200)
 ENVIRONMENT = {
     **os.environ,
     "AWS_ACCESS_KEY_ID": "test",
@@ -48,10 +50,10 @@ def written(emulator: RunningEmulator) -> list[int]:
     )
 
 
-def rows(start: int, end: int) -> pa.RecordBatch:
+def rows(start: int, end: int, *, size: int = 1) -> pa.RecordBatch:
     return pa.record_batch(
         {
-            "data": [b"%d" % number for number in range(start, end)],
+            "data": [b"%0*d" % (size, number) for number in range(start, end)],
             "partitionKey": [f"ключ {number}" for number in range(start, end)],
         }
     )
@@ -95,28 +97,24 @@ def test_a_torn_journal_is_read_and_a_damaged_one_refused(emulator: RunningEmula
     """A cut at the end is what a kill leaves; anything else ends the service with code 2 and the file's name."""
     fault = emulator.call(lambda: emulator.faults.add("throttle", stream="flights", operation="PutRecords"))
     with service_process(MODULE, arguments(emulator, tmp_path), ENVIRONMENT) as process:
-        for start in (0, 100):
+        for start in (0, 100, 200):
             write_batches(RemoteSink(process.address, destination="flights"), [rows(start, start + 100)])
         kill(process)
     emulator.call(lambda: emulator.faults.clear(fault))
-    (journal,) = tmp_path.glob("journal-*.log")
-    whole = journal.read_bytes()
-    journal.write_bytes(whole[:100] + b"\xff" + whole[101:])
+    log = tmp_path / "journal.db-wal"
+    whole = log.read_bytes()
+    log.write_bytes(whole[:100] + b"\xff" + whole[101:])
     command = [sys.executable, "-m", MODULE, *arguments(emulator, tmp_path)]
     ended = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
-    assert journal.name in ended.stderr
+    assert log.name in ended.stderr
     assert "Traceback" not in ended.stderr
-    journal.write_bytes(whole[:-5])
+    log.write_bytes(whole[:-5])
     with service_process(MODULE, arguments(emulator, tmp_path), ENVIRONMENT):
         deadline = time.monotonic() + 20
-        while len(written(emulator)) < 100 and time.monotonic() < deadline:
+        while len(written(emulator)) < 200 and time.monotonic() < deadline:
             time.sleep(0.05)
-    assert sorted(written(emulator)) == list(range(100))
-
-
-def journal_bytes(folder: Path) -> int:
-    return sum(file.stat().st_size for file in folder.glob("journal-*.log"))
+    assert sorted(written(emulator)) == list(range(200))
 
 
 def test_a_folder_has_one_gateway_at_a_time(emulator: RunningEmulator, tmp_path: Path) -> None:
@@ -139,7 +137,7 @@ async def test_kill_9_on_a_full_disk_loses_nothing_that_was_acknowledged(
         sink = RemoteSink(process.address, destination="flights")
         assert write_batches(sink, [rows(0, 1_000)]).records == 1_000
         # From here on the kernel lets no file of the process grow much more: EFBIG, in effect a full disk.
-        room = journal_bytes(tmp_path) + 30_000
+        room = (tmp_path / "journal.db-wal").stat().st_size + 30_000
         resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (room, room))
         writer = sink.create_writer()
         await writer.__aenter__()
@@ -157,6 +155,54 @@ async def test_kill_9_on_a_full_disk_loses_nothing_that_was_acknowledged(
     with service_process(MODULE, arguments(emulator, tmp_path), ENVIRONMENT):
         await wait_until(lambda: set(written(emulator)) >= acknowledged, seconds=30)
     assert len(written(emulator)) == len(set(written(emulator)))
+
+
+async def fill(address: str) -> tuple[set[int], str]:
+    """Write until the gateway's disk is full; returns what was acknowledged, and the error's words."""
+    writer = RemoteSink(address, destination="flights", config=BATCHES_OF_200).create_writer()
+    await writer.__aenter__()
+    written = 0
+    try:
+        while True:
+            await writer.write_many(rows(written, written + 200, size=500))
+            written += 200
+            await writer.flush(end_of_input=True)
+    except GatewayStorageError as error:
+        kept = {int(entry.data) for state in writer.snapshot_state() for entry, _ in state.entries}
+        return set(range(written)) - kept, str(error)
+    finally:
+        await writer.close()
+
+
+@pytest.mark.parametrize("end", ["goes on", "SIGTERM", "SIGKILL"])
+async def test_a_disk_that_was_full_is_used_again(emulator: RunningEmulator, tmp_path: Path, end: str) -> None:
+    """Clients are refused with what to do; what was acknowledged is written, and then there is room again."""
+    fault = emulator.call(lambda: emulator.faults.add("throttle", stream="flights", operation="PutRecords"))
+    with contextlib.ExitStack() as services:
+        process = services.enter_context(small_disk(emulator, tmp_path))
+        acknowledged, words = await fill(process.address)
+        assert str(tmp_path) in words
+        assert "make room on its disk" in words
+        assert len(acknowledged) >= 1_000
+        emulator.call(lambda: emulator.faults.clear(fault))
+        await wait_until(lambda: set(written(emulator)) >= acknowledged, seconds=40)
+        if end != "goes on":
+            process.process.send_signal(signal.Signals[end])
+            process.process.wait(20)
+            process = services.enter_context(small_disk(emulator, tmp_path))
+        for start in range(100_000, 101_000, 200):
+            sink = RemoteSink(process.address, destination="flights", config=BATCHES_OF_200)
+            assert write_batches(sink, [rows(start, start + 200)]).records == 200
+        await wait_until(lambda: set(written(emulator)) >= {*acknowledged, *range(100_000, 101_000)}, seconds=40)
+
+
+@contextlib.contextmanager
+def small_disk(emulator: RunningEmulator, folder: Path) -> Iterator[ServiceProcess]:
+    """A gateway whose files the kernel lets grow to 2 MiB: EFBIG, in effect a full disk."""
+    with service_process(MODULE, arguments(emulator, folder), ENVIRONMENT) as process:
+        room = 2 * 1024 * 1024
+        resource.prlimit(process.process.pid, resource.RLIMIT_FSIZE, (room, room))
+        yield process
 
 
 def _create(emulator: RunningEmulator) -> dict[str, tuple[str, Callable[[], int]]]:

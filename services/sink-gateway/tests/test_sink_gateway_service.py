@@ -1,9 +1,11 @@
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +20,11 @@ import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from penstock.async_sink import AsyncSinkConfig, RemoteSink, write_batches
-from penstock.async_sink.errors import DestinationError, GatewayError, RecordsRejectedError
+from penstock.async_sink import AsyncSinkConfig, KinesisRequestEntry, RemoteSink, write_batches
+from penstock.async_sink.errors import DestinationError, GatewayError, LocationMismatchError, RecordsRejectedError
 from penstock.async_sink.gateway import SERVICE_NAME
 from penstock.async_sink.testing import wait_until
+from penstock.aws import AwsLocation
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2, sink_gateway_pb2_grpc
 from penstock.rpc import ClientSecurity
@@ -34,6 +37,8 @@ ENVIRONMENT = {
     "AWS_SECRET_ACCESS_KEY": "test",
     "AWS_DEFAULT_REGION": "us-east-1",
 }
+# Longer than what keeps a silent connection alive: a ping after ten seconds, and as long for its answer.
+FROZEN_SECONDS = 25.0
 ONE_ATTEMPT = AsyncSinkConfig(max_attempts=1)
 
 
@@ -112,6 +117,145 @@ def test_a_stream_can_be_named_by_its_arn(emulator: RunningEmulator, stream: str
     arn = emulator.client().describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
     assert write_batches(RemoteSink(gateway.address, destination=arn), [rows(0, 3)]).records == 3
     assert sorted(read_all(emulator, stream)) == [b"0", b"1", b"2"]
+
+
+def looked_at(process: ServiceProcess) -> list[sink_gateway_pb2.DestinationStats]:
+    with grpc.insecure_channel(process.address) as channel:
+        stub: Any = sink_gateway_pb2_grpc.SinkGatewayServiceStub(channel)
+        return list(stub.Stats(sink_gateway_pb2.StatsRequest()).destinations)
+
+
+async def test_invented_streams_are_refused_and_not_kept(emulator: RunningEmulator, gateway: ServiceProcess) -> None:
+    """Asked for once each, told with what to do; the gateway goes on to serve those that exist."""
+
+    async def write(name: str) -> str:
+        async with contextlib.AsyncExitStack() as closing:
+            writer = RemoteSink(gateway.address, destination=name).create_writer()
+            await writer.__aenter__()
+            closing.push_async_callback(writer.close)
+            await writer.write(KinesisRequestEntry(b"x", "k"))
+            with pytest.raises(DestinationError) as caught:
+                await writer.flush(end_of_input=True)
+        assert caught.value.code == "ResourceNotFoundException"
+        return str(caught.value)
+
+    told = await asyncio.gather(*(write(f"invented-{number}") for number in range(60)))
+    assert "name a destination that exists" in told[0]
+    assert looked_at(gateway) == []
+
+
+def test_a_destination_that_nobody_needs_is_closed_and_opened_again(emulator: RunningEmulator, stream: str) -> None:
+    """Its numbers go on."""
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--destination-idle-seconds", "0.4"]
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        sink = RemoteSink(process.address, destination=stream)
+        assert write_batches(sink, [rows(0, 3)]).records == 3
+        deadline = time.monotonic() + 20
+        while looked_at(process) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert looked_at(process) == []
+        assert write_batches(sink, [rows(3, 5)]).records == 2
+        (stats,) = looked_at(process)
+        assert stats.records_out == 5
+
+
+async def test_destinations_are_as_many_as_the_flag_says(emulator: RunningEmulator, stream: str) -> None:
+    """One more has to wait, and is told why; an idle one makes place for it at once."""
+    other = f"{stream[:100]}-other"
+    emulator.client().create_stream(StreamName=other, ShardCount=1)
+    emulator.client().get_waiter("stream_exists").wait(StreamName=other, WaiterConfig={"Delay": 1})
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--max-destinations", "1"]
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        async with RemoteSink(process.address, destination=stream).create_writer() as writer:
+            await writer.write(KinesisRequestEntry(b"x", "k"))
+            await writer.flush(end_of_input=True)
+            late = RemoteSink(process.address, destination=other, reconnect_timeout=timedelta(seconds=0.2))
+            with pytest.raises(GatewayError, match="as many as its --max-destinations, and none of them is idle"):
+                await asyncio.to_thread(write_batches, late, [rows(0, 1)])
+        assert (await asyncio.to_thread(write_batches, late, [rows(0, 1)])).records == 1
+        assert [each.destination for each in looked_at(process)] == [other]
+
+
+def test_a_client_that_means_another_account_is_refused(stream: str, gateway: ServiceProcess) -> None:
+    """The gateway learns the stream's account from the stream itself."""
+    sink = RemoteSink(gateway.address, destination=stream, caller=AwsLocation(account_id="999999999999"))
+    with pytest.raises(LocationMismatchError, match="999999999999"):
+        write_batches(sink, [rows(0, 1)])
+
+
+def test_a_drain_takes_its_time_once(emulator: RunningEmulator, stream: str) -> None:
+    """Also with a throttled stream: clients that wait are sent away, and the process ends."""
+    emulator.call(lambda: emulator.faults.add("throttle", stream=stream, operation="PutRecords"))
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--drain-seconds", "6"]
+    with service_process(MODULE, arguments, ENVIRONMENT) as process, ThreadPoolExecutor(1) as threads:
+        sink = RemoteSink(process.address, destination=stream, reconnect_timeout=timedelta(0))
+        writing = threads.submit(write_batches, sink, [rows(0, 600)])
+        deadline = time.monotonic() + 20
+        while not any(each.throttled for each in looked_at(process)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        began = time.monotonic()
+        assert process.terminate(60) == 0
+        # Twice the time, and a second, as it was.
+        assert 5 < time.monotonic() - began < 10
+        with pytest.raises(GatewayError):
+            writing.result()
+
+
+def test_rates_are_the_flags(emulator: RunningEmulator, stream: str) -> None:
+    """The limit in flight starts where it is told to; entries leave no faster than they may."""
+    rates = ["--rate-strategy", "aimd", "--rate-threshold", "7", "--increase-rate", "1"]
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, *rates, "--max-records-per-second", "100"]
+    with service_process(MODULE, arguments, ENVIRONMENT) as process:
+        began = time.monotonic()
+        assert write_batches(RemoteSink(process.address, destination=stream), [rows(0, 400)]).records == 400
+        assert time.monotonic() - began > 2
+        (stats,) = looked_at(process)
+        assert stats.limit_messages == 7
+
+
+async def test_a_gateway_and_its_clients_live_through_being_frozen(
+    emulator: RunningEmulator, stream: str, tmp_path: Path
+) -> None:
+    """Each in turn, for longer than a silent connection lives: everything arrives, each record is acknowledged once."""
+    arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--durable", str(tmp_path / "journal")]
+    program = """
+import asyncio, sys
+from penstock.async_sink import KinesisRequestEntry, RemoteSink
+
+async def main():
+    async with RemoteSink(sys.argv[1], destination=sys.argv[2]).create_writer() as writer:
+        for number in range(300):
+            await writer.write(KinesisRequestEntry(b"%d" % number, str(number)))
+            if number % 10 == 9:
+                await writer.flush(end_of_input=True)
+                print(writer.metrics.records_out, flush=True)
+            await asyncio.sleep(0.02)
+
+asyncio.run(main())
+"""
+    with (
+        (tmp_path / "errors").open("wb") as errors,
+        service_process(MODULE, arguments, ENVIRONMENT, errors) as process,
+    ):
+        command = [sys.executable, "-c", program, process.address, stream]
+        client = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
+        try:
+            assert client.stdout is not None
+            for frozen in (process.process.pid, client.pid):
+                assert await client.stdout.readline()
+                os.kill(frozen, signal.SIGSTOP)
+                await asyncio.sleep(FROZEN_SECONDS)
+                os.kill(frozen, signal.SIGCONT)
+            out, _ = await asyncio.wait_for(client.communicate(), 60)
+        finally:
+            if client.returncode is None:
+                client.kill()
+        assert out.splitlines()[-1] == b"300"
+        assert await asyncio.to_thread(process.terminate, 30) == 0
+    assert set(map(int, await asyncio.to_thread(read_all, emulator, stream))) == set(range(300))
+    log = (tmp_path / "errors").read_text()
+    assert "detach" not in log
+    assert "Traceback" not in log
 
 
 def test_mutual_tls_lets_only_known_clients_write(emulator: RunningEmulator, stream: str, tmp_path: Path) -> None:
@@ -193,6 +337,12 @@ def test_a_token_file_is_demanded_of_clients(emulator: RunningEmulator, stream: 
         (["--max-batch-size", "many"], ["--max-batch-size", "'many' is not a whole number"]),
         (["--max-batch-size", "501"], ["--max-batch-size", "more than the service takes, 500"]),
         (["--linger-milliseconds", "-1"], ["--linger-milliseconds", "at least 1"]),
+        (["--rate-strategy", "fast"], ["--rate-strategy", "choose shards, aimd, none"]),
+        (["--initial-rate", "5"], ["--initial-rate", "PENSTOCK_SINK_INITIAL_RATE", "needs --rate-strategy aimd"]),
+        (["--rate-strategy", "aimd", "--decrease-factor", "1"], ["--decrease-factor", "must be less than 1"]),
+        (["--max-bytes-per-second", "0"], ["--max-bytes-per-second", "must be more than 0"]),
+        (["--max-destinations", "0"], ["--max-destinations", "must be more than 0"]),
+        (["--destination-idle-seconds", "soon"], ["--destination-idle-seconds", "'soon' is not a number"]),
         (["--host", "0.0.0.0"], ["--host"]),
         (["--port", "many"], ["--port", "invalid int value"]),
         (["--prot", "1"], ["unrecognized arguments: --prot"]),

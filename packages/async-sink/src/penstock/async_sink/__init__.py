@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ThresholdCongestionControlStrategy,
     )
     from penstock.async_sink._converter import ElementConverter, WriteContext
-    from penstock.async_sink._defaults import aimd_strategy, paced_strategy
+    from penstock.async_sink._defaults import aimd_strategy, paced_strategy, rate_strategy
     from penstock.async_sink._dynamodb._attributes import attribute_value
     from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry
     from penstock.async_sink._dynamodb._sink import DynamoDbSink, dynamodb_config, dynamodb_strategy
@@ -170,6 +170,7 @@ __all__ = [
     "kinesis_aggregation_config",
     "kinesis_strategy",
     "paced_strategy",
+    "rate_strategy",
     "sqs_config",
     "sqs_strategy",
     "state_from_bytes",
@@ -195,7 +196,7 @@ _MODULES = {
         "ThresholdCongestionControlStrategy",
     ),
     "_converter": ("ElementConverter", "WriteContext"),
-    "_defaults": ("aimd_strategy", "paced_strategy"),
+    "_defaults": ("aimd_strategy", "paced_strategy", "rate_strategy"),
     "_dynamodb._attributes": ("attribute_value",),
     "_dynamodb._entry": ("DynamoDbRequestEntry",),
     "_dynamodb._sink": ("DynamoDbSink", "dynamodb_config", "dynamodb_strategy"),

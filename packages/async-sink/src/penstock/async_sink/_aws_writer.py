@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig
@@ -68,6 +68,15 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
             json_version="1.0" if self.JSON_10 else "1.1",
             connections=self.config.max_in_flight_requests,
         )
+
+    async def describe(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask the service about the destination, once, with the client that writes to it.
+
+        Raises:
+            penstock.aws.AwsError: the service refused, or no answer came.
+        """
+        assert self._client is not None
+        return await self._client.call(operation, parameters)
 
     async def close_destination(self) -> None:
         """Close the connection pool."""

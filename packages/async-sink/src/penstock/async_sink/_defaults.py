@@ -1,10 +1,17 @@
-"""The strategies that writers get when none is given."""
+"""The strategies that writers get when none is given, and those that options name."""
+
+from collections.abc import Callable
 
 from penstock.async_sink._all import All
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._congestion import CongestionControlRateLimitingStrategy
+from penstock.async_sink._congestion import CongestionControlRateLimitingStrategy, ScalingTarget
+from penstock.async_sink._congestion_config import CongestionControlConfig
 from penstock.async_sink._per_shard import PerShardRateLimitingStrategy
-from penstock.async_sink._scaling import AIMDScalingStrategy, ProportionalScalingStrategy
+from penstock.async_sink._scaling import AIMDScalingStrategy, NoOpScalingStrategy, ProportionalScalingStrategy
+from penstock.async_sink._strategy import RateLimitingStrategy
+from penstock.async_sink._token_bucket import TokenBucketRateLimitingStrategy
+
+StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
 
 
 def aimd_strategy(
@@ -48,3 +55,63 @@ def paced_strategy(config: AsyncSinkConfig) -> All:
         ),
         PerShardRateLimitingStrategy(),
     )
+
+
+def rate_strategy(
+    usual: StrategyFactory,
+    *,
+    strategy: str | None = None,
+    target: str | None = None,
+    initial_rate: int | None = None,
+    increase_rate: int | None = None,
+    decrease_factor: float | None = None,
+    rate_threshold: int | None = None,
+    usual_decrease_factor: float = 0.5,
+    records_per_second: float | None = None,
+    bytes_per_second: float | None = None,
+) -> StrategyFactory:
+    """How writers find their rate, from options; what is None is left to the destination.
+
+    `strategy` is `shards` or None for `usual`; `none` for no limit but that of requests in flight; `aimd` for
+    FLIP-242's congestion control: its limit, in flight, counts `target` (`messages` or `requests`), starts at
+    `initial_rate` or at `rate_threshold`, grows by `increase_rate` (10) with each success up to `rate_threshold` (all
+    that may be in flight), and is multiplied by `decrease_factor` with each throttle. `usual_decrease_factor` is that
+    for messages; for requests it is 0.5. The two rates per second come on top of any of these.
+
+    Raises:
+        SinkOptionError: when a writer is made: a number is out of range.
+    """
+
+    def aimd(config: AsyncSinkConfig) -> RateLimitingStrategy:
+        counted = ScalingTarget(target or "messages")
+        most, factor = config.max_in_flight_requests, 0.5
+        if counted is ScalingTarget.IN_FLIGHT_MESSAGES:
+            # x0.99 of 50 requests is 50.
+            most, factor = most * config.max_batch_size, usual_decrease_factor
+        threshold = rate_threshold or most
+        return CongestionControlConfig(
+            scaling_strategy=AIMDScalingStrategy(
+                # What goes beyond the threshold would be cut off anyway.
+                increase_rate=min(increase_rate or 10, threshold),
+                decrease_factor=decrease_factor or factor,
+                rate_threshold=threshold,
+            ),
+            target=counted,
+            initial_limit=initial_rate,
+        )(config)
+
+    chosen = usual
+    if strategy == "aimd":
+        chosen = aimd
+    elif strategy == "none":
+        chosen = CongestionControlConfig(scaling_strategy=NoOpScalingStrategy())
+    if records_per_second is None and bytes_per_second is None:
+        return chosen
+
+    def both(config: AsyncSinkConfig) -> RateLimitingStrategy:
+        rates = TokenBucketRateLimitingStrategy(
+            records_per_second=records_per_second, bytes_per_second=bytes_per_second
+        )
+        return All(rates, chosen(config))
+
+    return both

@@ -254,6 +254,21 @@ class GatewayProtocolError(SinkError):
         self.reason = reason
 
 
+class TooManyDestinationsError(SinkError):
+    """A gateway serves as many destinations as it may. Clients of this package ask again until one is idle.
+
+    Cure: Raise `--max-destinations`, lower `--destination-idle-seconds`, or name a destination that is served already.
+    """
+
+    def __init__(self, destination: str, most: int) -> None:
+        super().__init__(
+            f"cannot take {destination}: the gateway serves {most} destinations, as many as its --max-destinations, "
+            "and none of them is idle; raise that flag, or wait until one is idle"
+        )
+        self.destination = destination
+        self.most = most
+
+
 class CreditExceededError(GatewayProtocolError):
     """A client sent more than its credits allow.
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.async_sink._aws_writer import AwsSinkWriter
 from penstock.async_sink._gateway._durable import DurableBatches
 from penstock.async_sink._gateway._feeder import Feeder
 from penstock.async_sink._gateway._journal import Journal
@@ -16,11 +17,29 @@ from penstock.async_sink._gateway._kinds import KINDS, KINESIS, DestinationKind
 from penstock.async_sink._gateway._orphans import Orphanage
 from penstock.async_sink._sink import AsyncSinkBase
 from penstock.async_sink._writer import AsyncSinkWriter
-from penstock.async_sink.errors import DestinationError, GatewayProtocolError, SinkError
+from penstock.async_sink.errors import (
+    DestinationError,
+    GatewayProtocolError,
+    SinkError,
+    TooManyDestinationsError,
+)
+from penstock.aws import AwsError, AwsServiceError, account_of
 
 AnySink = AsyncSinkBase[Any, Any]
 AnyWriter = AsyncSinkWriter[Any, Any]
 _RETRY_SECONDS = 10.0
+NOT_THERE: Final = frozenset(
+    {
+        "ResourceNotFoundException",
+        "QueueDoesNotExist",
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "com.amazonaws.sqs#QueueDoesNotExist",
+        "InvalidArgumentException",
+        "InvalidAddress",
+        "ValidationException",
+    }
+)
+"""Codes by which a service says that there is no such destination, or can be none."""
 # Numbers of `SinkMetrics` that only grow, and that the contract has by the same names.
 _COUNTED: Final = ("records_out", "bytes_out", "throttled", "rejected", "expired", "dead_lettered", "retried")
 _logger = logging.getLogger(__name__)
@@ -47,6 +66,10 @@ class SharedDestination:
     orphanage: Orphanage
     before: Counted = field(default_factory=Counted)
     """By the writers that failed before."""
+    account_id: str = ""
+    """Of the account that the destination is in; empty if that is not known."""
+    used_at: float = 0.0
+    """When somebody last needed it, by the loop's clock."""
     clients: int = field(default=0)
     """Clients that are connected."""
 
@@ -59,6 +82,7 @@ class SharedDestination:
             yield
         finally:
             self.clients -= 1
+            self.used_at = asyncio.get_running_loop().time()
 
     def counted(self) -> Counted:
         """By all of its writers."""
@@ -72,13 +96,28 @@ class SharedDestination:
         return self.durable is not None and self.durable.in_hand > 0
 
     @property
+    def is_needed(self) -> bool:
+        """Whether a client is connected, or something is not written yet."""
+        return bool(
+            self.clients
+            or self.has_batches
+            or self.orphanage.entries
+            or self.feeder.queued_entries
+            or self.writer.buffered_entries
+            or self.writer.in_flight_messages
+        )
+
+    @property
     def failure(self) -> BaseException | None:
         """The error that ended the writer, or the handing over to it."""
         return self.writer.failure or self.feeder.failure
 
 
 class SharedDestinations:
-    """Opens a writer when the first client names its destination; a failed one is replaced for the next client."""
+    """Opens a writer when the first client names its destination; a failed one is replaced for the next client.
+
+    A destination that the service says is not there is never opened; one that nobody needs is closed after a while.
+    """
 
     def __init__(
         self,
@@ -86,12 +125,17 @@ class SharedDestinations:
         others: Mapping[str, Callable[[str], AnySink]] | None = None,
         *,
         journal: Journal | None = None,
+        max_destinations: int = 1_000,
+        idle_seconds: float = 600.0,
     ) -> None:
         """`make_sink` makes the sink of a Kinesis stream's name, `others` those of other kinds by their name.
 
         With a `journal`, accepted batches are kept there until they are written; `resume` goes on with those of a
-        gateway that was killed.
+        gateway that was killed. At most `max_destinations` are open; one that nobody has needed for `idle_seconds` is
+        closed by `resume`, or at once when another one needs its place.
         """
+        self._max_destinations = max_destinations
+        self._idle_seconds = idle_seconds
         self._make_sink: dict[str, Callable[[str], AnySink]] = {KINESIS: make_sink, **(others or {})}
         self.journal = journal
         self._open: dict[tuple[str, str], SharedDestination] = {}
@@ -104,13 +148,15 @@ class SharedDestinations:
 
         Raises:
             GatewayProtocolError: no such kind, or no name.
-            SinkError: it cannot be opened.
+            DestinationError: there is no such destination, or it cannot be opened.
+            TooManyDestinationsError: as many are open as may be.
         """
         if kind not in self._make_sink or not name:
             known = ", ".join(sorted(self._make_sink))
             raise GatewayProtocolError(f"no destination {name!r} of kind {kind!r}; known: {known}, and a name")
         found = self._open.get((kind, name))
         if found is not None and found.failure is None:
+            found.used_at = asyncio.get_running_loop().time()
             return found
         opening = self._opening.get((kind, name))
         if opening is None:
@@ -134,6 +180,7 @@ class SharedDestinations:
         if failed is not None:
             await self._close(failed)
             self._counted[kind, name] = failed.counted()
+        await self._make_place(name)
         try:
             writer = self._make_sink[kind](name).create_writer()
             await writer.__aenter__()
@@ -142,12 +189,18 @@ class SharedDestinations:
         except Exception as error:
             # What reaching the destination takes is not there: a profile, a region, a file.
             raise DestinationError(name, type(error).__name__, str(error)) from error
+        try:
+            account_id = await _account_of(KINDS[kind], name, writer)
+        except BaseException:
+            await writer.close()
+            raise
         feeder = Feeder(writer)
         feeder.open()
         orphanage = Orphanage()
         durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder, orphanage)
         before = self._counted.get((kind, name), Counted())
         destination = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage, before)
+        destination.account_id, destination.used_at = account_id, asyncio.get_running_loop().time()
         try:
             if durable is not None:
                 await durable.resume()
@@ -157,23 +210,50 @@ class SharedDestinations:
         self._open[kind, name] = destination
         return destination
 
-    def resume(self) -> None:
-        """Write what the journal holds, in the background; destinations that cannot be reached are tried again."""
-        if self.journal is not None and self._resuming is None:
-            self._resuming = asyncio.create_task(self._resume(self.journal), name="gateway resume")
+    async def _make_place(self, name: str) -> None:
+        # This one is among those that are being opened.
+        if len(self._open) + len(self._opening) <= self._max_destinations:
+            return
+        idle = [key for key, shared in self._open.items() if not shared.is_needed]
+        if not idle:
+            raise TooManyDestinationsError(name, self._max_destinations)
+        await self._close_idle(min(idle, key=lambda key: self._open[key].used_at))
 
-    async def _resume(self, journal: Journal) -> None:
+    async def _close_idle(self, key: tuple[str, str]) -> None:
+        shared = self._open.pop(key)
+        self._counted[key] = shared.counted()
+        _logger.info("%s %s is closed: nobody needs it", *key)
+        await self._close(shared)
+
+    def resume(self) -> None:
+        """Write what the journal holds, and close what is idle, in the background.
+
+        Destinations that cannot be reached are tried again.
+        """
+        if self._resuming is None:
+            self._resuming = asyncio.create_task(self._tend(), name="gateway resume")
+
+    async def _tend(self) -> None:
         while True:
-            # A destination that failed keeps its batches until it is opened anew, for which no client may ever come.
-            failed = {key for key, shared in self._open.items() if shared.failure is not None and shared.has_batches}
-            for kind, name in sorted({*journal.destinations(), *failed}):
-                try:
-                    shared = await self.get(kind, name)
-                    if shared.durable is not None:
-                        await shared.durable.resume()
-                except Exception as error:
-                    _logger.warning("batches for %s %s have to wait: %s", kind, name, error)
-            await asyncio.sleep(_RETRY_SECONDS)
+            if self.journal is not None:
+                await self._go_on_with(self.journal)
+            now = asyncio.get_running_loop().time()
+            for key, shared in list(self._open.items()):
+                is_idle = not shared.is_needed and now - shared.used_at >= self._idle_seconds
+                if is_idle and self._open.get(key) is shared:
+                    await self._close_idle(key)
+            await asyncio.sleep(min(_RETRY_SECONDS, self._idle_seconds / 2))
+
+    async def _go_on_with(self, journal: Journal) -> None:
+        # A destination that failed keeps its batches until it is opened anew, for which no client may ever come.
+        failed = {key for key, shared in self._open.items() if shared.failure is not None and shared.has_batches}
+        for kind, name in sorted({*journal.destinations(), *failed}):
+            try:
+                shared = await self.get(kind, name)
+                if shared.durable is not None:
+                    await shared.durable.resume()
+            except Exception as error:
+                _logger.warning("batches for %s %s have to wait: %s", kind, name, error)
 
     def all(self) -> list[SharedDestination]:
         """Ordered by kind and name."""
@@ -211,3 +291,27 @@ class SharedDestinations:
         await shared.writer.close()
         if shared.durable is not None:
             shared.durable.release()
+
+
+async def _account_of(kind: DestinationKind, name: str, writer: AnyWriter) -> str:
+    """The account that a destination is in; empty where that cannot be asked.
+
+    Raises:
+        DestinationError: there is no such destination.
+    """
+    if kind.description is None or not isinstance(writer, AwsSinkWriter):
+        return ""
+    operation, parameters, path = kind.description(name)
+    try:
+        answer = await writer.describe(operation, parameters)
+    except AwsServiceError as error:
+        if error.code in NOT_THERE:
+            message = f"{error.message} ({operation}); name a destination that exists, in the gateway's region"
+            raise DestinationError(name, error.code, message) from error
+        _logger.warning("cannot check whether %s %s exists; writing anyway: %s", kind.name, name, error)
+        return ""
+    except AwsError as error:
+        # It may be back when there is something to write.
+        _logger.warning("cannot check whether %s %s exists; writing anyway: %s", kind.name, name, error)
+        return ""
+    return account_of(answer[path[0]][path[1]])

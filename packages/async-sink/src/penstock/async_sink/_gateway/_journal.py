@@ -5,6 +5,7 @@ import errno
 import json
 import logging
 import os
+import resource
 import sqlite3
 import threading
 from base64 import b64encode
@@ -134,8 +135,8 @@ class Journal:
         database.execute("PRAGMA secure_delete = OFF")
         if version == 0:
             database.executescript(_SCHEMA)
-        (self._page_bytes,) = database.execute("PRAGMA page_size").fetchone()
-        database.execute(f"PRAGMA wal_autocheckpoint = {self._log_bytes // self._page_bytes}")
+        (page_bytes,) = database.execute("PRAGMA page_size").fetchone()
+        database.execute(f"PRAGMA wal_autocheckpoint = {self._log_bytes // page_bytes}")
         try:
             _check_log(log, self._log_path, self._merge())
         except sqlite3.Error as error:
@@ -344,6 +345,10 @@ class Journal:
             OSError, sqlite3.Error: the disk is full.
         """
         log_bytes = self._log_size()
+        most, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+        if most != resource.RLIM_INFINITY and self._path.stat().st_size + log_bytes + size + size // 8 > most:
+            # Merging the log could make the database larger than any file may be.
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         if log_bytes > 3 * self._log_bytes:
             # SQLite merges by itself, and does not tell when it cannot.
             self._merge()
@@ -386,9 +391,8 @@ class Journal:
         before = self._log_size()
         (free,) = self._database.execute("PRAGMA freelist_count").fetchone()
         if free:
-            # Pages in use move to the places of free ones, by way of the log: a few at a time.
-            pages = max(1, self._log_bytes // (4 * self._page_bytes))
-            self._database.executescript(f"PRAGMA incremental_vacuum({pages})")
+            # Pages in use move to the places of free ones, by way of the log: so few at a time that they fit in there.
+            self._database.executescript("PRAGMA incremental_vacuum(8)")
         with suppress(sqlite3.Error):
             self._merge("PASSIVE" if free else "TRUNCATE")
         return bool(free) or self._log_size() < before

@@ -39,6 +39,8 @@ class DestinationKind:
     """
     size_in_bytes: Callable[[Any], int]
     """Bytes, by the destination's measure."""
+    description: Callable[[str], tuple[str, dict[str, Any], tuple[str, str]]] | None = None
+    """The call that tells whether a destination exists, and where in its answer the ARN is; None: opening asks."""
 
 
 def _kinesis_to(entry: kinesis.KinesisRequestEntry) -> pb.Entry:
@@ -115,12 +117,30 @@ def _dynamodb_from(sent: pb.Entry, number: int) -> DynamoDbRequestEntry:
         raise InvalidRecordError(number, f"its item is no object of attribute values: {error}") from error
 
 
+def _kinesis_description(name: str) -> tuple[str, dict[str, Any], tuple[str, str]]:
+    parameter = "StreamARN" if name.startswith("arn:") else "StreamName"
+    return "DescribeStreamSummary", {parameter: name}, ("StreamDescriptionSummary", "StreamARN")
+
+
+def _firehose_description(name: str) -> tuple[str, dict[str, Any], tuple[str, str]]:
+    parameters = {"DeliveryStreamName": name, "Limit": 1}
+    return "DescribeDeliveryStream", parameters, ("DeliveryStreamDescription", "DeliveryStreamARN")
+
+
+def _sqs_description(url: str) -> tuple[str, dict[str, Any], tuple[str, str]]:
+    return "GetQueueAttributes", {"QueueUrl": url, "AttributeNames": ["QueueArn"]}, ("Attributes", "QueueArn")
+
+
 KINDS: Final[Mapping[str, DestinationKind]] = {
     kind.name: kind
     for kind in (
-        DestinationKind(KINESIS, _kinesis_to, _kinesis_from, kinesis.size_in_bytes),
+        DestinationKind(KINESIS, _kinesis_to, _kinesis_from, kinesis.size_in_bytes, _kinesis_description),
         DestinationKind(
-            FIREHOSE, lambda entry: pb.Entry(data=bytes(entry.data)), _firehose_from, lambda entry: len(entry.data)
+            FIREHOSE,
+            lambda entry: pb.Entry(data=bytes(entry.data)),
+            _firehose_from,
+            lambda entry: len(entry.data),
+            _firehose_description,
         ),
         DestinationKind(
             DYNAMODB,
@@ -128,6 +148,6 @@ KINDS: Final[Mapping[str, DestinationKind]] = {
             _dynamodb_from,
             dynamodb_size,
         ),
-        DestinationKind(SQS, _sqs_to, _sqs_from, sqs.size_in_bytes),
+        DestinationKind(SQS, _sqs_to, _sqs_from, sqs.size_in_bytes, _sqs_description),
     )
 }

@@ -22,6 +22,7 @@ from penstock.async_sink.errors import (
     LocationMismatchError,
     RecordError,
     SinkError,
+    TooManyDestinationsError,
 )
 from penstock.aws import AwsError, AwsLocation
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
@@ -36,6 +37,7 @@ STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
     GatewayProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
     GatewayDrainingError: grpc.StatusCode.UNAVAILABLE,
     GatewayStorageError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooManyDestinationsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
     LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     SinkError: grpc.StatusCode.INTERNAL,
@@ -83,14 +85,18 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         sink_gateway_pb2_grpc.add_SinkGatewayServiceServicer_to_server(self, server)
 
     async def drain(self, timeout_seconds: float) -> None:
-        """Take no more batches; wait, for that long at most, until the accepted ones are written and acknowledged."""
+        """Take no more batches; wait, for that long at most, until the accepted ones are written and acknowledged.
+
+        Clients whose batches are not written then are sent away: they send them again to a successor.
+        """
         self._draining.set()
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._sessions:
                     await next(iter(self._sessions)).ended.wait()
         except TimeoutError:
-            pass
+            for session in self._sessions:
+                session.fail(GatewayDrainingError("destinations that are slow"))
 
     async def Write(  # the contract's name
         self, request_iterator: AsyncIterator[pb.WriteRequest], context: Any
@@ -133,6 +139,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
             raise GatewayProtocolError("the first request must be hello")
         await self._check_location(first.hello)
         shared = await self._destinations.get(first.hello.kind, name)
+        _check_account(first.hello, shared)
         if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
             raise GatewayDrainingError(name)
         session.open_credit(shared.orphanage)
@@ -223,6 +230,18 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         for key, row in rows.items():
             row.durable_batches = pending[key]
         return pb.StatsResponse(destinations=[rows[key] for key in sorted(rows)])
+
+
+def _check_account(hello: pb.Hello, shared: SharedDestination) -> None:
+    """Refuse a client that means a destination of this name in another account.
+
+    Raises:
+        LocationMismatchError: both accounts are known, and they differ.
+    """
+    meant = "" if hello.destination.startswith("arn:") else hello.caller.account_id
+    if meant and shared.account_id and meant != shared.account_id:
+        destination = f"{hello.kind} {hello.destination}"
+        raise LocationMismatchError(destination=destination, fact="account", caller=meant, found=shared.account_id)
 
 
 def _stats(shared: SharedDestination) -> pb.DestinationStats:

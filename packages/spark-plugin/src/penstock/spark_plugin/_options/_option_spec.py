@@ -71,6 +71,10 @@ class Refusal:
 OWN_CREDENTIALS = Refusal("sinkEndpoint", "the sink gateway reaches AWS with settings and credentials of its own")
 NO_OWN_READER = Refusal("readerEndpoint", "there is no reader of the query's own that would listen anywhere")
 GATEWAY_DECIDES = Refusal("sinkEndpoint", "the gateway decides that for all of its clients")
+GATEWAY_RATES = Refusal(
+    "sinkEndpoint",
+    "give the sink gateway --rate-strategy, --max-records-per-second or their like, for all of its clients",
+)
 OF_EFO = Refusal(
     "recordPublisher",
     "polling (the default) has no stream consumers: give recordPublisher=efo for enhanced fan-out",

@@ -2,19 +2,9 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from penstock.async_sink import (
-    AIMDScalingStrategy,
-    All,
-    AsyncSinkConfig,
-    CongestionControlConfig,
-    KinesisStreamsSink,
-    NoOpScalingStrategy,
-    ScalingTarget,
-    TokenBucketRateLimitingStrategy,
-)
+from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink, rate_strategy
 from penstock.spark_plugin._connections import aws_options, service_security
 from penstock.spark_plugin._options._kinesis_options import KinesisOptions
 
@@ -117,38 +107,15 @@ def sink_config(options: KinesisOptions, *, firehose: bool = False) -> AsyncSink
 
 def _strategy(options: KinesisOptions, usual: Strategy, *, decrease_factor: float) -> Strategy:
     """How each writer finds its rate: as `sinkRateStrategy` says, within the rates that were given."""
-    chosen = usual
-    if options.sink_rate_strategy == "aimd":
-        chosen = partial(_aimd, options, decrease_factor)
-    elif options.sink_rate_strategy == "none":
-        chosen = CongestionControlConfig(scaling_strategy=NoOpScalingStrategy())
-    if options.max_records_per_second is None and options.max_bytes_per_second is None:
-        return chosen
-
-    def both(config: AsyncSinkConfig) -> "RateLimitingStrategy":
-        rates = TokenBucketRateLimitingStrategy(
-            records_per_second=options.max_records_per_second, bytes_per_second=options.max_bytes_per_second
-        )
-        return All(rates, chosen(config))
-
-    return both
-
-
-def _aimd(options: KinesisOptions, decrease_factor: float, config: AsyncSinkConfig) -> "RateLimitingStrategy":
-    target = ScalingTarget(options.sink_rate_target or "messages")
-    most = config.max_in_flight_requests
-    if target is ScalingTarget.IN_FLIGHT_MESSAGES:
-        most *= config.max_batch_size
-    # x0.99 of 50 requests is 50.
-    usual_factor = decrease_factor if target is ScalingTarget.IN_FLIGHT_MESSAGES else 0.5
-    threshold = options.sink_rate_threshold or most
-    return CongestionControlConfig(
-        scaling_strategy=AIMDScalingStrategy(
-            # What goes beyond the threshold would be cut off anyway.
-            increase_rate=min(options.sink_increase_rate or 10, threshold),
-            decrease_factor=options.sink_decrease_factor or usual_factor,
-            rate_threshold=threshold,
-        ),
-        target=target,
-        initial_limit=options.sink_initial_rate,
-    )(config)
+    return rate_strategy(
+        usual,
+        strategy=options.sink_rate_strategy,
+        target=options.sink_rate_target,
+        initial_rate=options.sink_initial_rate,
+        increase_rate=options.sink_increase_rate,
+        decrease_factor=options.sink_decrease_factor,
+        rate_threshold=options.sink_rate_threshold,
+        usual_decrease_factor=decrease_factor,
+        records_per_second=options.max_records_per_second,
+        bytes_per_second=options.max_bytes_per_second,
+    )

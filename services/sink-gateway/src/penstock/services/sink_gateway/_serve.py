@@ -18,8 +18,13 @@ from penstock.async_sink import (
     KinesisStreamsSink,
     SqsSink,
     dynamodb_config,
+    dynamodb_strategy,
     firehose_config,
+    firehose_strategy,
+    kinesis_strategy,
+    rate_strategy,
     sqs_config,
+    sqs_strategy,
 )
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
@@ -30,9 +35,10 @@ from penstock.services.sink_gateway._settings import GatewaySettings
 
 def _sink(settings: GatewaySettings, stream: str) -> KinesisStreamsSink:
     """The sink of a stream's name or ARN."""
+    strategy = rate_strategy(kinesis_strategy, usual_decrease_factor=0.99, **settings.rates)
     if stream.startswith("arn:"):
-        return KinesisStreamsSink(settings.aws, stream_arn=stream, config=settings.sink)
-    return KinesisStreamsSink(settings.aws, stream, config=settings.sink)
+        return KinesisStreamsSink(settings.aws, stream_arn=stream, config=settings.sink, strategy=strategy)
+    return KinesisStreamsSink(settings.aws, stream, config=settings.sink, strategy=strategy)
 
 
 def sinks(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[Any, Any]]]:
@@ -44,11 +50,14 @@ def sinks(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[
 
     limits = settings.other_limits
     firehose, dynamodb, sqs = (_aws_options(settings, kind) for kind in ("firehose", "dynamodb", "sqs"))
+    by_firehose, by_dynamodb, by_sqs = (
+        rate_strategy(usual, **settings.rates) for usual in (firehose_strategy, dynamodb_strategy, sqs_strategy)
+    )
     return {
         "kinesis": lambda name: _sink(settings, name),
-        "firehose": lambda name: FirehoseSink(firehose, name, config=firehose_config(**limits)),
-        "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=dynamodb_config(**limits)),
-        "sqs": lambda url: SqsSink(sqs, url, config=sqs_config(**limits)),
+        "firehose": lambda name: FirehoseSink(firehose, name, config=firehose_config(**limits), strategy=by_firehose),
+        "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=dynamodb_config(**limits), strategy=by_dynamodb),
+        "sqs": lambda url: SqsSink(sqs, url, config=sqs_config(**limits), strategy=by_sqs),
     }
 
 
@@ -90,7 +99,13 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
     """
     journal = None if settings.durable is None else await asyncio.to_thread(_open_journal, settings.durable)
     others = sinks(settings)
-    destinations = SharedDestinations(others.pop("kinesis"), others, journal=journal)
+    destinations = SharedDestinations(
+        others.pop("kinesis"),
+        others,
+        journal=journal,
+        max_destinations=settings.max_destinations,
+        idle_seconds=settings.destination_idle_seconds,
+    )
     servicer = SinkGatewayServicer(
         destinations,
         settings.window,
@@ -98,15 +113,18 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
         location=_locations(settings),
         endpoint_aliases=settings.endpoint_aliases,
     )
-    drain_ends = None
+    # Shared by three: clients get most of it, what is left of their calls a little, and what they left behind the rest.
+    drain_seconds = settings.server.drain_seconds
+    calls = replace(settings.server, drain_seconds=drain_seconds / 20)
+    drain_ends = monotonic()
     try:
-        async with GrpcServer(settings.server, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
+        async with GrpcServer(calls, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
             destinations.resume()
             try:
                 yield server
             finally:
-                drain_ends = monotonic() + settings.server.drain_seconds
-                await servicer.drain(settings.server.drain_seconds)
+                drain_ends = monotonic() + 0.95 * drain_seconds
+                await servicer.drain(0.9 * drain_seconds)
     finally:
         # What clients that are gone had sent is written too.
-        await destinations.close(0.0 if drain_ends is None else max(1.0, drain_ends - monotonic()))
+        await destinations.close(max(0.0, drain_ends - monotonic()))

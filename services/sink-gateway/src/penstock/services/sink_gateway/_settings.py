@@ -36,6 +36,21 @@ _SINK: Final = {
     "linger_milliseconds": "longest that entries wait for a request to fill up; 50 if not given",
     "max_attempts": "submissions of an entry before its client is told that it failed; no bound if not given",
 }
+_RATES: Final[Mapping[str, tuple[type[int | float | str], str]]] = {
+    "rate_strategy": (str, "how each destination's rate is found: shards, aimd or none; shards if not given"),
+    "rate_target": (str, "what aimd limits in flight: messages or requests; messages if not given"),
+    "initial_rate": (int, "where aimd starts; at --rate-threshold if not given"),
+    "increase_rate": (int, "what a success adds to aimd's limit; 10 if not given"),
+    "decrease_factor": (float, "what a throttle multiplies aimd's limit by; 0.99 for streams' messages, else 0.5"),
+    "rate_threshold": (int, "the limit of aimd never grows past it; all that may be in flight if not given"),
+    "max_records_per_second": (float, "most entries per second to each destination; what the answers allow"),
+    "max_bytes_per_second": (float, "most bytes per second to each destination; what the answers allow"),
+}
+_CHOICES: Final = {"rate_strategy": ("shards", "aimd", "none"), "rate_target": ("messages", "requests")}
+_DESTINATIONS: Final = {
+    "max_destinations": "destinations that are served at a time; 1000 if not given",
+    "destination_idle_seconds": "seconds after which a destination that nobody needs is closed; 600 if not given",
+}
 _ENDPOINTS: Final = {
     "firehose_endpoint_url": "endpoint of Firehose; the region's if not given",
     "dynamodb_endpoint_url": "endpoint of DynamoDB; the region's if not given",
@@ -74,6 +89,12 @@ class GatewaySettings:
     """Further URLs by which clients know these endpoints."""
     durable: Path | None = None
     """Folder of the journal; None: accepted batches are kept in memory only."""
+    rates: Mapping[str, Any] = field(default_factory=dict)
+    """How each destination's writer finds its rate: arguments of `rate_strategy`, but for its defaults."""
+    max_destinations: int = 1_000
+    """Destinations that are served at a time."""
+    destination_idle_seconds: float = 600.0
+    """Seconds after which a destination that nobody needs is closed."""
     max_client_weight: int = 16
     """The most that a client's share of the turns may count."""
 
@@ -81,7 +102,9 @@ class GatewaySettings:
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_SINK_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
-        for name, text in {**_AWS, **_ENDPOINTS, **_ALIASES, **_SINK, **_CREDIT, **_FAIR, **_DURABLE}.items():
+        rates = {name: text for name, (_, text) in _RATES.items()}
+        numbers = {**_SINK, **rates, **_CREDIT, **_FAIR, **_DESTINATIONS}
+        for name, text in {**_AWS, **_ENDPOINTS, **_ALIASES, **numbers, **_DURABLE}.items():
             variable = f"{PREFIX}_{name.upper()}"
             parser.add_argument(
                 "--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]"
@@ -105,6 +128,7 @@ class GatewaySettings:
         max_client_weight = _numbers(arguments, _FAIR).get("max_client_weight", 16)
         if max_client_weight < 1:
             raise SinkOptionError("max_client_weight", f"{max_client_weight} must be at least 1")
+        served = {name: _positive(arguments, name, kind) for name, kind in _SERVED}
         credit = {name.removeprefix("credit_"): value for name, value in _numbers(arguments, _CREDIT).items()}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
@@ -121,8 +145,45 @@ class GatewaySettings:
             },
             endpoint_aliases=endpoint_aliases(arguments.endpoint_aliases, "endpoint_aliases"),
             durable=Path(arguments.durable) if arguments.durable else None,
+            rates=_rates(arguments),
+            **{name: value for name, value in served.items() if value is not None},
             max_client_weight=max_client_weight,
         )
+
+
+_SERVED: Final = (("max_destinations", int), ("destination_idle_seconds", float))
+
+
+def _positive(arguments: argparse.Namespace, name: str, kind: type[int | float]) -> Any:
+    given = getattr(arguments, name)
+    if given is None:
+        return None
+    try:
+        value = kind(given)
+    except ValueError as error:
+        raise SinkOptionError(name, f"{given!r} is not a {'whole ' if kind is int else ''}number") from error
+    if not value > 0:
+        raise SinkOptionError(name, f"{given} must be more than 0")
+    return value
+
+
+def _rates(arguments: argparse.Namespace) -> dict[str, Any]:
+    rates: dict[str, Any] = {}
+    for name, (kind, _) in _RATES.items():
+        given = getattr(arguments, name)
+        if kind is not str:
+            rates[name] = _positive(arguments, name, kind)  # type: ignore[arg-type]  # not str
+        elif given is not None and given not in _CHOICES[name]:
+            raise SinkOptionError(name, f"{given!r} is unknown; choose {', '.join(_CHOICES[name])}")
+        else:
+            rates[name] = given
+    for name in ("rate_target", "initial_rate", "increase_rate", "decrease_factor", "rate_threshold"):
+        if rates[name] is not None and rates["rate_strategy"] != "aimd":
+            raise SinkOptionError(name, "needs --rate-strategy aimd")
+    if rates["decrease_factor"] is not None and rates["decrease_factor"] >= 1:
+        raise SinkOptionError("decrease_factor", f"{rates['decrease_factor']} must be less than 1")
+    names = {"rate_strategy": "strategy", "rate_target": "target"}
+    return {names.get(name, name.removeprefix("max_")): value for name, value in rates.items() if value is not None}
 
 
 def _numbers(arguments: argparse.Namespace, names: Mapping[str, str]) -> dict[str, Any]:

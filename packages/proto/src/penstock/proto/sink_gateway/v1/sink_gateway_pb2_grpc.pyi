@@ -33,7 +33,8 @@ GRPC_VERSION: str
 
 class SinkGatewayServiceStub:
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
+    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
@@ -49,7 +50,8 @@ class SinkGatewayServiceStub:
 @_typing.type_check_only
 class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
+    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
@@ -61,7 +63,8 @@ class SinkGatewayServiceAsyncStub(SinkGatewayServiceStub):
 
 class SinkGatewayServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: INVALID_ARGUMENT (an entry breaks a limit of the destination), PERMISSION_DENIED, NOT_FOUND (no such
-    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, or a durable gateway's disk is full), UNAVAILABLE (the gateway is draining),
+    destination), RESOURCE_EXHAUSTED (more was sent than the credits allow, a durable gateway's disk is full, or as many
+    destinations are served as may be: that passes), UNAVAILABLE (the gateway is draining),
     FAILED_PRECONDITION (the client means another region, account or endpoint than the gateway's).
     """
 
