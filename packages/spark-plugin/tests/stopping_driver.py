@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark_plugin import configure, ensure_java
@@ -66,9 +67,12 @@ def load(options: dict[str, str]) -> bool:
     return session().readStream.format("kinesis").options(**options).load().isStreaming
 
 
-def count(options: dict[str, str]) -> int:
-    """Rows of a bounded read."""
-    return session().read.format("kinesis").options(**options).load().count()
+def refusal(options: dict[str, str]) -> str:
+    """What a bounded read says that cannot have these options."""
+    try:
+        return f"{session().read.format('kinesis').options(**options).load().count()} rows"
+    except AnalysisException as error:
+        return str(error)
 
 
 def memory() -> list[str]:
@@ -99,7 +103,7 @@ def stop() -> None:
     session().stop()
 
 
-COMMANDS = {each.__name__: each for each in (start, sources, load, count, memory, keepers, stop)}
+COMMANDS = {each.__name__: each for each in (start, sources, load, refusal, memory, keepers, stop)}
 
 if __name__ == "__main__":
     ensure_java()

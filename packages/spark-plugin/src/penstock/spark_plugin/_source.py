@@ -63,12 +63,13 @@ class KinesisDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """A bounded read: what the stream holds from `initialPosition` to now."""
         self._require_stream()
-        check_use(self.options, Use.READ)
-        check_read_schema(schema, self._parsed)
         if self._eager_leases:
+            # Refused below, but Spark did not say before what the frame is for.
             from penstock.spark_plugin._reading._eager import release_eager
 
             release_eager(self._parsed, self._eager_leases)
+        check_use(self.options, Use.READ)
+        check_read_schema(schema, self._parsed)
         from penstock.spark_plugin._reading._batch_reader import batch_reader
 
         return batch_reader(self._parsed)
