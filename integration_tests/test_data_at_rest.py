@@ -52,7 +52,8 @@ def test_the_schedulers_jobs_are_private(tmp_path):
 async def test_checkpoints_are_private(tmp_path):
     """Of consumers without Spark, in SQLite."""
     store = SqliteCheckpointStore(tmp_path / "checkpoints.sqlite")
-    await store.save("job", StreamPositions({"flights": {"shardId-000000000000": ShardPosition.trim_horizon()}}))
+    claim = await store.claim("job", ["flights"], "me")
+    await store.save(claim, StreamPositions({"flights": {"shardId-000000000000": ShardPosition.trim_horizon()}}))
     assert shown(tmp_path) == {}
 
 

@@ -91,7 +91,8 @@ def test_lag_is_the_age_of_the_first_record_behind_the_checkpoint(emulator: Runn
     assert lag().returncode == 2
     for number, is_behind in ((numbers[0], True), (numbers[1], False)):
         positions = StreamPositions({"orders": {SHARD: ShardPosition.after(number)}})
-        asyncio.run(store.save("billing", positions))
+        claim = asyncio.run(store.claim("billing", positions.streams, "me"))
+        asyncio.run(store.save(claim, positions))
         done = lag()
         assert done.returncode == 0, done.stderr
         (line,) = done.stdout.splitlines()
