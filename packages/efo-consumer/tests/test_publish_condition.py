@@ -287,6 +287,7 @@ def test_a_shard_that_is_to_be_read_rarely_is_well_between_two_reads(behind: int
             shard.now += 30
             assert shard.tracker.condition_at(shard.now) == shard.tracker.condition
             assert alarms.look([shard.watched()]) == []
+            assert behind or shard.behind == 0
     shard.now += 31
     assert shard.tracker.condition_at(shard.now).state is ShardState.REFUSED
     (message,) = alarms.look([shard.watched()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 
@@ -25,7 +26,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer._continuity.lineage import successors
 from penstock.efo_consumer._continuity.rule import OldestRecord
 from penstock.efo_consumer._model.positions import after_record
-from penstock.efo_consumer.errors import RecordPublisherFatalError, ResourceMissingError
+from penstock.efo_consumer.errors import RecordPublisherFatalError, ResourceMissingError, StreamRecreatedError
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.emulator.testing import running_emulator
 
@@ -263,3 +264,20 @@ async def test_records_that_expire_while_buffers_are_full_are_no_silent_loss(fai
         further = await reader.positions("q", epoch, found.positions, wait_seconds=5)
         assert further.positions.streams["s"][shard].rank >= (1, left - 1)
         assert [stats.losses for stats in await reader.stats("q")] == [1]
+
+
+async def test_a_stream_that_was_made_again_while_its_shard_stood_still_is_another_one() -> None:
+    """After a minute an iterator may have been replaced by one of the other stream, which no call refuses."""
+    kinesis, later = FakeKinesis(), 0.0
+    (shard,) = kinesis.create_stream("s")
+    kinesis.created["s"] = 1000
+    kinesis.put("s", shard, 1)
+    start = kinesis.trim_horizon("s")
+    async with LocalShardReader(kinesis, clock=lambda: time.monotonic() + later) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        end = (await reader.positions("q", epoch, start, wait_seconds=60)).positions
+        kinesis.created["s"] = 2000
+        later = 61.0
+        kinesis.put("s", shard, 1)
+        with pytest.raises(StreamRecreatedError):
+            await reader.positions("q", epoch, end, wait_seconds=60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -18,6 +19,7 @@ from penstock.efo_consumer import (
     DataLossError,
     KinesisBackend,
     LocalShardReader,
+    OpenRequest,
     RecordPublisherType,
     ShardRange,
     StreamPositions,
@@ -227,5 +229,41 @@ async def test_a_bounded_read_over_a_lowered_retention_period_hides_no_loss(beha
                     await shard.prove()
                 return
             await shard.prove()
+        finally:
+            await backend.aclose()
+
+
+async def test_a_session_that_failed_by_a_lowered_retention_period_goes_on_where_losses_are_allowed() -> None:
+    """Opened again, it counts the hole that its buffer has."""
+    async with old_world(RecordPublisherType.POLLING, Behaviour.kind()) as world:
+        start = at(world.positions[0])
+        async with world.reader(TWO_AT_ONCE, buffer_bytes_per_shard=1, buffer_bytes=1) as reader:
+            epoch = await world.open(reader, start)
+            end = (await reader.positions("q", epoch, start, wait_seconds=60)).positions
+            world.retain(24)
+            world.put(2)
+            with pytest.raises(DataLossError):
+                await _read_on(world, reader, epoch, start, end)
+            request = OpenRequest(
+                session_id="q",
+                positions=end,
+                record_publisher=RecordPublisherType.POLLING,
+                fail_on_data_loss=False,
+            )
+            epoch = await reader.open(request)
+            await world.read(reader, epoch, end, 2)
+            assert all(stats.losses for stats in await reader.stats("q"))
+
+
+async def test_facts_are_asked_for_four_times_a_second_at_most() -> None:
+    """However many shards are a day behind, and want them fresh."""
+    with running_emulator() as emulator:
+        emulator.client().create_stream(StreamName="a", ShardCount=1)
+        backend = KinesisBackend(AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))))
+        try:
+            began = time.monotonic()
+            for _ in range(4):
+                await asyncio.gather(*(backend.stream_facts("a", is_fresh=True) for _ in range(10)))
+            assert time.monotonic() - began >= 0.7
         finally:
             await backend.aclose()

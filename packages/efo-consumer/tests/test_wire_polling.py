@@ -34,6 +34,7 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer._publish.pace import ReadPace
 from penstock.efo_consumer._publish.polling import PollingTools
+from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer.errors import RecordPublisherFatalError, RecordPublisherRetriesError
 
 SHARD = "shardId-000000000000"
@@ -614,3 +615,15 @@ async def test_an_interval_longer_than_an_iterator_lives_is_waited_for_without_o
     ]
     assert ages == [0.0, 0.0, 0.0]
     assert clock.now == 1000.0 + 1200
+
+
+def test_a_failure_of_a_shard_that_is_watched_is_left_to_its_condition(caplog: pytest.LogCaptureFixture) -> None:
+    """Its warning is the watcher's: two would be told of one trouble."""
+    for is_watched in (True, False):
+        retries = ReadRetries(
+            stream="s", shard_id=SHARD, patience_seconds=0, service_seconds=lambda: 0.0, is_watched=is_watched
+        )
+        for now in (0.0, 60.0, 120.0):
+            retries.failed(failure("InternalFailure"), now=now, operation="GetRecords")
+        warnings = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        assert len(warnings) == (not is_watched)
