@@ -23,7 +23,7 @@ from penstock.async_sink import RemoteSink
 from penstock.async_sink.errors import SinkError
 from penstock.operator_attributes import Claim, ClaimDecision, RemoteStageScheduler
 from penstock.operator_attributes.errors import ClaimLostError, RemoteSchedulerError
-from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, open_registry
+from penstock.registration import AcquireRequest, BlockingConsumerRegistry, ConflictPolicy, Lease, open_registry
 from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError, LeaseLostError, RegistrationError
 from penstock.registration.testing import running_dynamodb
 
@@ -125,7 +125,10 @@ def _hold(events: Events, settings: dict[str, Any], number: int, stop: threading
                 events.add("lost", consumer=consumer, reason=str(error))
                 is_lost.set()
 
-            registry.keep(lease, tell)
+            def tell_regained(lease: Lease) -> None:
+                events.add("acquired", consumer=consumer, token=lease.fencing_token)
+
+            registry.keep(lease, tell, tell_regained)
             while not stop.is_set() and not is_lost.wait(0.2):
                 pass
             if not is_lost.is_set():
@@ -133,7 +136,7 @@ def _hold(events: Events, settings: dict[str, Any], number: int, stop: threading
                 _release(registry, lease)
 
 
-def _release(registry: BlockingConsumerRegistry, lease: Any) -> None:
+def _release(registry: BlockingConsumerRegistry, lease: Lease) -> None:
     try:
         registry.release(lease)
     except RegistrationError as error:
