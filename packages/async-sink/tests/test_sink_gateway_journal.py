@@ -149,9 +149,7 @@ def test_a_journal_of_the_release_before_is_refused_with_what_to_do(tmp_path: Pa
     old = tmp_path / "journal-00000001.log"
     # As that release wrote it for one batch of the client "c" to the stream "flights".
     written = bytes.fromhex(
-        "5053474a02000000"
-        "1a000000840640663c2447ba"
-        "970101a76b696e65736973a7666c6967687473a16301c4026869"
+        "5053474a020000001a000000840640663c2447ba970101a76b696e65736973a7666c6967687473a16301c4026869"
     )
     old.write_bytes(written)
     with pytest.raises(JournalError, match="start that release with this folder") as caught:
