@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -326,6 +326,9 @@ class World:
         for name in [name for name in self.clients if name.startswith(("writer", "claimer", "rival"))]:
             with self.busy[name]:
                 self.clients.pop(name).kill()
+        with suppress(RuntimeError):
+            # On a busy machine a driver may still be starting; what it does not read is told below.
+            self.wait_until_live()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             stream, ids = self._stream()
