@@ -102,7 +102,9 @@ def test_killing_one_of_two_moves_its_shards_and_loses_and_doubles_nothing(
                 victim.process.kill()
                 victim.process.wait()
                 killed_at = time.monotonic()
-                killed_shards = {one.shard_id for one in reader.stats() if "waits for its reader" in one.condition.cause}
+                killed_shards = {
+                    one.shard_id for one in reader.stats() if "waits for its reader" in one.condition.cause
+                }
             for batch in read_ranges(reader.endpoint, SECURITY, "query", ranges_between(position, end)):
                 rows += batch.column("data").to_pylist()
                 if killed_shards & set(batch.column("shardId").to_pylist()) and time.monotonic() > killed_at + 1:
