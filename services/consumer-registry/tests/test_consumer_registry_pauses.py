@@ -124,7 +124,7 @@ def test_a_job_that_stood_still_takes_its_lease_back_and_registers_again(
         assert set(consumer_names()) == {"paused", "other"}
         registry.release(other)
         job.end()
-        eventually(lambda: consumer_names() == [])
+        eventually(lambda: consumer_names() == [], 60)
 
 
 def test_a_job_that_stood_still_is_told_who_has_its_consumer(
@@ -141,7 +141,7 @@ def test_a_job_that_stood_still_is_told_who_has_its_consumer(
         assert "job 'rival' has held the consumer for" in job.heard("lost")
         assert consumer_names() == ["paused"]
         registry.release(lease)
-        eventually(lambda: consumer_names() == [])
+        eventually(lambda: consumer_names() == [], 60)
 
 
 def test_a_service_that_stood_still_ends_nothing(serve, request_lease, consumer_names, eventually):
@@ -162,7 +162,7 @@ def test_a_service_that_stood_still_ends_nothing(serve, request_lease, consumer_
         assert (consumer.lease.fencing_token, consumer.consumer_arn) == (lease.fencing_token, lease.consumer_arn)
         assert (lost, consumer_names()) == ([], ["delays"])
         registry.release(lease)
-        eventually(lambda: consumer_names() == [])
+        eventually(lambda: consumer_names() == [], 60)
 
 
 @pytest.mark.skipif(FAKETIME is None, reason="needs libfaketime: apt-get install libfaketime")
