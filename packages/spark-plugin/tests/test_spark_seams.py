@@ -4,6 +4,8 @@ import asyncio
 import random
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import Consumer, ShardPosition, StreamPositions
+from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
@@ -29,9 +32,12 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(scope="module")
-def emulator(clock: ManualClock) -> Iterator[RunningEmulator]:
-    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+@pytest.fixture(scope="module", params=["kind", "hostile"])
+def emulator(clock: ManualClock, request: pytest.FixtureRequest) -> Iterator[RunningEmulator]:
+    behaviour = Behaviour.profile(request.param, seed=request.config.option.kinesis_seed or 1)
+    # Readers take the service's clock to go on while they wait; this one does not, and a lag would outlast any wait.
+    behaviour = replace(behaviour, get_records_lag=timedelta(0))
+    with running_emulator(clock=clock, enforce_limits=False, behaviour=behaviour) as emulator:
         yield emulator
 
 
@@ -46,6 +52,12 @@ class History:
         self.clock = clock
         self.chance = chance
         self.keys: list[Key] = []
+        self.shards = 0
+        self.open: list[tuple[str, int, int]] = [
+            (self._new_shard(), 0, 2**127 - 1),
+            (self._new_shard(), 2**127, 2**128 - 1),
+        ]
+        """Shard, and its hash keys from and to."""
         self.client.create_stream(StreamName=name, ShardCount=2)
 
     @property
@@ -58,17 +70,23 @@ class History:
         self.keys += [(one["ShardId"], one["SequenceNumber"]) for one in answers]
 
     def reshard(self) -> None:
-        shards = self.client.list_shards(StreamName=self.name, ShardFilter={"Type": "AT_LATEST"})["Shards"]
-        shards.sort(key=lambda one: int(one["HashKeyRange"]["StartingHashKey"]))
-        if len(shards) > 1 and self.chance.random() < 0.5:
-            first = self.chance.randrange(len(shards) - 1)
-            merged = {"ShardToMerge": shards[first]["ShardId"], "AdjacentShardToMerge": shards[first + 1]["ShardId"]}
-            self.client.merge_shards(StreamName=self.name, **merged)
+        """Split or merge; by its own list of open shards, as ListShards may be behind."""
+        self.open.sort(key=lambda one: one[1])
+        if len(self.open) > 1 and self.chance.random() < 0.5:
+            first = self.chance.randrange(len(self.open) - 1)
+            (one, low, _), (other, _, high) = self.open[first : first + 2]
+            self.client.merge_shards(StreamName=self.name, ShardToMerge=one, AdjacentShardToMerge=other)
+            self.open[first : first + 2] = [(self._new_shard(), low, high)]
             return
-        one = self.chance.choice(shards)
-        low, high = (int(one["HashKeyRange"][f"{end}HashKey"]) for end in ("Starting", "Ending"))
-        middle = str((low + high) // 2)
-        self.client.split_shard(StreamName=self.name, ShardToSplit=one["ShardId"], NewStartingHashKey=middle)
+        chosen = self.chance.randrange(len(self.open))
+        one, low, high = self.open[chosen]
+        middle = (low + high) // 2
+        self.client.split_shard(StreamName=self.name, ShardToSplit=one, NewStartingHashKey=str(middle))
+        self.open[chosen : chosen + 1] = [(self._new_shard(), low, middle - 1), (self._new_shard(), middle, high)]
+
+    def _new_shard(self) -> str:
+        self.shards += 1
+        return f"shardId-{self.shards - 1:012}"
 
     def step(self) -> None:
         match self.chance.choice(("put", "put", "put", "wait", "wait", "reshard")):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -82,6 +83,9 @@ class _Calls:
 _ADVICE = {"ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account"}
 # Arrival times are approximate: a record may show one that is up to a second before the record came.
 _ARRIVAL_SECONDS = 1.0
+# How long after a reshard ListShards may show the shards of before; reports speak of seconds.
+_LATE_LIST_SECONDS = 60.0
+_ASKED_AT_ONCE = 16
 _LOOKS, _LOOK_SECONDS = 8, 0.25
 # A start that lies so little ahead is rather a host's clock that is wrong: it is waited for.
 _AHEAD_SECONDS = 1.0
@@ -162,7 +166,36 @@ class _Resolver:
         self._wait_until(stream, start.timestamp_millis)
         then_open = self._list(stream, {"Type": "AT_TIMESTAMP", "Timestamp": start.timestamp_millis / 1000})
         ids = shards_open_at([shard["ShardId"] for shard in then_open], lineage)
+        if start.timestamp_millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
+            ids = self._without_ended(stream, ids, start.timestamp_millis)
         return self._positions(stream, ids, ShardPosition.at_timestamp(start.timestamp_millis))
+
+    def _without_ended(self, stream: str, ids: list[str], millis: int) -> list[str]:
+        """The shards, but the children of those that had ended by then, which the list need not know yet.
+
+        Otherwise the children would be read from their beginning, records of before that time among them.
+        """
+        found: list[str] = []
+        pending = ids
+        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+            while pending:
+                followed = list(pool.map(lambda one: self._children_at(stream, one, millis), pending))
+                found += [one for one, children in zip(pending, followed, strict=True) if not children]
+                pending = sorted({child for children in followed for child in children} - {*found})
+        return found
+
+    def _children_at(self, stream: str, shard_id: str, millis: int) -> list[str]:
+        """The shards that follow one that had ended by then; none while it may hold records since."""
+        request: dict[str, Any] = {**StreamIdentity.of(stream).request, "ShardId": shard_id}
+        at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": millis / 1000}
+        with _initial_position_errors(stream):
+            answer = _call_with_retries(self._client.get_shard_iterator, {**request, **at}, self._sleep)
+            answer = _call_with_retries(
+                self._client.get_records, {"ShardIterator": answer["ShardIterator"], "Limit": 1}, self._sleep
+            )
+        if answer["Records"] or answer.get("NextShardIterator"):
+            return []
+        return [child["ShardId"] for child in answer.get("ChildShards", [])]
 
     def _wait_until(self, stream: str, millis: int) -> None:
         ahead = millis / 1000 - self._clock.latest()

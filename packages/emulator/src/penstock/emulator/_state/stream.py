@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -179,7 +180,8 @@ class Stream:
         """The shards as ListShards and DescribeStream show them; right after a reshard that may not be up to date."""
         behaviour = self._conduct.behaviour
         delay = behaviour.late_children.total_seconds()
-        horizon = self.horizon(now)
+        # Arrival times are whole milliseconds: a record of the stream's first one has not expired.
+        horizon = math.floor(self.horizon(now) * 1000) / 1000
         hidden: set[Shard] = set()
         for shard in self.shards if delay else ():
             # Shards with the same parent belong to the same reshard, and come together.
