@@ -1,12 +1,14 @@
 """The file of jobs and claims."""
 
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
 
 from penstock.operator_attributes import (
     Boundedness,
+    ClaimDecision,
     JobGraph,
     LocalStageScheduler,
     OperatorAttributes,
@@ -132,6 +134,23 @@ class FailingStore(SqliteJobStore):
 
     def add_event(self, job_id: str, event: StageEvent) -> None:
         raise JobStoreError(store=job_id, reason="disk full")
+
+
+async def test_claims_do_not_depend_on_the_time_of_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The host's clock steps by minutes, and the scheduler starts again: a live claim is nobody else's."""
+    path, passed = tmp_path / "stages.db", 0.0
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.0 + passed)
+    async with LocalStageScheduler(store=SqliteJobStore(path)) as scheduler:
+        mine = await scheduler.claim("store", "abc", owner="one", lease_seconds=30)
+        passed = 600.0
+        theirs = await scheduler.claim("store", "abc", owner="two", lease_seconds=30, wait_seconds=0)
+        assert (mine.decision, theirs.decision) == (ClaimDecision.COMPUTE, ClaimDecision.WAIT)
+    passed = -600.0
+    async with LocalStageScheduler(store=SqliteJobStore(path)) as scheduler:
+        theirs = await scheduler.claim("store", "abc", owner="two", lease_seconds=30, wait_seconds=0)
+        assert theirs.decision is ClaimDecision.WAIT
+        assert 0 < theirs.expires_seconds <= 30
+        assert (await scheduler.renew_claim(mine)).decision is ClaimDecision.COMPUTE
 
 
 async def test_what_cannot_be_written_did_not_happen(tmp_path: Path) -> None:

@@ -114,6 +114,9 @@ class Journal:
                 "this gateway a folder of its own"
             )
             raise JournalError(str(old[0]), reason)
+        # Records that are not written yet: for nobody else. SQLite gives its other files the mode of this one.
+        with suppress(FileExistsError):
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
 
     def _load(self) -> None:

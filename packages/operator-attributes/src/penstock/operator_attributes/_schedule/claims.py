@@ -52,7 +52,7 @@ class ClaimRecord:
     token: int
     lease_seconds: float
     expires_at: float
-    """Seconds of the scheduler's clock."""
+    """Seconds of the clock of the scheduler that runs; one that starts later begins to count anew."""
     committed: bool = False
     location: str = ""
     rows: int | None = None

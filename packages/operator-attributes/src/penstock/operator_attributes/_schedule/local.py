@@ -88,7 +88,8 @@ class LocalStageScheduler:
             max_jobs: Jobs that are remembered; the job that was submitted first, of those that have ended, is
                 forgotten for a new one.
             store: Keeps jobs and claims; closed with the scheduler.
-            clock: Seconds; monotonic unless given. With a store they are seconds since 1970, which outlive a process.
+            clock: Seconds; monotonic unless given. With a store, the times of jobs are in seconds since 1970, which
+                outlive a process; claims are judged by the monotonic clock also then.
 
         Raises:
             InvalidOptionError: `max_jobs` is less than 1.
@@ -103,7 +104,11 @@ class LocalStageScheduler:
         self._metrics = StageMetrics(SERVICE)
         self._closed = False
         state = StoredState() if store is None else store.load()
-        self._claims = LocalClaims(ClaimBook(state.claims, last_token=state.last_token), self._writer, self._clock)
+        claim_clock = clock or time.monotonic
+        now = claim_clock()
+        # What owners did while no scheduler ran was not seen: their leases are as long as ever, from now on.
+        claims = [dataclasses.replace(one, expires_at=now + one.lease_seconds) for one in state.claims]
+        self._claims = LocalClaims(ClaimBook(claims, last_token=state.last_token), self._writer, claim_clock)
         for stored in state.jobs:
             self._jobs[stored.job_id] = _restored(stored)
 
