@@ -210,9 +210,7 @@ class ConsumerLeases:
         def on_regained(stream: str, before: Lease, lease: Lease) -> None:
             # A pause outlived the lease, and nobody took it. Releasing the old one releases this one.
             if lease.consumer_arn != before.consumer_arn:
-                reason = (
-                    "its stream consumer was deregistered meanwhile, and made again: start the reader again"
-                )
+                reason = "its stream consumer was deregistered meanwhile, and made again: start the reader again"
                 on_lost(
                     LeaseLostError(
                         stream_name=stream,

@@ -188,11 +188,8 @@ class _Resolver:
         """The shards that follow one that had ended by then; none while it may hold records since."""
         request: dict[str, Any] = {**StreamIdentity.of(stream).request, "ShardId": shard_id}
         at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": millis / 1000}
-        with _initial_position_errors(stream):
-            answer = _call_with_retries(self._client.get_shard_iterator, {**request, **at}, self._sleep)
-            answer = _call_with_retries(
-                self._client.get_records, {"ShardIterator": answer["ShardIterator"], "Limit": 1}, self._sleep
-            )
+        iterator = self._calls.call("get_shard_iterator", stream, {**request, **at})["ShardIterator"]
+        answer = self._calls.call("get_records", stream, {"ShardIterator": iterator, "Limit": 1})
         if answer["Records"] or answer.get("NextShardIterator"):
             return []
         return [child["ShardId"] for child in answer.get("ChildShards", [])]
