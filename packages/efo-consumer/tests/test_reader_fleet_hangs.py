@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
 from fleet_in_memory import SkippingLoop
 
 from penstock.efo_consumer import (
@@ -14,6 +16,7 @@ from penstock.efo_consumer import (
     OpenRequest,
     PositionsSnapshot,
     ShardStats,
+    StaleEpochError,
 )
 from penstock.efo_consumer._remote.resume import ANSWER_SECONDS
 from penstock.efo_consumer.testing import FakeKinesis
@@ -28,10 +31,25 @@ class Stopped:
     def __init__(self, local: LocalShardReader) -> None:
         self.local = local
         self.hangs = False
+        self._goes_on = asyncio.Event()
+        self.abandoned: list[OpenRequest] = []
+        """What it was asked to open while it was stopped, and finds when it goes on."""
 
     async def open(self, request: OpenRequest) -> int:
-        await self._hang()
+        try:
+            await self._hang()
+        except asyncio.CancelledError:
+            self.abandoned.append(request)
+            raise
         return await self.local.open(request)
+
+    async def go_on(self) -> None:
+        """Answer again, and first do what was asked meanwhile, though nobody waits for it any more."""
+        self.hangs = False
+        self._goes_on.set()
+        abandoned, self.abandoned = self.abandoned, []
+        for request in abandoned:
+            await self.local.open(request)
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         await self._hang()
@@ -46,7 +64,7 @@ class Stopped:
 
     async def _hang(self) -> None:
         if self.hangs:
-            await asyncio.Event().wait()
+            await self._goes_on.wait()
 
 
 class Fleet:
@@ -57,10 +75,15 @@ class Fleet:
         self.shards = self.kinesis.create_stream("s", 8)
         self.start = self.kinesis.trim_horizon("s")
         self.readers = {name: Stopped(LocalShardReader(self.kinesis, clock=clock)) for name in ENDPOINTS}
-        self.fleet = FleetShardReader(
+        self._clock = clock
+        self.fleet = self.connect()
+
+    def connect(self) -> FleetShardReader:
+        """A caller's view of both readers."""
+        return FleetShardReader(
             ENDPOINTS,
             lease_seconds=LEASE_SECONDS,
-            clock=clock,
+            clock=self._clock,
             connect=lambda endpoint, _: self.readers[endpoint],  # type: ignore[arg-type, return-value]  # by its methods
         )
 
@@ -114,5 +137,65 @@ def test_a_reader_that_hangs_costs_the_others_no_lease() -> None:
         await asyncio.sleep(6 * LEASE_SECONDS)
         assert [session.session_id for session in await made.readers["a:1"].local.sessions()] == ["q"]
         assert await made.readers["b:1"].local.sessions() == []
+
+    run(test)
+
+
+def test_a_reader_that_opens_late_does_not_supersede_the_run_that_asked_it() -> None:
+    """Neither the first opening nor those that follow it give the run a successor when they are done at last."""
+
+    async def test(made: Fleet, clock: Callable[[], float]) -> None:
+        late = made.readers["b:1"]
+        late.hangs = True
+        epoch = await made.fleet.open(OpenRequest(session_id="q", positions=made.start))
+        first = late.abandoned[0]
+        await asyncio.sleep(LEASE_SECONDS)
+        assert len(late.abandoned) > 1
+        await late.go_on()
+        await asyncio.sleep(LEASE_SECONDS)
+        assert made.fleet.away == []
+        # The same call could also be done after those that came later.
+        await late.local.open(first)
+        for shard in made.shards:
+            made.kinesis.put("s", shard)
+        position, records = made.start, 0
+        while records < len(made.shards):
+            found = await made.fleet.positions("q", epoch, position, wait_seconds=5)
+            position, records = found.positions, records + found.records
+
+    run(test)
+
+
+def test_a_run_that_is_over_does_not_supersede_its_successor_late() -> None:
+    """What it asked a stopped reader for changes nothing there when a newer run has the session."""
+
+    async def test(made: Fleet, clock: Callable[[], float]) -> None:
+        late = made.readers["b:1"]
+        late.hangs = True
+        request = OpenRequest(session_id="q", positions=made.start)
+        old = await made.fleet.open(request)
+        await asyncio.sleep(LEASE_SECONDS)
+        await made.fleet.aclose()
+        abandoned, late.abandoned = late.abandoned, []
+        assert {one.epoch for one in abandoned} == {0, old}
+        await late.go_on()
+        successor = made.connect()
+        new = await successor.open(replace(request, owner="the successor"))
+        try:
+            assert new > old
+            for one in abandoned:
+                if one.epoch:
+                    with pytest.raises(StaleEpochError, match="the successor"):
+                        await late.local.open(one)
+                else:
+                    await late.local.open(one)
+            for shard in made.shards:
+                made.kinesis.put("s", shard)
+            position, records = made.start, 0
+            while records < len(made.shards):
+                found = await successor.positions("q", new, position, wait_seconds=5)
+                position, records = found.positions, records + found.records
+        finally:
+            await successor.aclose()
 
     run(test)

@@ -114,6 +114,44 @@ async def test_a_service_that_stays_away_is_told_after_the_time() -> None:
     await reader.aclose()
 
 
+class _Late(LocalShardReader):
+    """A reader that does what it is asked to open when it is told to, whether or not its caller still waits."""
+
+    def __init__(self, kinesis: FakeKinesis) -> None:
+        super().__init__(kinesis)
+        self.asked: asyncio.Queue[OpenRequest] = asyncio.Queue()
+        self.is_stopped = True
+
+    async def open(self, request: OpenRequest) -> int:
+        if self.is_stopped:
+            self.asked.put_nowait(request)
+            await asyncio.Event().wait()
+        return await super().open(request)
+
+
+async def test_an_opening_that_is_done_late_does_not_supersede_the_next_one() -> None:
+    """A caller gives up waiting for a reader, and opens again: what it asked for first has no session of its own."""
+    kinesis = FakeKinesis()
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    settings = ServerSettings(drain_seconds=0)
+    async with _Late(kinesis) as late:
+        register = [ShardReaderServicer(late).add_to]
+        async with GrpcServer(settings, register=register, service_names=[SERVICE_NAME]) as server:
+            reader = ReopeningShardReader(server.address)
+            first = asyncio.create_task(reader.open(OpenRequest(session_id="q", positions=start)))
+            abandoned = await asyncio.wait_for(late.asked.get(), 20)
+            first.cancel()
+            await asyncio.gather(first, return_exceptions=True)
+            late.is_stopped = False
+            epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+            await late.open(abandoned)
+            kinesis.put("s", shard, 2)
+            assert (await reader.positions("q", epoch, start, wait_seconds=5)).records > 0
+            assert [one.epoch for one in await late.sessions()] == [epoch]
+            await reader.aclose()
+
+
 def test_failures_in_a_row_are_borne_for_a_time() -> None:
     """Anything that comes between them begins the time anew; a refusal is never borne."""
     away = ReaderUnavailableError(endpoint="e", reason="UNAVAILABLE: gone")

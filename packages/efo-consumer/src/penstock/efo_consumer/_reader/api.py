@@ -57,6 +57,8 @@ class OpenRequest:
         epoch: number of the caller's run, as an earlier `open` gave it; 0 for a new run, which takes the session over.
         after_epoch: with a new run, the newest number that its checkpoint knows: its own will be larger.
         owner: who the caller is, host and process: a predecessor is told.
+        number_only: only give the number of a new run, and open nothing. A reader may handle a call after its caller
+            gave up on it; whoever repeats calls asks for the number first, and opens with it as `epoch`.
     """
 
     session_id: str
@@ -72,6 +74,7 @@ class OpenRequest:
     epoch: int = 0
     after_epoch: int = 0
     owner: str = ""
+    number_only: bool = False
 
 
 @dataclass(frozen=True)

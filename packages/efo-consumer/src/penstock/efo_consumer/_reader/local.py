@@ -130,12 +130,15 @@ class LocalShardReader:
         # It tells the service's time, too, by which the positions are judged.
         streams = request.positions.streams
         created = await check_streams(self._backend, request.positions.created, streams.keys())
+        if request.number_only:
+            self._check_run(request)
+            return self._number(request)
         lost = await self._lost(request.positions, fail=fail)
         async with self._opening:
             # Somebody with a newer lease may have come meanwhile.
             self._check_fencing(request.consumers)
             self._check_run(request)
-            epoch = request.epoch or self._next_epoch(request)
+            epoch = self._number(request)
             session = self._sessions.get(request.session_id)
             if session is None:
                 session = ReaderSession(
@@ -148,7 +151,6 @@ class LocalShardReader:
                     clock=self._clock,
                 )
                 self._sessions[request.session_id] = session
-            self._last_epoch = max(self._last_epoch, epoch)
             if self._deaggregator is not None:
                 self._deaggregator.look_again(streams)
             await session.adopt(request, epoch, created)
@@ -371,6 +373,11 @@ class LocalShardReader:
         session = self._sessions.get(request.session_id)
         if request.epoch and session is not None and request.epoch < session.epoch:
             session.check_epoch(request.epoch)
+
+    def _number(self, request: OpenRequest) -> int:
+        epoch = request.epoch or self._next_epoch(request)
+        self._last_epoch = max(self._last_epoch, epoch)
+        return epoch
 
     def _next_epoch(self, request: OpenRequest) -> int:
         """Number a new run: beyond all that are known here and to its checkpoint.

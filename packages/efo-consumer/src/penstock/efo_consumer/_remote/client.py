@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import grpc
@@ -103,7 +104,9 @@ class RemoteShardReader:
         """Whether the reader takes aggregates apart; None before `open`, and if it does not say."""
 
     async def open(self, request: OpenRequest) -> int:
-        """See `ShardReader.open`."""
+        """See `ShardReader.open`. A new run gets its number first: done late, no opening supersedes a later one."""
+        if not request.epoch and not request.number_only:
+            request = replace(request, epoch=await self.open(replace(request, number_only=True)))
         with self._errors():
             answer = await self._stub().Open(messages.open_to_message(request), timeout=CALL_SECONDS)
         self.deaggregates = answer.deaggregates if answer.HasField("deaggregates") else None

@@ -118,10 +118,12 @@ class FleetShardReader:
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
         for endpoint in self._readers:
             self._members.forget(endpoint)
-        opened = await asyncio.gather(*(self._open_at(endpoint, _NOWHERE) for endpoint in self._readers))
+        # Only a number: a reader that answers when nobody waits any more would take the session from this run.
+        asked = replace(self._request, number_only=True, positions=_NOWHERE)
+        opened = await asyncio.gather(*(self._ask_to_open(endpoint, asked) for endpoint in self._readers))
         if not self._members.served():
             raise next(error for error in opened if isinstance(error, ReaderUnavailableError))
-        # Each reader has numbered the run: the largest is the run's, and all are told.
+        # Each reader has given a number: the largest is the run's, and all are told.
         epoch = max(number for number in opened if isinstance(number, int))
         self._request = replace(self._request, epoch=epoch)
         # Positions are judged when a session is opened.
@@ -353,13 +355,14 @@ class FleetShardReader:
         forgotten = [member.endpoint for member in self._members.lost() if member.failed_at is None]
         await asyncio.gather(*(self._open_at(endpoint, _NOWHERE) for endpoint in forgotten))
 
-    async def _open_at(self, endpoint: str, positions: StreamPositions) -> int | ReaderUnavailableError:
+    async def _open_at(self, endpoint: str, positions: StreamPositions) -> None:
         assert self._request is not None
+        await self._ask_to_open(endpoint, replace(self._request, positions=positions))
+
+    async def _ask_to_open(self, endpoint: str, request: OpenRequest) -> int | ReaderUnavailableError:
         failed_at = self._members[endpoint].failed_at
         try:
-            epoch = await self._call(
-                endpoint, self._readers[endpoint].open(replace(self._request, positions=positions))
-            )
+            epoch = await self._call(endpoint, self._readers[endpoint].open(request))
         except ReaderUnavailableError as error:
             return error
         self._members.serve(endpoint)

@@ -112,6 +112,7 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
         epoch=request.epoch,
         after_epoch=request.after_epoch,
         owner=request.owner,
+        number_only=request.number_only,
     )
 
 
@@ -132,6 +133,7 @@ def open_from_message(message: pb.OpenRequest) -> OpenRequest:
         epoch=message.epoch,
         after_epoch=message.after_epoch,
         owner=message.owner,
+        number_only=message.number_only,
     )
 
 

@@ -274,6 +274,7 @@ class OpenRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     AFTER_EPOCH_FIELD_NUMBER: _builtins.int
     OWNER_FIELD_NUMBER: _builtins.int
+    NUMBER_ONLY_FIELD_NUMBER: _builtins.int
     session_id: _builtins.str
     """Chosen by the caller: the same for a restart of the same query."""
     record_publisher: Global___RecordPublisherType.ValueType
@@ -290,12 +291,17 @@ class OpenRequest(_message.Message):
     """
     epoch: _builtins.int
     """Number of the caller's run, where an earlier Open of this reader or another gave it one: joins the session, or makes it anew after a
-    restart of the reader. ABORTED if a newer run has it. Zero for a new run, which gets a number and has the session from then on.
+    restart of the reader. ABORTED if a newer run has it. Zero for a new run, which gets a number and has the session from then on: only
+    for callers that never repeat the call, because a repetition is another run. Others ask with `number_only` first.
     """
     after_epoch: _builtins.int
     """For a new run: the newest number that the caller's checkpoint knows. The new one is larger."""
     owner: _builtins.str
     """Who calls, in words for people: host and process. A predecessor is told who took over."""
+    number_only: _builtins.bool
+    """Only gives the number of a new run, and changes nothing: the caller opens with it as `epoch`. However often and late the reader handles
+    either call, the run has one number.
+    """
     @_builtins.property
     def positions(self) -> _containers.RepeatedCompositeFieldContainer[Global___StreamPositions]:
         """Where to begin, one entry per stream. Required: LATEST is resolved by the caller, once."""
@@ -328,10 +334,11 @@ class OpenRequest(_message.Message):
         epoch: _builtins.int = ...,
         after_epoch: _builtins.int = ...,
         owner: _builtins.str = ...,
+        number_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "caller", b"caller", "fail_on_data_loss", b"fail_on_data_loss", "retry_patience_seconds", b"retry_patience_seconds", "settings", b"settings"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "after_epoch", b"after_epoch", "caller", b"caller", "consumers", b"consumers", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "owner", b"owner", "positions", b"positions", "record_publisher", b"record_publisher", "retry_patience_seconds", b"retry_patience_seconds", "session_id", b"session_id", "session_seconds", b"session_seconds", "settings", b"settings"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss", "_retry_patience_seconds", b"_retry_patience_seconds", "after_epoch", b"after_epoch", "caller", b"caller", "consumers", b"consumers", "epoch", b"epoch", "fail_on_data_loss", b"fail_on_data_loss", "named_shards_only", b"named_shards_only", "number_only", b"number_only", "owner", b"owner", "positions", b"positions", "record_publisher", b"record_publisher", "retry_patience_seconds", b"retry_patience_seconds", "session_id", b"session_id", "session_seconds", b"session_seconds", "settings", b"settings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__fail_on_data_loss: _TypeAlias = _typing.Literal["fail_on_data_loss"]  # noqa: Y015
     _WhichOneofArgType__fail_on_data_loss: _TypeAlias = _typing.Literal["_fail_on_data_loss", b"_fail_on_data_loss"]  # noqa: Y015
