@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,7 +93,10 @@ def put(emulator: RunningEmulator, *rows: bytes) -> None:
 
 @dataclass
 class Driver:
-    """A driver of a query, by the calls that Spark makes. Several of them may have one log."""
+    """A driver of a query, by the calls that Spark makes. Several of them may have one log.
+
+    Without readers it has a reader of its own.
+    """
 
     endpoint_url: str
     readers: Sequence[str]
@@ -103,16 +106,15 @@ class Driver:
     options: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        options = endpoint_options(
-            self.endpoint_url,
-            STREAM,
-            initialPosition="TRIM_HORIZON",
-            recordPublisher="polling",
-            readerEndpoint=",".join(self.readers),
-            jobId="the-query",
-            latestOffsetWait="1",
-            **self.options,
-        )
+        common = {
+            "initialPosition": "TRIM_HORIZON",
+            "recordPublisher": "polling",
+            "jobId": "the-query",
+            "latestOffsetWait": "1",
+        }
+        if self.readers:
+            common["readerEndpoint"] = ",".join(self.readers)
+        options = endpoint_options(self.endpoint_url, STREAM, **common | self.options)
         source = KinesisDataSource(options)
         self.reader: Any = source.streamReader(source.schema())
         if not self.log:
@@ -155,9 +157,11 @@ def _logged(offset: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def driver_process(endpoint_url: str, readers: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+def driver_process(
+    endpoint_url: str, readers: Sequence[str], options: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[str]"]:
     """A driver as a process of its own: it writes a line per row, and at its end the error's class and words."""
-    command = [sys.executable, __file__, endpoint_url, *readers]
+    command = [sys.executable, __file__, endpoint_url, json.dumps(dict(options or {})), *readers]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
@@ -165,8 +169,8 @@ def driver_process(endpoint_url: str, readers: Sequence[str]) -> Iterator["subpr
             process.kill()
 
 
-def _drive(endpoint_url: str, *readers: str) -> None:
-    driver = Driver(endpoint_url, readers)
+def _drive(endpoint_url: str, options: str, *readers: str) -> None:
+    driver = Driver(endpoint_url, readers, options=json.loads(options))
     try:
         while True:
             for row in driver.run() if driver.plan() else ():

@@ -6,12 +6,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from shard_readers import PATIENCE_SECONDS, STREAM, Driver, Readers, driver_process, put
 
 from penstock.efo_consumer import StaleEpochError
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc.testing import service_process
 
 pytest.importorskip("penstock.services.shard_reader")
 FLEETS = pytest.mark.parametrize("count", [1, 2])
@@ -88,6 +90,95 @@ def test_a_driver_that_was_frozen_goes_on_or_is_told_who_took_over(
         put(emulator, b"4")
         assert new.read(1) == [b"4"]
         new.reader.stop()
+
+
+@pytest.fixture
+def registry(emulator: RunningEmulator, tmp_path: Path) -> Iterator[str]:
+    """A registry service whose leases end soon; its address."""
+    pytest.importorskip("penstock.services.consumer_registry")
+    times = ("--time-to-live-seconds", "3", "--grace-seconds", "1", "--sweep-seconds", "0.5")
+    place = ("--store", f"sqlite://{tmp_path}/registry.db", "--region", "us-east-1")
+    environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    arguments = ["serve", "--port", "0", *place, "--endpoint-url", emulator.endpoint_url, *times]
+    with service_process("penstock.services.consumer_registry", arguments, environment) as service:
+        yield service.address
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_query_that_was_frozen_for_longer_than_its_lease_reads_on(
+    emulator: RunningEmulator, readers: Readers, registry: str, count: int
+) -> None:
+    """Its consumer was deregistered meanwhile: it is made again, and each record comes once."""
+    readers.start(count)
+    put(emulator, b"0", b"1")
+    with driver_process(emulator.endpoint_url, readers.addresses, efo(registry)) as frozen:
+        assert {line(frozen), line(frozen)} == {"0", "1"}
+        before = consumers(emulator)
+        for row in (b"2", b"3"):
+            frozen.send_signal(signal.SIGSTOP)
+            until(lambda: consumers(emulator) == [])
+            put(emulator, row)
+            frozen.send_signal(signal.SIGCONT)
+            assert line(frozen) == row.decode()
+            after = consumers(emulator)
+            assert (len(after), after == before) == (1, False)
+            before = after
+        put(emulator, b"4")
+        assert line(frozen) == "4"
+
+
+@FLEETS
+def test_a_query_whose_lease_and_readers_were_lost_in_a_pause_reads_on(
+    emulator: RunningEmulator, readers: Readers, registry: str, count: int
+) -> None:
+    """It has its consumer again before its readers are back, with empty memories."""
+    readers.start(count)
+    put(emulator, b"0")
+    with driver_process(emulator.endpoint_url, readers.addresses, efo(registry)) as frozen:
+        assert line(frozen) == "0"
+        frozen.send_signal(signal.SIGSTOP)
+        for index in range(count):
+            readers.kill(index)
+        until(lambda: consumers(emulator) == [])
+        put(emulator, b"1")
+        frozen.send_signal(signal.SIGCONT)
+        until(lambda: consumers(emulator) != [])
+        for index in range(count):
+            readers.revive(index)
+        assert line(frozen) == "1"
+
+
+def test_a_query_whose_lease_another_one_got_meanwhile_is_told_who_has_it(
+    emulator: RunningEmulator, registry: str
+) -> None:
+    """It was frozen, and the other one waited for its consumer."""
+    put(emulator, b"0")
+    with driver_process(emulator.endpoint_url, [], efo(registry)) as frozen:
+        assert line(frozen) == "0"
+        (consumer,) = consumers(emulator)
+        frozen.send_signal(signal.SIGSTOP)
+        rival = Driver(emulator.endpoint_url, [], options=efo(registry) | {"jobId": "the-rival"})
+        assert rival.read(1) == [b"0"]
+        frozen.send_signal(signal.SIGCONT)
+        told = line(frozen)
+        assert told.startswith("LeaseLostError")
+        assert "job 'the-rival' has held the consumer for" in told
+        put(emulator, b"1")
+        assert rival.read(1) == [b"1"]
+        assert consumers(emulator) == [consumer]
+        rival.reader.stop()
+
+
+def efo(registry: str) -> dict[str, str]:
+    """Options of a query by enhanced fan-out."""
+    return {"recordPublisher": "efo", "efoConsumerName": "the-consumer", "registryEndpoint": registry}
+
+
+def consumers(emulator: RunningEmulator) -> list[str]:
+    """The ARNs of the stream's consumers."""
+    client = emulator.client()
+    arn = client.describe_stream_summary(StreamName=STREAM)["StreamDescriptionSummary"]["StreamARN"]
+    return [one["ConsumerARN"] for one in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
 
 
 def line(process: "subprocess.Popen[str]") -> str:

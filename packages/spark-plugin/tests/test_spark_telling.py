@@ -178,11 +178,11 @@ def test_a_query_without_a_job_id_is_not_told_of_itself(
                 )
             ]
 
-        def keep(self, lease: Lease, on_lost: object) -> None:
+        def keep(self, lease: Lease, on_lost: object, on_regained: object) -> None:
             """No heartbeats."""
 
     monkeypatch.setattr(_session, "_LATE_SECONDS", 0.01)
-    monkeypatch.setattr(_session, "_open_registry", lambda *_: Creating())
+    monkeypatch.setattr(_session, "open_query_registry", lambda *_: Creating())
     options = {"streamName": "s", "region": "eu-west-1", "recordPublisher": "efo", "efoConsumerName": "mine"}
     _session.ConsumerLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")
     assert "consumer 'mine' of s: Kinesis is creating it" in caplog.text

@@ -116,6 +116,12 @@ class FakeReadingSession:
         if self.lost is not None:
             raise self.lost
 
+    def positions(
+        self, start: StreamPositions, *, max_records: int = 0, max_bytes: int = 0, wait_seconds: float = 0.0
+    ) -> PositionsSnapshot:
+        """What the reader says."""
+        return self.reader.positions(start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds)
+
     def close(self) -> None:
         """Close the reader."""
         self.reader.close()

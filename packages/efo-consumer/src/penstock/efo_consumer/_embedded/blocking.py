@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
@@ -52,6 +53,7 @@ class BlockingSession:
         self._reader = reader
         self._on_close = on_close
         self._is_open = False
+        self._request: OpenRequest | None = None
         self.patience_seconds = patience_seconds
         """How long a remote reader that does not answer is waited for."""
         self.session_id = ""
@@ -89,7 +91,22 @@ class BlockingSession:
         )
         self.epoch = self._thread.call(self._reader.open(request))
         self._is_open, self.session_id = True, session_id
+        self._request = replace(request, epoch=self.epoch)
         return self.epoch
+
+    def reopen(self, positions: StreamPositions, consumers: Sequence[StreamConsumer]) -> None:
+        """Go on at the positions by other stream consumers, as the same run, and with all else that `open` was told.
+
+        Raises:
+            SessionNotFoundError: it was not opened, or is closed.
+            StaleEpochError: a newer run has the session.
+            FencedConsumerError: the reader has seen a newer lease.
+        """
+        reader = self._open_reader()
+        assert self._request is not None
+        request = replace(self._request, positions=positions, consumers=tuple(consumers))
+        self.epoch = self._thread.call(reader.open(request))
+        self._request = replace(request, epoch=self.epoch)
 
     @property
     def away(self) -> list[str]:

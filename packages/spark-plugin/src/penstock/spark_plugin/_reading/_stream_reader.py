@@ -244,7 +244,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, *, wait: bool
     ) -> PositionsSnapshot:
         keys = self._streams.keys
-        snapshot = session.reader.positions(
+        snapshot = session.positions(
             keys.keyed(start),
             max_records=bound.records,
             max_bytes=bound.bytes,
