@@ -244,7 +244,8 @@ def next_millisecond() -> int:
 
 
 def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEmulator) -> None:
-    """TRIM_HORIZON begins at the shards without parents; a time at those that were open then."""
+    """TRIM_HORIZON begins at the shards without parents; a time at those that were open then, or at the children of
+    those that ended without a record since."""
     session, client = aws(emulator), emulator.client()
     then = next_millisecond()
     next_millisecond()
@@ -253,7 +254,14 @@ def test_trim_horizon_and_a_time_begin_at_the_shards_of_then(emulator: RunningEm
     assert set(resolve_initial_positions(session, [STREAM], "TRIM_HORIZON").streams[STREAM]) == roots
     old = InitialPosition.parse("at_timestamp", str(then))
     positions = resolve_initial_positions(session, [STREAM], old).streams[STREAM]
-    assert positions == dict.fromkeys(roots, ShardPosition.at_timestamp(then))
+    begun = {"shardId-000000000001", "shardId-000000000002", "shardId-000000000003"}
+    assert positions == dict.fromkeys(begun, ShardPosition.at_timestamp(then))
+    client.put_record(StreamName=STREAM, Data=b"since", PartitionKey="1", ExplicitHashKey="0")
+    client.merge_shards(
+        StreamName=STREAM, ShardToMerge="shardId-000000000002", AdjacentShardToMerge="shardId-000000000003"
+    )
+    positions = resolve_initial_positions(session, [STREAM], old).streams[STREAM]
+    assert "shardId-000000000002" in positions, "it holds a record since"
     with pytest.raises(InitialPositionError, match="look at the stream's name") as raised:
         resolve_initial_positions(session, ["nothing"], "LATEST")
     assert (raised.value.stream, raised.value.code) == ("nothing", "ResourceNotFoundException")
