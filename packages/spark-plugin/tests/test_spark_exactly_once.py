@@ -63,14 +63,18 @@ def test_killed_drivers_lose_and_double_nothing(tmp_path: Path) -> None:
     number = tools.seed()
     chance = random.Random(number)
     table = tools.Table(tmp_path)
-    efo = {"efoConsumerName": "exactly-once", "jobId": "exactly-once", "registryStore": str(tmp_path / "registry.db")}
-    common = {"subscribeToShardBackoffBase": "100"}
+    efo = {
+        "efoConsumerName": "exactly-once",
+        "jobId": "exactly-once",
+        "registryStore": str(tmp_path / "registry.db"),
+        "subscribeToShardBackoffBase": "100",
+    }
     killed: dict[str, int] = dict.fromkeys(PHASES, 0)
     began = time.monotonic()
     with tools.restless_kinesis(number) as kinesis, tools.Producer(kinesis, chance) as producer:
         options = [
-            producer.options(tls=True, recordPublisher="efo", **efo, **common),
-            producer.options(tls=False, recordPublisher="polling", **common),
+            producer.options(tls=True, recordPublisher="efo", **efo),
+            producer.options(tls=False, recordPublisher="polling"),
         ]
         for kill in range(tools.KILLS):
             table.settings(options[kill % 2] | {"maxRecordsPerBatch": chance.choice(["50", "200", "1000"])})
@@ -162,8 +166,13 @@ def test_killed_workers_readers_and_sources_lose_and_double_nothing(tmp_path: Pa
         Readers(kinesis.endpoint_url) as readers,
         tools.Producer(kinesis, chance) as producer,
     ):
-        efo = {"recordPublisher": "efo", "efoConsumerName": "c", "registryStore": str(tmp_path / "registry.db")}
-        common = {"maxRecordsPerBatch": "200", "subscribeToShardBackoffBase": "100", "jobId": "killed"}
+        efo = {
+            "recordPublisher": "efo",
+            "efoConsumerName": "c",
+            "registryStore": str(tmp_path / "registry.db"),
+            "subscribeToShardBackoffBase": "100",
+        }
+        common = {"maxRecordsPerBatch": "200", "jobId": "killed"}
         ways = [
             {**efo, "readerEndpoint": readers.addresses[0]},
             {"recordPublisher": "polling", "readerEndpoint": ",".join(readers.addresses)},
