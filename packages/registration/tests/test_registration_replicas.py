@@ -6,6 +6,7 @@ goes on. Whatever happens: nobody ends the lease of a holder that it could have 
 """
 
 import asyncio
+import math
 import selectors
 from datetime import timedelta
 
@@ -265,7 +266,9 @@ class Job(Process):
             except RegistrationError:
                 await self.sleep(1)
         self.holds = True
-        async with LeaseKeeper(self, clock=self.clock, sleep=self.sleep) as keeper:
+        # Without end: who gives up after ten minutes without an answer is lost by its own choice.
+        keeping = LeaseKeeper(self, patience_seconds=math.inf, clock=self.clock, sleep=self.sleep)
+        async with keeping as keeper:
             # A wait may have been longer than the lease lives: the keeper asks at once then.
             keeper.keep(lease, self.on_lost, acquired_at=sent_at, request=request, on_regained=lambda _: None)
             await self.leaving.wait()
