@@ -53,7 +53,7 @@ def consumers(emulator):
     return {each["ConsumerName"]: each["ConsumerStatus"] for each in found}
 
 
-def eventually(condition, seconds=20.0):
+def eventually(condition, seconds=90.0):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true in time"

@@ -51,7 +51,7 @@ def test_a_stream_has_the_columns_of_its_schema(layout: str, monkeypatch: pytest
     options = KinesisOptions(stream_name=("flights",), columns=layout)
     row = dict.fromkeys(ARROW_READ_SCHEMA.names) | {"data": b"x", "streamName": "flights"}
     handed_out = pa.RecordBatch.from_pylist([row], schema=ARROW_READ_SCHEMA)
-    monkeypatch.setattr(stream_reader, "read_partition", lambda _: iter([handed_out]))
+    monkeypatch.setattr(stream_reader, "read_partition", lambda *_: iter([handed_out]))
     partition = KinesisPartition(
         address="127.0.0.1:1",
         security=ClientSecurity(),

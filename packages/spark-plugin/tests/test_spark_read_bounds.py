@@ -108,7 +108,7 @@ def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
     ):
         with pytest.raises(ContradictoryOptionsError, match="before it begins") as caught:
             partitions(options)
-        assert caught.value.options == ("initialPosition", "endingPosition")
+        assert caught.value.options == ("startingPosition", "endingPosition"), "as they were written"
     shard = next(iter(day.put_keys))[0]
     first, *_, last = (number for one, number in day.put_keys if one == shard)
     backwards = day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: first}))

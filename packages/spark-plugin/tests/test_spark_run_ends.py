@@ -127,7 +127,7 @@ def test_a_checkpoint_is_forgotten_whole_or_not_at_all(tmp_path: Path, monkeypat
 def test_a_checkpoint_that_cannot_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The query would else go on in it, although it was to begin anew."""
     store = StageStore(tmp_path)
-    store.checkpoint("out").mkdir(parents=True)
+    (store.checkpoint("out") / "offsets").mkdir(parents=True)
 
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")

@@ -205,6 +205,10 @@ class StageStore:
                 found.rename(self.path / f"{_FORGOTTEN}{uuid.uuid4().hex}")
             except OSError as error:
                 raise StoreUnusableError(str(found), error.strerror or str(error)) from error
+            for folder in (found.parent, found.parent.parent):
+                with contextlib.suppress(OSError):  # others have something in it
+                    if folder != self.path:
+                        folder.rmdir()
         for left in self.path.glob(f"{_FORGOTTEN}*"):
             if left.is_dir() and not left.is_symlink():
                 shutil.rmtree(left, ignore_errors=True)
