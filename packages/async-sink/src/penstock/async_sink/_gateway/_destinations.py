@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from penstock.async_sink._aws_writer import AwsSinkWriter
@@ -23,7 +24,7 @@ from penstock.async_sink.errors import (
     SinkError,
     TooManyDestinationsError,
 )
-from penstock.aws import AwsError, AwsServiceError, account_of
+from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, account_of, classify, retry
 
 AnySink = AsyncSinkBase[Any, Any]
 AnyWriter = AsyncSinkWriter[Any, Any]
@@ -303,7 +304,12 @@ async def _account_of(kind: DestinationKind, name: str, writer: AnyWriter) -> st
         return ""
     operation, parameters, path = kind.description(name)
     try:
-        answer = await writer.describe(operation, parameters)
+        # Many clients may come at once, and a service describes some twenty destinations a second.
+        answer = await retry(
+            partial(writer.describe, operation, parameters),
+            BackoffPolicy(),
+            is_retryable=lambda error: classify(error) is ErrorKind.THROTTLED,
+        )
     except AwsServiceError as error:
         if error.code in NOT_THERE:
             message = f"{error.message} ({operation}); name a destination that exists, in the gateway's region"
