@@ -91,11 +91,11 @@ def test_a_lease_that_was_waited_for_is_kept(open_one):
     """Also when the wait was longer than the lease lives: its life begins when it is given, not when asked for."""
     lost = []
     with open_one() as first, open_one() as second:
-        first.acquire(request("first", time_to_live=timedelta(seconds=2)))
-        wanted = request("second", conflict_policy=ConflictPolicy.WAIT, time_to_live=timedelta(seconds=1))
+        first.acquire(request("first", time_to_live=timedelta(seconds=6)))
+        wanted = request("second", conflict_policy=ConflictPolicy.WAIT, time_to_live=timedelta(seconds=3))
         lease = second.acquire(wanted)
         second.keep(lease, lost.append)
-        deadline = time.monotonic() + 1.5
+        deadline = time.monotonic() + 4.5
         eventually(lambda: lost or time.monotonic() > deadline)
         assert lost == []
         assert second.list_consumers()[0].lease.job_id == "second"
@@ -204,7 +204,7 @@ from penstock.registration import AcquireRequest, open_registry
 endpoint_url, path, job_id, consumer_name = sys.argv[1:5]
 registry = open_registry(aws=emulator_options(endpoint_url), store_path=Path(path))
 lease = registry.acquire(AcquireRequest(
-    stream_name="flights", consumer_name=consumer_name, job_id=job_id, time_to_live=timedelta(seconds=1)))
+    stream_name="flights", consumer_name=consumer_name, job_id=job_id, time_to_live=timedelta(seconds=6)))
 registry.keep(lease, print)
 print(lease.consumer_arn, lease.fencing_token, flush=True)
 """

@@ -1,6 +1,7 @@
 import asyncio
 import json
 import socket
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -280,3 +281,24 @@ async def test_a_stream_that_is_cut_off_while_it_answers_leaves_its_trace_contex
         await asyncio.wait_for(flood.cancelled.wait(), 10)
         await channel.close(None)
     assert "detach" not in caplog.text
+
+
+async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_server_said():
+    """gRPC puts INTERNAL in the place of the status when a write fails as the call ends."""
+    told = Counter()
+
+    async def write_on():
+        for _ in range(64):
+            yield bytes(64 * 1024)
+            await asyncio.sleep(0)
+
+    async with server(security=ServerSecurity(token="right")) as running:
+        security = ClientSecurity(token="wrong")
+        async with open_aio_channel(running.address, security) as channel:
+            write = channel.stream_stream("/penstock.Any/Write")
+            for _ in range(200):
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    async for _ in write(write_on()):
+                        pass
+                told[caught.value.code(), caught.value.details()] += 1
+    assert told == {(grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong"): 200}

@@ -82,7 +82,7 @@ def test_the_sweeper_ends_what_a_dead_job_left(serve, request_lease, consumer_na
     """Without anybody asking, after time to live and grace period."""
     with serve("--grace-seconds", "0.2", "--sweep-seconds", "0.1") as service:
         with open_registry(endpoint=service.address) as registry:
-            registry.acquire(request_lease(consumer_name="orphan", time_to_live=timedelta(seconds=0.5)))
+            registry.acquire(request_lease(consumer_name="orphan", time_to_live=timedelta(seconds=3)))
         assert "orphan" in consumer_names()
         eventually(lambda: "orphan" not in consumer_names())
 

@@ -6,7 +6,7 @@ import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors, client_interceptor
 from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 
-from penstock.rpc._cancel import CancelUnaryUnary
+from penstock.rpc._endings import CancelUnaryUnary, KeepStatusStreamStream
 from penstock.rpc._following import FollowingChannel
 from penstock.rpc._following_aio import FollowingAioChannel
 from penstock.rpc._security import ClientSecurity, host_of
@@ -95,7 +95,7 @@ def open_aio_channel(
     token = security.token_source()
     if token is not None:
         interceptors += aio_token_interceptors(token)
-    interceptors.append(CancelUnaryUnary())
+    interceptors += [CancelUnaryUnary(), KeepStatusStreamStream()]
     options = _client_options(endpoint, max_message_bytes)
     if security.uses_tls:
         return FollowingAioChannel(
