@@ -6,6 +6,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
@@ -18,6 +19,13 @@ SERVICES = {
     "shard-reader": "penstock.proto.shard_reader.v1.ShardReaderService",
     "sink-gateway": "penstock.proto.sink_gateway.v1.SinkGatewayService",
     "stage-scheduler": "penstock.proto.stage_scheduler.v1.StageSchedulerService",
+}
+PREFIXES = {
+    "consumer-registry": "REGISTRY",
+    "shard-reader": "READER",
+    "sink-gateway": "SINK",
+    "stage-scheduler": "STAGES",
+    "console": "CONSOLE",
 }
 
 
@@ -45,22 +53,60 @@ def test_a_service_starts_answers_and_stops_cleanly(name, environment):
         assert process.terminate() == 0
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_a_service_does_not_show_itself_to_the_network_unprotected(name, environment):
-    """A host that others can reach needs a certificate or a token; the message names the option."""
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory) -> dict[str, str]:
+    """Of a server, as settings."""
+    folder = tmp_path_factory.mktemp("pki")
+    leaf = trustme.CA().issue_cert("localhost")
+    leaf.cert_chain_pems[0].write_to_path(folder / "server.pem")
+    leaf.private_key_pem.write_to_path(folder / "server.key")
+    return {"CERTIFICATE_FILE": str(folder / "server.pem"), "PRIVATE_KEY_FILE": str(folder / "server.key")}
+
+
+@pytest.mark.parametrize(
+    ("given", "cure"),
+    [
+        ((), "set a token (token_file)"),
+        (("certificate", "allow_plain_text"), "set a token (token_file)"),
+        (("token", "allow_unauthenticated"), "set certificate_file"),
+    ],
+    ids=["nothing", "certificate", "token"],
+)
+@pytest.mark.parametrize("name", [*SERVICES, "console"])
+def test_a_service_does_not_show_itself_to_the_network_unprotected(name, given, cure, environment, certificate):
+    """A host that others can reach needs TLS, and a proof of who calls; the message names the option and the cure."""
+    settings = {
+        "certificate": certificate,
+        "token": {"TOKEN": "a-token-of-these-tests"},
+        "allow_plain_text": {"ALLOW_PLAIN_TEXT": "true"},
+        "allow_unauthenticated": {"ALLOW_UNAUTHENTICATED": "true"},
+    }
+    prefix = f"PENSTOCK_{PREFIXES[name]}"
+    environment |= {f"{prefix}_{key}": value for one in given for key, value in settings[one].items()}
     command = [sys.executable, "-m", "penstock.services." + name.replace("-", "_"), "serve", "--host", "0.0.0.0"]
-    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=60)
     assert ended.returncode == 2
-    assert "host" in ended.stderr
+    assert "--host" in ended.stderr or "host: " in ended.stderr
+    assert "0.0.0.0 is reachable from other machines" in ended.stderr
+    assert cure in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("name", [*SERVICES, "console"])
+def test_a_service_shows_itself_to_the_network_if_it_is_told_so_twice(name, environment):
+    """Behind a proxy that encrypts and knows who calls."""
+    module = "penstock.services." + name.replace("-", "_")
+    flags = ["serve", "--host", "0.0.0.0", "--allow-plain-text", "--allow-unauthenticated"]
+    with service_process(module, flags, environment) as process:
+        assert process.address.startswith("0.0.0.0:")
+        assert process.terminate() == 0
 
 
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_wants_the_token_that_it_was_given(name, environment):
     """The token comes from the environment or a file, never from a flag; calls without it are refused."""
     module = "penstock.services." + name.replace("-", "_")
-    prefixes = {"consumer-registry": "REGISTRY", "shard-reader": "READER", "sink-gateway": "SINK"}
-    variable = f"PENSTOCK_{prefixes.get(name, 'STAGES')}_TOKEN"
+    variable = f"PENSTOCK_{PREFIXES[name]}_TOKEN"
     with service_process(module, ["serve"], {**environment, variable: "secret"}) as process:
         with open_channel(process.address) as channel:
             reflection = reflection_pb2_grpc.ServerReflectionStub(channel)

@@ -179,6 +179,8 @@ async def test_a_port_that_is_taken_is_a_typed_error():
     ("make", "option"),
     [
         (lambda: ServerSettings(host="0.0.0.0"), "host"),
+        (lambda: ServerSettings(host="0.0.0.0", security=ServerSecurity(token="a-token-of-tests")), "host"),
+        (lambda: ServerSettings(host="0.0.0.0", security=ServerSecurity(allow_plain_text=True)), "host"),
         (lambda: ServerSettings(port=70000), "port"),
         (lambda: ServerSettings(drain_seconds=float("nan")), "drain_seconds"),
         (lambda: ServerSecurity(certificate_file=Path("a.pem")), "private_key_file"),

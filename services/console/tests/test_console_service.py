@@ -126,7 +126,12 @@ def test_an_address_that_is_taken_is_told(emulator: RunningEmulator, capfd: pyte
 
 def test_tokens_come_from_the_environment_and_are_never_shown(emulator: RunningEmulator) -> None:
     """Neither in the log nor in an answer."""
-    given = environment(emulator, PENSTOCK_CONSOLE_TOKEN=TOKEN, PENSTOCK_CONSOLE_HOST="0.0.0.0")
+    given = environment(
+        emulator,
+        PENSTOCK_CONSOLE_TOKEN=TOKEN,
+        PENSTOCK_CONSOLE_HOST="0.0.0.0",
+        PENSTOCK_CONSOLE_ALLOW_PLAIN_TEXT="true",
+    )
     process = subprocess.Popen(
         [sys.executable, "-m", MODULE, "serve"],
         env=given,

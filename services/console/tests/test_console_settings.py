@@ -96,11 +96,13 @@ def test_a_socket_is_refused_because_browsers_know_none() -> None:
 
 def test_it_is_not_shown_to_other_machines_without_a_proof() -> None:
     """A token does, a certificate alone does not: any browser could read."""
-    assert settings("--host", "0.0.0.0", PENSTOCK_CONSOLE_TOKEN=TOKEN).server.host == "0.0.0.0"
     pair = {"certificate_file": Path("a.pem"), "private_key_file": Path("a.key")}
-    server = ServerSettings(host="0.0.0.0", security=ServerSecurity(**pair))
-    with pytest.raises(RpcOptionError, match="token or client_ca_file"):
-        ConsoleSettings(server=server)
+    with pytest.raises(RpcOptionError, match="client_ca_file"):
+        ServerSettings(host="0.0.0.0", security=ServerSecurity(**pair))
+    with pytest.raises(RpcOptionError, match="plain text"):
+        settings("--host", "0.0.0.0", PENSTOCK_CONSOLE_TOKEN=TOKEN)
+    behind = settings("--host", "0.0.0.0", "--allow-plain-text", PENSTOCK_CONSOLE_TOKEN=TOKEN)
+    assert behind.server.host == "0.0.0.0"
     mutual = ServerSecurity(**pair, client_ca_file=Path("ca.pem"))
     assert ConsoleSettings(server=ServerSettings(host="0.0.0.0", security=mutual)).server.security == mutual
 

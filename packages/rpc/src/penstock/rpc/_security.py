@@ -140,6 +140,10 @@ class ServerSecurity:
     """Bearer token that every call must carry; health checks need none."""
     token_file: Path | None = None
     """File of bearer tokens, one per line, each with an end if it is to have one; those not expired are taken."""
+    allow_plain_text: bool = False
+    """Listen without TLS where other machines reach it: only where something else encrypts, such as a service mesh."""
+    allow_unauthenticated: bool = False
+    """Let everybody call who reaches it, with neither a token nor a client's certificate."""
 
     def __post_init__(self) -> None:
         _check_pair(self.certificate_file, self.private_key_file)
@@ -153,6 +157,24 @@ class ServerSecurity:
     def wants_token(self) -> bool:
         """Whether calls must carry a token."""
         return self.token is not None or self.token_file is not None
+
+    def check_host(self, host: str) -> None:
+        """Refuse to listen where other machines reach it, unless calls are encrypted and callers prove themselves.
+
+        Raises:
+            RpcOptionError: one of both is missing, and nothing says that it may be.
+        """
+        if is_loopback(host):
+            return
+        if not self.wants_token and self.client_ca_file is None and not self.allow_unauthenticated:
+            cure = "set a token (token_file) or the authority of clients' certificates (client_ca_file)"
+            other = "allow_unauthenticated lets everybody in"
+            raise RpcOptionError(
+                "host", f"{host} is reachable from other machines, and anybody may call: {cure}; {other}"
+            )
+        if self.certificate_file is None and not self.allow_plain_text:
+            cure = "set certificate_file and private_key_file; allow_plain_text goes without, where a proxy encrypts"
+            raise RpcOptionError("host", f"{host} is reachable from other machines, in plain text: {cure}")
 
     def check_files(self) -> None:
         """Read all files once, to say early what is wrong.

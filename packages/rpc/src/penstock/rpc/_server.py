@@ -19,7 +19,7 @@ from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
 from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
 from penstock.rpc._guard import Guard, SameTask
-from penstock.rpc._security import ServerSecurity, is_loopback
+from penstock.rpc._security import ServerSecurity
 from penstock.rpc._sockets import check_socket_path, listen_on_socket
 from penstock.rpc._token_check import TokenCheck
 from penstock.rpc.errors import RpcOptionError, ServerStartError
@@ -37,6 +37,10 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "token_file": ("TOKEN_FILE", Path, "file of the bearer tokens that clients may send, one per line"),
     "max_connections": ("MAX_CONNECTIONS", int, "connections at a time; more are closed when they come"),
     "drain_seconds": ("DRAIN_SECONDS", float, "seconds that calls in progress get to finish at the end"),
+}
+_SWITCHES: Mapping[str, str] = {
+    "allow_plain_text": "listen beyond loopback without TLS, as behind a proxy that encrypts",
+    "allow_unauthenticated": "listen beyond loopback for everybody, with neither tokens nor clients' certificates",
 }
 
 
@@ -72,8 +76,7 @@ class ServerSettings:
             raise RpcOptionError("max_streams_per_connection", "must be at least 1")
         if not self.drain_seconds >= 0:
             raise RpcOptionError("drain_seconds", "must not be negative")
-        if not is_loopback(self.host) and self.security.certificate_file is None and not self.security.wants_token:
-            raise RpcOptionError("host", f"{self.host} is reachable from other machines: set a certificate or a token")
+        self.security.check_host(self.host)
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
@@ -90,16 +93,26 @@ class ServerSettings:
                 default=os.environ.get(variable),
                 help=f"{text} [{variable}]",
             )
+        for name, text in _SWITCHES.items():
+            variable = f"{prefix}_{name.upper()}"
+            parser.add_argument(
+                "--" + name.replace("_", "-"),
+                action="store_const",
+                const="true",
+                default=os.environ.get(variable, ""),
+                help=f"{text} [{variable}=true]",
+            )
 
     @classmethod
     def from_arguments(
-        cls, arguments: argparse.Namespace, prefix: str, environment: Mapping[str, str] = os.environ
+        cls, arguments: argparse.Namespace, prefix: str, environment: Mapping[str, str] | None = None
     ) -> Self:
         """Settings from the flags of `add_arguments`.
 
         Raises:
             RpcOptionError: a setting is contradictory or unsafe.
         """
+        environment = os.environ if environment is None else environment
         given = {name: getattr(arguments, name) for name in _SETTINGS if getattr(arguments, name) is not None}
         # The file is the nearer wish: a token in the environment may be another's.
         token = None if "token_file" in given else environment.get(f"{prefix}_TOKEN")
@@ -108,9 +121,16 @@ class ServerSettings:
             for name in ("certificate_file", "private_key_file", "client_ca_file", "token_file")
             if name in given
         }
-        security = ServerSecurity(token=token, **files)
+        switches = {name: _switch(name, getattr(arguments, name)) for name in _SWITCHES}
+        security = ServerSecurity(token=token, **files, **switches)
         security.check_files()
         return cls(security=security, **given)
+
+
+def _switch(name: str, text: str) -> bool:
+    if text.lower() not in ("", "true", "false"):
+        raise RpcOptionError(name, f"{text!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 class GrpcServer:

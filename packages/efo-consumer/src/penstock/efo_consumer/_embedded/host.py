@@ -70,9 +70,9 @@ class ReaderHost:
         self._aws = aws
         self.token = token or secrets.token_urlsafe(32)
         """What callers must send. Keep it within the application."""
-        self._settings = ServerSettings(
-            host=host, port=port, security=ServerSecurity(token=self.token), drain_seconds=_DRAIN_SECONDS
-        )
+        # Executors have no certificates: the token lives as long as the query, and is good for its reader alone.
+        security = ServerSecurity(token=self.token, allow_plain_text=True)
+        self._settings = ServerSettings(host=host, port=port, security=security, drain_seconds=_DRAIN_SECONDS)
         self._advertised_host = advertised_host
         self._make_backend = backend or self._kinesis
         self._thread: LoopThread | None = None

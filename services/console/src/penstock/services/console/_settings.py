@@ -11,7 +11,7 @@ from typing import Final, Self
 
 from penstock.aws import AwsOptions
 from penstock.registration import CONSUMER_SHARD_HOUR_USD
-from penstock.rpc import RpcOptionError, ServerSettings, is_loopback
+from penstock.rpc import RpcOptionError, ServerSettings
 from penstock.services.console._endpoints import PREFIX, Endpoint
 from penstock.services.console.errors import ConsoleOptionError
 
@@ -75,12 +75,6 @@ class ConsoleSettings:
                 raise ConsoleOptionError(name, f"{value:g} is not between {least:g} and 1e9")
         if self.server.socket_path is not None:
             raise RpcOptionError("socket_path", "is for services of gRPC: browsers know no sockets, so leave it out")
-        security = self.server.security
-        proves = security.client_ca_file is not None or security.wants_token
-        if not is_loopback(self.server.host) and not proves:
-            # Unlike a server of gRPC, where a certificate alone keeps browsers out.
-            reason = f"{self.server.host} is reachable from other machines: set a token or client_ca_file"
-            raise RpcOptionError("host", reason)
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
