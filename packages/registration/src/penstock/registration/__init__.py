@@ -12,13 +12,9 @@ if TYPE_CHECKING:
         open_registry,
     )
     from penstock.registration._config import (
-        CONSUMER_ARN_PREFIX,
-        FLIP_128_KEYS,
         ConflictPolicy,
         RegistrarConfig,
-        RegistrationConfig,
         RegistrationStrategy,
-        consumer_name_of,
     )
     from penstock.registration._dynamodb_store import DynamoDbLeaseStore
     from penstock.registration._keeper import LeaseKeeper, OnLost, OnRegained
@@ -45,9 +41,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "CONSUMER_ARN_PREFIX",
     "CONSUMER_SHARD_HOUR_USD",
-    "FLIP_128_KEYS",
     "SERVICE_NAME",
     "STATUS",
     "AcquireRequest",
@@ -75,7 +69,6 @@ __all__ = [
     "OrphanFate",
     "RegisteredConsumer",
     "RegistrarConfig",
-    "RegistrationConfig",
     "RegistrationPhase",
     "RegistrationStrategy",
     "RegistryAdministration",
@@ -84,7 +77,6 @@ __all__ = [
     "ServedRegistry",
     "SqliteLeaseStore",
     "StreamConsumerRegistrar",
-    "consumer_name_of",
     "default_store_path",
     "open_local_registry",
     "open_registry",
@@ -96,13 +88,9 @@ _MODULES = {
     "_administration": ("CONSUMER_SHARD_HOUR_USD",),
     "_blocking": ("BlockingConsumerRegistry", "default_store_path", "open_local_registry", "open_registry"),
     "_config": (
-        "CONSUMER_ARN_PREFIX",
-        "FLIP_128_KEYS",
         "ConflictPolicy",
         "RegistrarConfig",
-        "RegistrationConfig",
         "RegistrationStrategy",
-        "consumer_name_of",
     ),
     "_dynamodb_store": ("DynamoDbLeaseStore",),
     "_keeper": ("LeaseKeeper", "OnLost", "OnRegained"),

@@ -1,14 +1,12 @@
-"""Options of registration, as FLIP-128 names them."""
+"""Options of registration, as FLIP-128 names them, and the names and ARNs of streams and consumers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from types import MappingProxyType
-from typing import Any, Final, Self, TypeVar
+from typing import Final, TypeVar
 
 from penstock.aws import BackoffPolicy
 from penstock.registration.errors import RegistrationOptionError
@@ -21,28 +19,6 @@ _CONSUMER_ARN: Final = re.compile(
 )
 _STREAM_ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+)")
 _CALLS: Final = ("register", "deregister", "list")
-
-FLIP_128_KEYS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "flink.stream.efo.consumername": "consumer_name",
-        "flink.stream.efo.registration": "strategy",
-        **{
-            f"flink.stream.{call}streamconsumer{'s' if call == 'list' else ''}.{key}": f"{call}_{name}"
-            for call in _CALLS
-            for key, name in (
-                ("maxretries", "max_retries"),
-                ("backoff.base", "backoff_base"),
-                ("backoff.max", "backoff_max"),
-                ("backoff.expconst", "backoff_expconst"),
-            )
-        },
-    }
-)
-"""FLIP-128's property names, and the field of `RegistrationConfig` that each sets. Times are milliseconds there.
-
-Beside them `flink.stream.efo.consumerarn.<stream>` gives `consumer_arns`."""
-
-CONSUMER_ARN_PREFIX: Final = "flink.stream.efo.consumerarn."
 
 
 class RegistrationStrategy(StrEnum):
@@ -181,122 +157,3 @@ class RegistrarConfig:
             exponent=getattr(self, f"{call}_backoff_expconst"),
             max_attempts=getattr(self, f"{call}_max_retries") + 1,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegistrationConfig(RegistrarConfig):
-    """How a job's stream consumers are registered, checked as a whole.
-
-    Raises:
-        RegistrationOptionError: naming the option that is missing, wrong or contradicts another.
-    """
-
-    strategy: RegistrationStrategy = RegistrationStrategy.LAZY
-    """Default lazy, as in FLIP-128."""
-    consumer_name: str | None = None
-    """Name of the consumer on each stream. Has no default, on purpose; not needed with the strategy none."""
-    stream_names: tuple[str, ...] = ()
-    """The streams that the job reads."""
-    consumer_arns: Mapping[str, str] = field(default_factory=dict)
-    """ARN of the consumer per stream name: with the strategy none, for every stream."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        object.__setattr__(self, "strategy", one_of(RegistrationStrategy, self.strategy, "strategy"))
-        object.__setattr__(self, "consumer_arns", dict(self.consumer_arns))
-        if self.strategy is RegistrationStrategy.NONE:
-            self._check_arns()
-            return
-        if self.consumer_name is None:
-            raise RegistrationOptionError(
-                option="consumer_name",
-                reason="efo needs a consumer name. None is made up, because a job that dies under a random name"
-                " leaves a consumer that nobody finds again: it is billed by the hour and takes one of the"
-                " stream's 20 places. Choose a name that is unique to this job and the same after a restart",
-            )
-        check_consumer_name(self.consumer_name)
-        if self.consumer_arns:
-            raise RegistrationOptionError(
-                option="consumer_arns",
-                reason=f"consumer ARNs are for the strategy none; the strategy {self.strategy} finds them itself",
-            )
-
-    def _check_arns(self) -> None:
-        missing = [name for name in self.stream_names if name not in self.consumer_arns]
-        if missing:
-            raise RegistrationOptionError(
-                option="consumer_arns",
-                reason=f"none needs an ARN for each stream: missing for {', '.join(missing)}",
-            )
-        for stream, arn in self.consumer_arns.items():
-            match = _CONSUMER_ARN.fullmatch(arn)
-            if match is None:
-                raise RegistrationOptionError(
-                    option=f"consumer_arns[{stream}]", reason=f"{arn!r} is not the ARN of a stream consumer"
-                )
-            if match["stream"] != stream:
-                raise RegistrationOptionError(
-                    option=f"consumer_arns[{stream}]", reason=f"{arn!r} is a consumer of {match['stream']}"
-                )
-            if self.consumer_name is not None and match["consumer"] != self.consumer_name:
-                raise RegistrationOptionError(
-                    option="consumer_name",
-                    reason=f"{self.consumer_name!r} contradicts consumer_arns[{stream}]: {match['consumer']!r}",
-                )
-
-    def consumer_name_for(self, stream_name: str) -> str:
-        """The consumer's name on a stream: as configured, or as its ARN has it with the strategy none."""
-        if self.strategy is not RegistrationStrategy.NONE and self.consumer_name is not None:
-            return self.consumer_name
-        if stream_name not in self.consumer_arns:
-            raise RegistrationOptionError(
-                option="consumer_arns", reason=f"none needs an ARN for each stream: missing for {stream_name}"
-            )
-        return consumer_name_of(self.consumer_arns[stream_name])
-
-    @classmethod
-    def from_properties(cls, properties: Mapping[str, str], stream_names: Iterable[str] = ()) -> Self:
-        """The config that FLIP-128's properties describe; other properties are left to others.
-
-        Raises:
-            RegistrationOptionError: naming the property whose value does not parse, or the contradiction.
-        """
-        kinds = {each.name: each.type for each in fields(cls)}
-        values: dict[str, Any] = {}
-        for key, name in FLIP_128_KEYS.items():
-            if key in properties:
-                values[name] = _parse(key, properties[key], str(kinds[name]))
-        arns = {
-            key.removeprefix(CONSUMER_ARN_PREFIX): arn
-            for key, arn in properties.items()
-            if key.startswith(CONSUMER_ARN_PREFIX)
-        }
-        try:
-            return cls(stream_names=tuple(stream_names), consumer_arns=arns, **values)
-        except RegistrationOptionError as error:
-            keys = {name: key for key, name in FLIP_128_KEYS.items()}
-            reason = re.sub(r"\b\w+_\w+\b", lambda word: keys.get(word[0], word[0]), error.reason)
-            raise RegistrationOptionError(option=keys.get(error.option, error.option), reason=reason) from error
-
-
-def _parse(key: str, text: str, kind: str) -> Any:
-    try:
-        match kind:
-            case "int":
-                return int(text)
-            case "float":
-                return float(text)
-            case "timedelta":
-                return timedelta(milliseconds=int(text))
-            case "RegistrationStrategy":
-                return RegistrationStrategy(text.lower())
-            case _:
-                return text
-    except (OverflowError, ValueError) as error:
-        wanted = {
-            "int": "a whole number",
-            "float": "a number",
-            "timedelta": "milliseconds, a whole number",
-            "RegistrationStrategy": "lazy, eager or none",
-        }
-        raise RegistrationOptionError(option=key, reason=f"{text!r} is not {wanted[kind]}") from error
