@@ -13,7 +13,7 @@ from penstock.async_sink import (
     RateLimitingStrategy,
     ResultHandler,
 )
-from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
 from penstock.async_sink.testing import FakeClock, settle
 
 RECORDS_PER_SECOND = 1_000.0

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from benchmarks._harness import Case
 from penstock.async_sink import AsyncSinkWriter, KinesisRequestEntry, ResultHandler
-from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
 
 _RECORDS = 100_000
 

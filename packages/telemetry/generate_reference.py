@@ -64,7 +64,7 @@ metrics.set_meter_provider(Provider())
 import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
 import penstock.rpc._token_file
-from penstock.async_sink._telemetry import SinkTelemetry
+from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.metrics import DRIVER, SERVICE, StageMetrics
 from penstock.registration._registry_metrics import SweepMetrics
@@ -93,9 +93,9 @@ _INSTRUMENTS = (
     "create_observable_up_down_counter",
 )
 DECLARING = {
-    "async_sink/_count_metrics.py",
-    "async_sink/_distributions.py",
-    "async_sink/_gauge_metrics.py",
+    "async_sink/_telemetry/count_metrics.py",
+    "async_sink/_telemetry/distributions.py",
+    "async_sink/_telemetry/gauge_metrics.py",
     "efo_consumer/_publish/metrics.py",
     "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.async_sink import BatchCreator, RequestBuffer, RequestEntryWrapper
-from penstock.async_sink._runs import EntryRows, EntryRun
+from penstock.async_sink._core.runs import EntryRows, EntryRun
 
 
 def wrapper(number: int, size: int = 10, not_before: float = 0.0) -> RequestEntryWrapper[str]:

@@ -23,7 +23,7 @@ from penstock.async_sink import (
     ResultHandler,
     aimd_strategy,
 )
-from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
 from penstock.async_sink.testing import FakeClock
 
 

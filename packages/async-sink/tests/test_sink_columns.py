@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.async_sink._columns import ColumnValues, binary_values, byte_ends, integers, string_values
+from penstock.async_sink._destinations.columns import ColumnValues, binary_values, byte_ends, integers, string_values
 
 
 @settings(deadline=None)  # the first call loads Arrow's functions

@@ -27,7 +27,7 @@ from penstock.async_sink import (
     firehose_config,
     sqs_config,
 )
-from penstock.async_sink._dynamodb._wire import rounds_of
+from penstock.async_sink._destinations.dynamodb.wire import rounds_of
 from penstock.async_sink.errors import DestinationError, RecordsRejectedError
 from penstock.aws.testing import emulator_options
 

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, EntryFailure, KinesisRequestEntry, RemoteSink
-from penstock.async_sink._gateway._destinations import SharedDestination
+from penstock.async_sink._gateway.destinations import SharedDestination
 from penstock.async_sink.errors import CreditExceededError, SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, CreditWindow, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeRequest, FakeWriter, wait_until

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig, KinesisRequestEntry, Ordering, RemoteSink
-from penstock.async_sink._gateway import _destinations
+from penstock.async_sink._gateway import destinations as gateway_destinations
 from penstock.async_sink.errors import DestinationError, GatewayError, InvalidRecordError, RecordsRejectedError
 from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
 from penstock.async_sink.testing import FakeDestination, FakeWriter, wait_until
@@ -236,7 +236,7 @@ async def test_batches_on_disk_are_tried_again_without_a_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their destination refused them once, when their clients had their acknowledgement and were gone."""
-    monkeypatch.setattr(_destinations, "_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(gateway_destinations, "_RETRY_SECONDS", 0.02)
     fake = FakeDestination()
     fake.script = [fake.hold(fake.explode(DestinationError("flights", "ExpiredTokenException", "no")))]
     async with running_gateway(fake, tmp_path) as (address, destinations):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from penstock.async_sink._entries import EntryFailure
+from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink.errors import GatewayStorageError, JournalError
 from penstock.async_sink.gateway import Journal
 from penstock.async_sink.testing import settle, wait_until

@@ -22,7 +22,7 @@ from penstock.async_sink import (
     TerminalRecord,
     aimd_strategy,
 )
-from penstock.async_sink._kinesis._writer import KinesisEntryWriter
+from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
 from penstock.async_sink.errors import RecordsRejectedError, WriterClosedError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest
 

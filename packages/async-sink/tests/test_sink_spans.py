@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Decision, Sampler, SamplingResult
 
-from penstock.async_sink import _request_spans
+from penstock.async_sink._telemetry import request_spans
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest, FakeWriter, settle
 
 MakeWriter = Callable[..., FakeWriter]
@@ -146,12 +146,12 @@ async def test_a_variable_gives_each_request_a_span(
 ) -> None:
     """PENSTOCK_SPANS_PER_REQUEST, for those who want to see each."""
     monkeypatch.setenv("PENSTOCK_SPANS_PER_REQUEST", "true")
-    _request_spans.per_request.cache_clear()
+    request_spans.per_request.cache_clear()
     try:
         async with make_writer(tracer_provider=provider) as writer:
             await writer.write_many(["xy"] * 60)
     finally:
-        _request_spans.per_request.cache_clear()
+        request_spans.per_request.cache_clear()
     assert [each["requests"] for each in submits(exporter)] == [1] * 6
 
 
@@ -241,7 +241,7 @@ async def test_counters_go_on_when_writers_are_gone(make_writer: MakeWriter) -> 
 def test_a_forked_child_counts_although_its_parent_was_counting() -> None:
     """A thread that is not there any more cannot hold the child's collection up."""
     code = (
-        "import os\nfrom penstock.async_sink import _count_metrics as counting\ncounting._lock.acquire()\n"
+        "import os\nfrom penstock.async_sink._telemetry import count_metrics as counting\ncounting._lock.acquire()\n"
         "if os.fork() == 0:\n    os._exit(0 if counting._lock.acquire(timeout=5) else 1)\n"
         "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
     )

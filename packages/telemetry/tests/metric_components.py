@@ -8,9 +8,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from penstock.async_sink import AsyncSinkWriter
-from penstock.async_sink._entries import EntryFailure, RequestEntryWrapper
-from penstock.async_sink._settlement import TerminalReason, Termination
-from penstock.async_sink._telemetry import SinkTelemetry
+from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper
+from penstock.async_sink._core.settlement import TerminalReason, Termination
+from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import Consumer, ShardStats
 from penstock.efo_consumer._continuity.guard import Loss, report

@@ -4,70 +4,76 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.async_sink._all import All
-    from penstock.async_sink._batches import Batch, BatchCreator, BatchExtent
-    from penstock.async_sink._blocking import SinkSummary, write_batches
-    from penstock.async_sink._buffer import RequestBuffer
-    from penstock.async_sink._classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
-    from penstock.async_sink._clock import Clock, LoopClock, Timer
-    from penstock.async_sink._codec import EntryCodec
     from penstock.async_sink._config import AsyncSinkConfig
-    from penstock.async_sink._congestion import CongestionControlRateLimitingStrategy, ScalingTarget
-    from penstock.async_sink._congestion_config import CongestionControlConfig
-    from penstock.async_sink._congestion_decision import (
-        CongestionControlInfo,
-        CongestionControlStrategy,
-        ScalingDecision,
-        ThresholdCongestionControlStrategy,
-    )
-    from penstock.async_sink._converter import ElementConverter, WriteContext
-    from penstock.async_sink._defaults import aimd_strategy, paced_strategy, rate_strategy
-    from penstock.async_sink._dynamodb._attributes import attribute_value
-    from penstock.async_sink._dynamodb._entry import DynamoDbRequestEntry
-    from penstock.async_sink._dynamodb._sink import DynamoDbSink, dynamodb_config, dynamodb_strategy
-    from penstock.async_sink._dynamodb._writer import DynamoDbWriter
-    from penstock.async_sink._entries import (
+    from penstock.async_sink._core.batches import Batch, BatchCreator, BatchExtent
+    from penstock.async_sink._core.buffer import RequestBuffer
+    from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
+    from penstock.async_sink._core.clock import Clock, LoopClock, Timer
+    from penstock.async_sink._core.codec import EntryCodec
+    from penstock.async_sink._core.converter import ElementConverter, WriteContext
+    from penstock.async_sink._core.entries import (
         EntryFailure,
         EntryListener,
         EntryRunListener,
         FailedAttempt,
         RequestEntryWrapper,
     )
-    from penstock.async_sink._firehose._sink import FirehoseSink, firehose_config, firehose_strategy
-    from penstock.async_sink._firehose._writer import FirehoseRequestEntry, FirehoseWriter
-    from penstock.async_sink._gateway._client import RemoteSink, RemoteWriter
-    from penstock.async_sink._gradient import GradientRateLimitingStrategy
-    from penstock.async_sink._kinesis._aggregate import AggregationConfig
-    from penstock.async_sink._kinesis._entry import KinesisRequestEntry
-    from penstock.async_sink._kinesis._partition_key import KinesisElementConverter, PartitionKey
-    from penstock.async_sink._kinesis._sink import (
+    from penstock.async_sink._core.order import Ordering
+    from penstock.async_sink._core.result import ResultHandler
+    from penstock.async_sink._core.settlement import TerminalReason
+    from penstock.async_sink._core.sink import AsyncSinkBase
+    from penstock.async_sink._core.state import BufferedRequestState
+    from penstock.async_sink._core.terminal import (
+        CallbackHandler,
+        DeadLetterHandler,
+        DropHandler,
+        TerminalRecord,
+        TerminalRecordHandler,
+    )
+    from penstock.async_sink._core.writer import AsyncSinkWriter
+    from penstock.async_sink._destinations.dynamodb.attributes import attribute_value
+    from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
+    from penstock.async_sink._destinations.dynamodb.sink import DynamoDbSink, dynamodb_config, dynamodb_strategy
+    from penstock.async_sink._destinations.dynamodb.writer import DynamoDbWriter
+    from penstock.async_sink._destinations.firehose.sink import FirehoseSink, firehose_config, firehose_strategy
+    from penstock.async_sink._destinations.firehose.writer import FirehoseRequestEntry, FirehoseWriter
+    from penstock.async_sink._destinations.kinesis.aggregate import AggregationConfig
+    from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
+    from penstock.async_sink._destinations.kinesis.partition_key import KinesisElementConverter, PartitionKey
+    from penstock.async_sink._destinations.kinesis.sink import (
         KinesisStreamsSink,
         aggregation_strategy,
         kinesis_aggregation_config,
         kinesis_strategy,
     )
-    from penstock.async_sink._kinesis._writer import KinesisStreamsWriter
-    from penstock.async_sink._lanes import LaneLimiter, LaneObservation
-    from penstock.async_sink._metrics import SinkGauges, SinkMetrics
-    from penstock.async_sink._order import Ordering
-    from penstock.async_sink._per_shard import PerShardRateLimitingStrategy
-    from penstock.async_sink._result import ResultHandler
-    from penstock.async_sink._scaling import (
+    from penstock.async_sink._destinations.kinesis.writer import KinesisStreamsWriter
+    from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry
+    from penstock.async_sink._destinations.sqs.sink import SqsSink, sqs_config, sqs_strategy
+    from penstock.async_sink._destinations.sqs.writer import SqsWriter
+    from penstock.async_sink._destinations.state_format import state_from_bytes, state_to_bytes
+    from penstock.async_sink._gateway.client import RemoteSink, RemoteWriter
+    from penstock.async_sink._rate.all import All
+    from penstock.async_sink._rate.congestion import CongestionControlRateLimitingStrategy, ScalingTarget
+    from penstock.async_sink._rate.congestion_config import CongestionControlConfig
+    from penstock.async_sink._rate.congestion_decision import (
+        CongestionControlInfo,
+        CongestionControlStrategy,
+        ScalingDecision,
+        ThresholdCongestionControlStrategy,
+    )
+    from penstock.async_sink._rate.defaults import aimd_strategy, paced_strategy, rate_strategy
+    from penstock.async_sink._rate.gradient import GradientRateLimitingStrategy
+    from penstock.async_sink._rate.lanes import LaneLimiter, LaneObservation
+    from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
+    from penstock.async_sink._rate.scaling import (
         AIMDScalingStrategy,
         NoOpScalingStrategy,
         ProportionalScalingStrategy,
         ScalingStrategy,
     )
-    from penstock.async_sink._settlement import TerminalReason
-    from penstock.async_sink._shard_bucket import ShardBucket
-    from penstock.async_sink._shard_map import ShardMap
-    from penstock.async_sink._sink import AsyncSinkBase
-    from penstock.async_sink._sqs._entry import SqsRequestEntry
-    from penstock.async_sink._sqs._sink import SqsSink, sqs_config, sqs_strategy
-    from penstock.async_sink._sqs._writer import SqsWriter
-    from penstock.async_sink._state import BufferedRequestState
-    from penstock.async_sink._state_format import state_from_bytes, state_to_bytes
-    from penstock.async_sink._strategy import (
+    from penstock.async_sink._rate.shard_bucket import ShardBucket
+    from penstock.async_sink._rate.shard_map import ShardMap
+    from penstock.async_sink._rate.strategy import (
         AsksAgain,
         HasLanes,
         HasLimit,
@@ -75,15 +81,9 @@ if TYPE_CHECKING:
         RequestInfo,
         ResultInfo,
     )
-    from penstock.async_sink._terminal import (
-        CallbackHandler,
-        DeadLetterHandler,
-        DropHandler,
-        TerminalRecord,
-        TerminalRecordHandler,
-    )
-    from penstock.async_sink._token_bucket import TokenBucketRateLimitingStrategy
-    from penstock.async_sink._writer import AsyncSinkWriter
+    from penstock.async_sink._rate.token_bucket import TokenBucketRateLimitingStrategy
+    from penstock.async_sink._telemetry.metrics import SinkGauges, SinkMetrics
+    from penstock.async_sink._write_batches import SinkSummary, write_batches
 
 __all__ = [
     "EVERYTHING_IS_FATAL",
@@ -179,57 +179,68 @@ __all__ = [
 ]
 
 _MODULES = {
-    "_all": ("All",),
-    "_batches": ("Batch", "BatchCreator", "BatchExtent"),
-    "_blocking": ("SinkSummary", "write_batches"),
-    "_buffer": ("RequestBuffer",),
-    "_classifier": ("EVERYTHING_IS_FATAL", "FatalExceptionClassifier"),
-    "_clock": ("Clock", "LoopClock", "Timer"),
-    "_codec": ("EntryCodec",),
+    "_rate.all": ("All",),
+    "_core.batches": ("Batch", "BatchCreator", "BatchExtent"),
+    "_write_batches": ("SinkSummary", "write_batches"),
+    "_core.buffer": ("RequestBuffer",),
+    "_core.classifier": ("EVERYTHING_IS_FATAL", "FatalExceptionClassifier"),
+    "_core.clock": ("Clock", "LoopClock", "Timer"),
+    "_core.codec": ("EntryCodec",),
     "_config": ("AsyncSinkConfig",),
-    "_congestion": ("CongestionControlRateLimitingStrategy", "ScalingTarget"),
-    "_congestion_config": ("CongestionControlConfig",),
-    "_congestion_decision": (
+    "_rate.congestion": ("CongestionControlRateLimitingStrategy", "ScalingTarget"),
+    "_rate.congestion_config": ("CongestionControlConfig",),
+    "_rate.congestion_decision": (
         "CongestionControlInfo",
         "CongestionControlStrategy",
         "ScalingDecision",
         "ThresholdCongestionControlStrategy",
     ),
-    "_converter": ("ElementConverter", "WriteContext"),
-    "_defaults": ("aimd_strategy", "paced_strategy", "rate_strategy"),
-    "_dynamodb._attributes": ("attribute_value",),
-    "_dynamodb._entry": ("DynamoDbRequestEntry",),
-    "_dynamodb._sink": ("DynamoDbSink", "dynamodb_config", "dynamodb_strategy"),
-    "_dynamodb._writer": ("DynamoDbWriter",),
-    "_entries": ("EntryFailure", "EntryListener", "EntryRunListener", "FailedAttempt", "RequestEntryWrapper"),
-    "_firehose._sink": ("FirehoseSink", "firehose_config", "firehose_strategy"),
-    "_firehose._writer": ("FirehoseRequestEntry", "FirehoseWriter"),
-    "_gateway._client": ("RemoteSink", "RemoteWriter"),
-    "_gradient": ("GradientRateLimitingStrategy",),
-    "_kinesis._aggregate": ("AggregationConfig",),
-    "_kinesis._entry": ("KinesisRequestEntry",),
-    "_kinesis._partition_key": ("KinesisElementConverter", "PartitionKey"),
-    "_kinesis._sink": ("KinesisStreamsSink", "aggregation_strategy", "kinesis_aggregation_config", "kinesis_strategy"),
-    "_kinesis._writer": ("KinesisStreamsWriter",),
-    "_lanes": ("LaneLimiter", "LaneObservation"),
-    "_metrics": ("SinkGauges", "SinkMetrics"),
-    "_order": ("Ordering",),
-    "_per_shard": ("PerShardRateLimitingStrategy",),
-    "_result": ("ResultHandler",),
-    "_scaling": ("AIMDScalingStrategy", "NoOpScalingStrategy", "ProportionalScalingStrategy", "ScalingStrategy"),
-    "_settlement": ("TerminalReason",),
-    "_shard_bucket": ("ShardBucket",),
-    "_shard_map": ("ShardMap",),
-    "_sink": ("AsyncSinkBase",),
-    "_sqs._entry": ("SqsRequestEntry",),
-    "_sqs._sink": ("SqsSink", "sqs_config", "sqs_strategy"),
-    "_sqs._writer": ("SqsWriter",),
-    "_state": ("BufferedRequestState",),
-    "_state_format": ("state_from_bytes", "state_to_bytes"),
-    "_strategy": ("AsksAgain", "HasLanes", "HasLimit", "RateLimitingStrategy", "RequestInfo", "ResultInfo"),
-    "_terminal": ("CallbackHandler", "DeadLetterHandler", "DropHandler", "TerminalRecord", "TerminalRecordHandler"),
-    "_token_bucket": ("TokenBucketRateLimitingStrategy",),
-    "_writer": ("AsyncSinkWriter",),
+    "_core.converter": ("ElementConverter", "WriteContext"),
+    "_rate.defaults": ("aimd_strategy", "paced_strategy", "rate_strategy"),
+    "_destinations.dynamodb.attributes": ("attribute_value",),
+    "_destinations.dynamodb.entry": ("DynamoDbRequestEntry",),
+    "_destinations.dynamodb.sink": ("DynamoDbSink", "dynamodb_config", "dynamodb_strategy"),
+    "_destinations.dynamodb.writer": ("DynamoDbWriter",),
+    "_core.entries": ("EntryFailure", "EntryListener", "EntryRunListener", "FailedAttempt", "RequestEntryWrapper"),
+    "_destinations.firehose.sink": ("FirehoseSink", "firehose_config", "firehose_strategy"),
+    "_destinations.firehose.writer": ("FirehoseRequestEntry", "FirehoseWriter"),
+    "_gateway.client": ("RemoteSink", "RemoteWriter"),
+    "_rate.gradient": ("GradientRateLimitingStrategy",),
+    "_destinations.kinesis.aggregate": ("AggregationConfig",),
+    "_destinations.kinesis.entry": ("KinesisRequestEntry",),
+    "_destinations.kinesis.partition_key": ("KinesisElementConverter", "PartitionKey"),
+    "_destinations.kinesis.sink": (
+        "KinesisStreamsSink",
+        "aggregation_strategy",
+        "kinesis_aggregation_config",
+        "kinesis_strategy",
+    ),
+    "_destinations.kinesis.writer": ("KinesisStreamsWriter",),
+    "_rate.lanes": ("LaneLimiter", "LaneObservation"),
+    "_telemetry.metrics": ("SinkGauges", "SinkMetrics"),
+    "_core.order": ("Ordering",),
+    "_rate.per_shard": ("PerShardRateLimitingStrategy",),
+    "_core.result": ("ResultHandler",),
+    "_rate.scaling": ("AIMDScalingStrategy", "NoOpScalingStrategy", "ProportionalScalingStrategy", "ScalingStrategy"),
+    "_core.settlement": ("TerminalReason",),
+    "_rate.shard_bucket": ("ShardBucket",),
+    "_rate.shard_map": ("ShardMap",),
+    "_core.sink": ("AsyncSinkBase",),
+    "_destinations.sqs.entry": ("SqsRequestEntry",),
+    "_destinations.sqs.sink": ("SqsSink", "sqs_config", "sqs_strategy"),
+    "_destinations.sqs.writer": ("SqsWriter",),
+    "_core.state": ("BufferedRequestState",),
+    "_destinations.state_format": ("state_from_bytes", "state_to_bytes"),
+    "_rate.strategy": ("AsksAgain", "HasLanes", "HasLimit", "RateLimitingStrategy", "RequestInfo", "ResultInfo"),
+    "_core.terminal": (
+        "CallbackHandler",
+        "DeadLetterHandler",
+        "DropHandler",
+        "TerminalRecord",
+        "TerminalRecordHandler",
+    ),
+    "_rate.token_bucket": ("TokenBucketRateLimitingStrategy",),
+    "_core.writer": ("AsyncSinkWriter",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

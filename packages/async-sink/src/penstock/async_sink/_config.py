@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import timedelta
 
-from penstock.async_sink._order import Ordering
+from penstock.async_sink._core.order import Ordering
 from penstock.async_sink.errors import SinkOptionError
 
 MEBIBYTE = 1024 * 1024

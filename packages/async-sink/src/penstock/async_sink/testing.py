@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-from penstock.async_sink._entries import EntryFailure
-from penstock.async_sink._result import ResultHandler
-from penstock.async_sink._writer import AsyncSinkWriter
+from penstock.async_sink._core.entries import EntryFailure
+from penstock.async_sink._core.result import ResultHandler
+from penstock.async_sink._core.writer import AsyncSinkWriter
 
 __all__ = ["FakeClock", "FakeDestination", "FakeRequest", "FakeWriter", "settle", "wait_until"]
 

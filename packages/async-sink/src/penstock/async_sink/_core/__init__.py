@@ -1,0 +1,1 @@
+"""The writer: entries, buffer, batches, answers."""

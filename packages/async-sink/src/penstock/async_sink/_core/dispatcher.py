@@ -1,0 +1,295 @@
+"""Decides what leaves when: the writer without its I/O."""
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._core.backlog import Backlog, KeyOf
+from penstock.async_sink._core.batches import Batch, BatchCreator
+from penstock.async_sink._core.demand import Demand
+from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
+from penstock.async_sink._core.holdings import Holdings
+from penstock.async_sink._core.order import Ordering
+from penstock.async_sink._core.runs import EntryRun, fall_apart, rows_until
+from penstock.async_sink._core.settlement import (
+    EXPIRED,
+    Settlement,
+    Settler,
+    TerminalReason,
+    Termination,
+    lane_observations,
+)
+from penstock.async_sink._rate.lanes import LaneLimiter
+from penstock.async_sink._rate.strategy import DEFAULT_ASK_AGAIN_SECONDS, CompleteStrategy, RequestInfo, ResultInfo
+
+R = TypeVar("R")
+
+
+def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: float) -> Batch[R]:
+    for wrapper in wrappers:
+        wrapper.attempts += 1
+    return Batch(wrappers, len(wrappers), size, now, reason)
+
+
+class Dispatcher(Generic[R]):
+    """Holds the buffer and what is in flight, and decides which batch leaves when. Takes `now`; does no I/O."""
+
+    def __init__(
+        self,
+        config: AsyncSinkConfig,
+        strategy: CompleteStrategy,
+        random: Callable[[], float],
+        *,
+        key_of: KeyOf[R] | None = None,
+        requests_are_atomic: bool = False,
+    ) -> None:
+        """`key_of` gives the key for an order per key; `requests_are_atomic`: no request is accepted in part."""
+        self._config = config
+        self._strategy = strategy
+        self._settler: Settler[R] = Settler(config, random)
+        self._strict = config.ordering is Ordering.STRICT
+        single = self._strict and not requests_are_atomic
+        self._max_batch_size = 1 if single else config.max_batch_size
+        self._max_in_flight = 1 if self._strict else config.max_in_flight_requests
+        self._creator = BatchCreator(self._max_batch_size, config.max_batch_size_in_bytes)
+        # Lanes let entries overtake each other.
+        self._limiter: LaneLimiter | None = None if self._strict else strategy.lane_limiter
+        by_key = config.ordering is Ordering.PER_KEY
+        self.buffer: Backlog[R] = Backlog(self._limiter, key_of if by_key else None)
+        self._fresh = self.buffer.fresh
+        self._most_batch_bytes = config.max_batch_size_in_bytes
+        self.in_flight: dict[int, Batch[R]] = {}
+        self.held: Holdings[R] = Holdings(config.max_buffered_requests, config.max_buffered_bytes)
+        self._threshold = 1
+        self.expired: list[Termination[R]] = []
+        """Entries whose time was over before they could leave; for the caller to take."""
+        self.demand = Demand()
+        self._blocked = False
+        self.blocked_by: str | None = None
+        """What keeps a batch that is due: `rate` or `requests_in_flight`."""
+        self.ask_again_at: float | None = None
+        """Monotonic seconds at which `next_batch` may say something else though nothing happened; None: never."""
+
+    @property
+    def lane_limiter(self) -> LaneLimiter | None:
+        """The strategy's lanes, if it has some and the order allows them."""
+        return self._limiter
+
+    def add(self, wrapper: RequestEntryWrapper[R]) -> bool:
+        """Add an entry. Returns whether `next_batch` is worth a call."""
+        held, fresh, demand = self.held, self._fresh, self.demand
+        held.waiting += 1
+        held.waiting_bytes += wrapper.size_in_bytes
+        # What else makes a batch due happened before the latest `next_batch`.
+        return (
+            fresh.add(wrapper) >= self._threshold
+            or fresh.total_size_in_bytes >= self._most_batch_bytes
+            or demand.draining > 0
+            or demand.entries > 0
+        ) and not (self._blocked or demand.suspended)
+
+    def add_run(self, run: EntryRun[R]) -> bool:
+        """Add entries. Returns whether `next_batch` is worth a call."""
+        self.held.waiting += run.count
+        self.held.waiting_bytes += run.size_in_bytes
+        self._fresh.add_run(run)
+        return not self._blocked and not self.demand.suspended and self._due() is not None
+
+    def rows_until(self, ends: Sequence[int], start: int) -> int:
+        """How far rows from `start` on, of which the first has room, may be added at once: no further than where a
+        batch is due, as if they came one by one."""
+        config, fresh = self._config, self._fresh
+        missing = min(self._max_batch_size, self._strategy.get_max_batch_size()) - len(fresh)
+        return rows_until(
+            ends,
+            start,
+            min(
+                len(ends) - 1 - start,
+                self.held.room,
+                # Past the number of a batch something holds batches back, and nothing leaves before it is asked again.
+                missing if missing > 0 else config.max_batch_size,
+            ),
+            room=self.held.room_bytes,
+            enough=self._most_batch_bytes - fresh.total_size_in_bytes,
+        )
+
+    def unblock(self) -> None:
+        """Ask the strategy again: something that it goes by has changed."""
+        self._blocked = False
+
+    def _due(self) -> str | None:
+        """Why a batch leaves now; None when none is due."""
+        buffer = self.buffer
+        if buffer.halves:
+            return "bisected"
+        fresh = buffer.fresh
+        # Of an empty buffer too: `add` goes by it.
+        self._threshold = min(self._max_batch_size, self._strategy.get_max_batch_size())
+        if not fresh:
+            return None
+        if len(fresh) >= self._threshold:
+            return "size"
+        if fresh.total_size_in_bytes >= self._config.max_batch_size_in_bytes:
+            return "bytes"
+        if fresh.first.attempts > 0:
+            # What failed does not wait for newer entries to fill its batch up.
+            return "retry"
+        return self.demand.reason
+
+    def next_batch(self, now: float) -> Batch[R] | None:
+        """The batch that leaves now, registered as in flight; None when nothing may leave."""
+        if self.ask_again_at is not None and now >= self.ask_again_at:
+            self.ask_again_at = None
+            self._blocked = False
+        if self._blocked or self.demand.suspended:
+            return None
+        self.blocked_by = None
+        self.demand.stands_behind(self.buffer.rouse(now))
+        while True:
+            reason = self._due() or ("pace" if self.buffer.lanes_are_due(now) else None)
+            if reason is None:
+                self.ask_again_at = self.buffer.wakes_at()
+                return None
+            if len(self.in_flight) >= self._max_in_flight:
+                self._block(None, "requests_in_flight")
+                return None
+            batch = self._half(now) if self.buffer.halves else self._cut(reason, now)
+            if batch is not None or self._blocked:
+                return batch
+
+    def _half(self, now: float) -> Batch[R] | None:
+        # A part larger than the strategy ever lets through would wait for ever. Its lanes are not asked: a request that
+        # was refused whole took nothing of what it had paid for there.
+        limit = max(1, self._strategy.get_max_batch_size())
+        part = self.buffer.halves[0][:limit]
+        if not self._admits(RequestInfo(len(part), total_size_in_bytes(part), now)):
+            return None
+        part = [wrapper for wrapper in self.buffer.take_half(limit) if not self._expire(wrapper, now)]
+        return self._launch(_batch(part, total_size_in_bytes(part), "bisected", now)) if part else None
+
+    def _cut(self, reason: str, now: float) -> Batch[R] | None:
+        fresh = self.buffer.fresh
+        self._expire_head(now)
+        if self.buffer.is_plain:
+            if not fresh:
+                return None
+            if fresh.first.not_before > now:
+                self._block(fresh.first.not_before, "back_off")
+                return None
+            extent = self._creator.measure(fresh, self._strategy.get_max_batch_size(), now)
+            if not self._admits(RequestInfo(extent.batch_size, extent.size_in_bytes, now)):
+                return None
+            self.demand.met(extent.batch_size)
+            batch = self._creator.create(fresh, extent, now)
+            batch.reason = reason
+            return self._launch(batch)
+        limit = max(1, min(self._max_batch_size, self._strategy.get_max_batch_size()))
+        wrappers, looked_at = self.buffer.take(limit, self._config.max_batch_size_in_bytes, now)
+        if self._config.time_to_live is not None:
+            wrappers = [wrapper for wrapper in wrappers if not self._expire(wrapper, now)]
+        size = total_size_in_bytes(wrappers)
+        if wrappers and not self._admits(RequestInfo(len(wrappers), size, now)):
+            self.buffer.give_back(wrappers)
+            return None
+        self.demand.met(looked_at)
+        if not wrappers:
+            return None
+        return self._launch(_batch(wrappers, size, reason, now))
+
+    def _expire_head(self, now: float) -> None:
+        fresh = self.buffer.fresh
+        while fresh and self._settler.is_expired(fresh.first, now):
+            expired = fresh.take(fresh.first.count)
+            self.demand.met(len(expired))
+            for wrapper in expired:
+                self._expire(wrapper, now)
+
+    def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
+        if not self._settler.is_expired(wrapper, now):
+            return False
+        self.held.hold_terminal([wrapper])
+        self.demand.follow(self.buffer.release_keys([wrapper]))
+        self.expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
+        return True
+
+    def _admits(self, request: RequestInfo) -> bool:
+        if not self._strategy.should_block(request):
+            return True
+        wait = self._strategy.ask_again_after(request)
+        if wait is None and not self.in_flight:
+            wait = DEFAULT_ASK_AGAIN_SECONDS
+        self._block(None if wait is None else request.now + wait, "rate")
+        return False
+
+    def _launch(self, batch: Batch[R]) -> Batch[R]:
+        self.in_flight[id(batch)] = batch
+        self.held.depart(batch.size, batch.size_in_bytes)
+        self._strategy.register_in_flight_request(RequestInfo(batch.size, batch.size_in_bytes, batch.submitted_at))
+        return batch
+
+    def _block(self, until: float | None, reason: str) -> None:
+        self._blocked = True
+        self.blocked_by = reason
+        self.ask_again_at = until
+
+    def settle(
+        self,
+        batch: Batch[R],
+        failures: Sequence[EntryFailure],
+        now: float,
+        *,
+        give_up: bool = False,
+        lanes: Sequence[str | None] = (),
+    ) -> Settlement[R]:
+        """Take a batch out of flight: what failed goes back to the buffer, or is given up.
+
+        With `give_up` every failed entry goes back as it is, whatever its attempts: the writer has failed, and its
+        snapshot is to hold them. `lanes` names the lane of each entry, where the answer says it. Entries that were
+        given up are held until `release_terminal`.
+        """
+        del self.in_flight[id(batch)]
+        self.held.come_back(batch.size, batch.size_in_bytes)
+        self._blocked = False
+        self.ask_again_at = None
+        settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
+        self._put_back(settlement, now, give_up=give_up)
+        terminated = [each.wrapper for each in settlement.terminated]
+        self.held.hold_terminal(terminated)
+        self.held.forget(settlement.accepted, settlement.accepted_bytes)
+        if self.buffer.keeps_keys:
+            self.demand.follow(self.buffer.release_keys([*fall_apart(settlement.acknowledged), *terminated]))
+        self._strategy.register_completed_request(
+            ResultInfo(
+                failed_messages=len(failures),
+                batch_size=batch.size,
+                throttled_messages=settlement.throttled,
+                size_in_bytes=batch.size_in_bytes,
+                submitted_at=batch.submitted_at,
+                now=now,
+            )
+        )
+        if self._limiter is not None and lanes:
+            self._limiter.observe(lane_observations(batch, failures, lanes), batch.submitted_at, now)
+        return settlement
+
+    def _put_back(self, settlement: Settlement[R], now: float, *, give_up: bool) -> None:
+        if settlement.spoilt:
+            self.buffer.split(settlement.spoilt)
+        if not settlement.retried:
+            return
+        if not self._strict and not give_up:
+            self.buffer.rest(settlement.retried, now + settlement.delay)
+            return
+        for wrapper in settlement.retried:
+            wrapper.not_before = now + settlement.delay
+        self.buffer.put_back(settlement.retried)
+        # The other half of a request that was cut must not overtake them.
+        self.buffer.join_halves()
+
+    def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]], *, keep: bool = False) -> None:
+        """The handler has entries that were given up; with `keep` it has not, and they go back to the buffer."""
+        self.held.release_terminal(wrappers)
+        if keep:
+            self.buffer.put_back(sorted(wrappers, key=lambda wrapper: wrapper.number))
+        else:
+            self.held.forget(len(wrappers), total_size_in_bytes(wrappers))

@@ -1,0 +1,312 @@
+"""Carries out the dispatcher's decisions: requests as tasks, with their time-outs, answers and spans."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+from opentelemetry.trace import Span
+
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._core.batches import Batch
+from penstock.async_sink._core.classifier import FatalExceptionClassifier
+from penstock.async_sink._core.clock import Clock, Timer
+from penstock.async_sink._core.dispatcher import Dispatcher
+from penstock.async_sink._core.entries import EntryListener, EntryRunListener, RequestEntryWrapper
+from penstock.async_sink._core.handover import Handover
+from penstock.async_sink._core.result import Outcome, ResultHandler, all_failed
+from penstock.async_sink._core.runs import Part
+from penstock.async_sink._core.signal import Signal
+from penstock.async_sink._core.terminal import TerminalRecordHandler
+from penstock.async_sink._rate.lanes import LaneLimiter
+from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
+from penstock.async_sink.errors import RequestTimeoutError, UnansweredRequestError
+
+_logger = logging.getLogger(__name__)
+
+R = TypeVar("R")
+Submit = Callable[[Sequence[R], ResultHandler[R]], Awaitable[None]]
+
+
+class _Request(Generic[R]):
+    """A request in flight, until its answer or its time-out, whichever comes first."""
+
+    def __init__(
+        self,
+        batch: Batch[R],
+        span: Span | None,
+        settle: "Callable[[_Request[R], Outcome], None]",
+        limiter: LaneLimiter | None,
+    ) -> None:
+        self.batch = batch
+        self.span = span
+        self.handler: ResultHandler[R] = ResultHandler(batch, lambda outcome: settle(self, outcome), limiter=limiter)
+        self.timeout: Timer | None = None
+        self.task: asyncio.Task[None] | None = None
+
+
+def _throttled_lanes(outcome: Outcome) -> Counter[str] | None:
+    lanes = outcome.lanes
+    if not lanes or not outcome.failures:
+        return None
+    return Counter(lane for each in outcome.failures if each.throttled and (lane := lanes[each.index]) is not None)
+
+
+def _acknowledge(listener: EntryListener, part: Part[R]) -> None:
+    if part.count > 1 and isinstance(listener, EntryRunListener):
+        listener.acknowledged_many(part.index, part.count, part.attempts)
+        return
+    for index in range(part.index, part.index + part.count):
+        listener.acknowledged(index, part.attempts)
+
+
+class RequestPump(Generic[R]):
+    """Starts requests while the dispatcher gives batches, settles their answers, and keeps the buffer's one timer."""
+
+    def __init__(
+        self,
+        name: str,
+        config: AsyncSinkConfig,
+        dispatcher: Dispatcher[R],
+        telemetry: SinkTelemetry,
+        submit: Submit[R],
+        classifier: FatalExceptionClassifier,
+        clock: Clock,
+        terminal: TerminalRecordHandler | None = None,
+        destination: str = "",
+    ) -> None:
+        self._name = name
+        self._config = config
+        self._dispatcher = dispatcher
+        self._telemetry = telemetry
+        self._submit = submit
+        self._classifier = classifier
+        self._clock = clock
+        self.now = clock.now
+        """Monotonic seconds."""
+        self._max_time_in_buffer = config.max_time_in_buffer.total_seconds()
+        self._request_timeout = config.request_timeout.total_seconds()
+        # In the order of sending: they are settled in it when the writer closes.
+        self._requests: dict[_Request[R], None] = {}
+        self._tasks: set[asyncio.Future[None]] = set()
+        self._handover: Handover[R] = Handover(
+            name, destination, dispatcher, telemetry, terminal, self._tasks, self._handed_over
+        )
+        self._buffer_timer: Timer | None = None
+        self._wake_timer: Timer | None = None
+        self._wake_at: float | None = None
+        self._tell_timer: Timer | None = None
+        self._closed = False
+        self.changed = Signal()
+        self.failure: BaseException | None = None
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether the buffer's timer runs."""
+        return self._buffer_timer is not None
+
+    def call_at(self, when: float, callback: Callable[[], None]) -> Timer:
+        """Call back at that time."""
+        return self._clock.call_at(when, callback)
+
+    def arm(self) -> None:
+        """Start the buffer's timer, if it does not run: an entry has come into an empty buffer."""
+        if self._buffer_timer is None:
+            when = self._clock.now() + self._max_time_in_buffer
+            self._buffer_timer = self._clock.call_at(when, self._time_is_up)
+
+    def _disarm(self) -> None:
+        if self._buffer_timer is not None:
+            self._buffer_timer.cancel()
+            self._buffer_timer = None
+
+    def _time_is_up(self) -> None:
+        self._buffer_timer = None
+        # Only marks and starts: what the strategy holds back follows as answers come, and the loop never waits here.
+        self._dispatcher.demand.all_of(len(self._dispatcher.buffer.fresh))
+        self.pump()
+
+    def pump(self) -> int:
+        """Start every request that may leave now. Returns how many; never waits."""
+        if self._closed or self.failure is not None:
+            return 0
+        now = self._clock.now()
+        started = 0
+        while (batch := self._dispatcher.next_batch(now)) is not None:
+            self._start(batch, now)
+            started += 1
+        if started:
+            # They have left room.
+            self.changed.notify()
+        self._telemetry.blocked(self._dispatcher.blocked_by, now)
+        if self._dispatcher.expired:
+            expired, self._dispatcher.expired = self._dispatcher.expired, []
+            error = self._handover.give_up(expired, failed=self.failure is not None)
+            if error is not None:
+                self.fail(error)
+            self.changed.notify()
+        self._schedule_wake()
+        if self._dispatcher.buffer:
+            # Whatever stays behind leaves by the next expiry, though nobody writes any more.
+            self.arm()
+        else:
+            self._disarm()
+        return started
+
+    def _schedule_wake(self) -> None:
+        when = self._dispatcher.ask_again_at
+        if when == self._wake_at:
+            return
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+            self._wake_timer = None
+        self._wake_at = when
+        if when is not None:
+            self._wake_timer = self._clock.call_at(when, self._wake)
+
+    def _wake(self) -> None:
+        self._wake_timer = None
+        self._wake_at = None
+        self.pump()
+
+    def _start(self, batch: Batch[R], now: float) -> None:
+        request = _Request(batch, self._telemetry.start(batch, now), self._settle, self._dispatcher.lane_limiter)
+        self._requests[request] = None
+        request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
+        first = batch.first_number
+        task = asyncio.get_running_loop().create_task(self._run(request), name=f"{self._name} from record {first}")
+        request.task = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, request: _Request[R]) -> None:
+        handler, entries = request.handler, request.batch.entries
+        token = self._telemetry.enter(request.span, request.batch.parts[0].context)
+        try:
+            await self._submit(entries, handler)
+        except asyncio.CancelledError:
+            # Those who cancel it have answered for it, or will on closing; this came from the destination itself.
+            if not (handler.answered or self._closed):
+                handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+            raise
+        except Exception as error:
+            if handler.answered:
+                # The answer stands; the error would be lost without a word.
+                _logger.warning("%s raised after its answer", self._name, exc_info=error)
+                return
+            fatal = self._classifier.fatal_error(error)
+            if fatal is not None:
+                handler.complete_exceptionally(fatal)
+            else:
+                handler.retry_failures(all_failed(len(entries), code=type(error).__name__, message=str(error)))
+            return
+        finally:
+            self._telemetry.leave(token)
+        if not handler.answered:
+            handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+
+    def _expire(self, request: _Request[R]) -> None:
+        request.timeout = None
+        batch = request.batch
+        self._telemetry.metrics.timed_out += 1
+        if self._config.fail_on_timeout:
+            error = RequestTimeoutError(self._request_timeout, batch.size, batch.first_number)
+            request.handler.complete_exceptionally(error)
+        else:
+            request.handler.retry_failures(all_failed(batch.size, code="RequestTimeout"))
+        if request.task is not None:
+            request.task.cancel()
+
+    def _settle(self, request: _Request[R], outcome: Outcome) -> None:
+        self._requests.pop(request, None)
+        if request.timeout is not None:
+            request.timeout.cancel()
+        now, batch = self._clock.now(), request.batch
+        give_up = outcome.error is not None or self.failure is not None or self._closed
+        settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up, lanes=outcome.lanes)
+        error = outcome.error or self._handover.give_up(settlement.terminated, failed=self.failure is not None)
+        acknowledged = settlement.acknowledged
+        if outcome.failures and not self._closed:
+            latest = outcome.failures[-1]
+            words = (part for part in (latest.error_code, latest.error_message) if part)
+            self._telemetry.metrics.last_failure = ": ".join(words)
+        self._telemetry.end(
+            request.span,
+            batch,
+            now,
+            acknowledged=acknowledged,
+            accepted=settlement.accepted,
+            accepted_bytes=settlement.accepted_bytes,
+            failed=len(outcome.failures),
+            # What is given up stays for the snapshot: it is not sent again.
+            retried=0 if give_up else len(settlement.retried) + len(settlement.spoilt),
+            throttled_lanes=_throttled_lanes(outcome),
+            throttled=settlement.throttled,
+            error=error,
+        )
+        tell_at = self._telemetry.spans.tell_at
+        if tell_at is not None and self._tell_timer is None and not self._closed:
+            self._tell_timer = self._clock.call_at(tell_at, self._tell)
+        for part in acknowledged:
+            if part.listener is not None:
+                _acknowledge(part.listener, part)
+        if error is not None:
+            self.fail(error)
+        self.pump()
+        self.changed.notify()
+
+    def _tell(self) -> None:
+        self._tell_timer = None
+        self._telemetry.spans.tell()
+
+    def _handed_over(self, error: BaseException | None) -> None:
+        if error is not None:
+            self.fail(error)
+            return
+        self.pump()
+        self.changed.notify()
+
+    def fail(self, error: BaseException) -> None:
+        """End the writer: the first error is the one that its callers get. Entries stay for the snapshot."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self._disarm()
+        listeners = {}
+        for wrapper in self.unacknowledged():
+            if wrapper.listener is not None:
+                listeners[id(wrapper.listener)] = wrapper.listener
+        for listener in listeners.values():
+            listener.abandoned(error)
+        self.changed.notify()
+
+    def unacknowledged(self) -> list[RequestEntryWrapper[R]]:
+        """Entries in the buffer, in flight, and not yet taken by the terminal handler, in the order of writing."""
+        held = [wrapper for request in self._requests for wrapper in request.batch.wrappers]
+        held.extend(self._dispatcher.held.terminal)
+        held.extend(self._dispatcher.buffer)
+        held.sort(key=lambda wrapper: wrapper.number)
+        return held
+
+    async def close(self) -> None:
+        """Cancel what is in flight and wait for its tasks; what was not answered goes back to the buffer."""
+        self._closed = True
+        self._disarm()
+        if self._wake_timer is not None:
+            self._wake_timer.cancel()
+        if self._tell_timer is not None:
+            self._tell_timer.cancel()
+            self._tell_timer = None
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            # Also when this is cancelled: the snapshot is to hold what was in flight.
+            self._handover.keep(list(self._dispatcher.held.terminal))
+            for request in list(self._requests):
+                request.handler.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
+            self._telemetry.spans.tell()
+            self.changed.notify()

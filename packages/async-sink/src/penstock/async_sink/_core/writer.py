@@ -1,0 +1,315 @@
+"""The writer: an asyncio shell around the dispatcher's decisions (FLIP-171)."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import AsyncExitStack
+from random import random as default_random
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from opentelemetry import context as otel_context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import TracerProvider
+
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
+from penstock.async_sink._core.clock import Clock, LoopClock
+from penstock.async_sink._core.converter import ElementConverter, as_converter
+from penstock.async_sink._core.dispatcher import Dispatcher
+from penstock.async_sink._core.entries import EntryListener, RequestEntryWrapper
+from penstock.async_sink._core.intake import Intake
+from penstock.async_sink._core.pump import RequestPump
+from penstock.async_sink._core.result import ResultHandler
+from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._core.terminal import TerminalRecordHandler
+from penstock.async_sink._rate.defaults import aimd_strategy
+from penstock.async_sink._rate.strategy import CompleteStrategy, RateLimitingStrategy
+from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+
+I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+R = TypeVar("R")
+
+
+class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
+    """Buffers entries, sends them in batches as fast as the destination takes them, and sends again what failed.
+
+    A destination of your own implements `submit_request_entries` and `get_size_in_bytes`. The writer is an async
+    context manager: leaving its block flushes everything, leaving it by an exception keeps what was not acknowledged
+    for `snapshot_state`. Delivery is at least once: a request without an answer is sent again.
+
+    All calls come from one event loop; several of its tasks may write at the same time. `write` and `write_many` wait
+    only while the buffer is full. Once the writer has failed, every call raises the error that ended it.
+    """
+
+    requests_are_atomic: ClassVar[bool] = False
+    """Whether the destination accepts or refuses each request whole; then a strict order can keep its batches."""
+
+    def __init__(
+        self,
+        config: AsyncSinkConfig | None = None,
+        *,
+        destination: str = "",
+        converter: ElementConverter[I, R] | Callable[[I], R] | None = None,
+        strategy: RateLimitingStrategy | None = None,
+        classifier: FatalExceptionClassifier = EVERYTHING_IS_FATAL,
+        terminal: TerminalRecordHandler | None = None,
+        clock: Clock | None = None,
+        random: Callable[[], float] = default_random,
+        initial_states: Iterable[BufferedRequestState[R]] = (),
+        tracer_provider: TracerProvider | None = None,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
+        """Make a writer.
+
+        `classifier` decides about exceptions that `submit_request_entries` raises: fatal ones end the writer (all of
+        them, by default), for others the request is sent again. `terminal` takes records that are given up; without it
+        they end the writer, which keeps them for its snapshot. `random` gives [0, 1).
+
+        Raises:
+            RecordTooLargeError: an entry of the initial states is larger than the limit.
+        """
+        self._config = config or AsyncSinkConfig()
+        self._destination = destination or type(self).__name__
+        self._apply = as_converter(converter).apply
+        self._converts = converter is not None
+        self._strategy = strategy or aimd_strategy(self._config)
+        self._complete = CompleteStrategy(self._strategy)
+        self._classifier = classifier
+        self._clock = clock
+        self._terminal = terminal
+        self._telemetry = SinkTelemetry(
+            self._destination,
+            tracer_provider,
+            meter_provider,
+            max_batch_size=self._config.max_batch_size,
+            gauges=self.gauges,
+        )
+        self._dispatcher: Dispatcher[R] = Dispatcher(
+            self._config,
+            self._complete,
+            random,
+            key_of=self.get_order_key,
+            requests_are_atomic=self.requests_are_atomic,
+        )
+        keeps_keys = self._dispatcher.buffer.keeps_keys
+        self._size_of = self._size_with_key if keeps_keys else self.get_size_in_bytes
+        self.restore(initial_states)
+
+    @abstractmethod
+    async def submit_request_entries(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
+        """Send the entries in one request, and give the answer to the handler before returning.
+
+        Several run at the same time. A time-out cancels it. An exception goes through the classifier.
+        """
+
+    @abstractmethod
+    def get_size_in_bytes(self, entry: R) -> int:
+        """Bytes of an entry, as the destination's limits count them; 0 if bytes do not matter."""
+
+    def get_order_key(self, entry: R) -> Hashable:
+        """The key of an entry, for an order per key; None: the entry has no order. By default its `partition_key`.
+
+        Raises:
+            AttributeError: it has none, and the writer does not say what the key is.
+        """
+        key: Hashable = entry.partition_key  # type: ignore[attr-defined]  # as the docstring says
+        return key
+
+    def _size_with_key(self, entry: R) -> int:
+        size = self.get_size_in_bytes(entry)
+        key = self.get_order_key(entry)
+        try:
+            hash(key)
+        except TypeError as error:
+            # Now: on its way out of the buffer there is nobody to tell.
+            reason = f"the key of its order cannot be compared ({error}): it is to be a string, a number or a tuple"
+            raise InvalidRecordError(self._records_written, reason) from error
+        return size
+
+    async def open_destination(self) -> None:
+        """Open what requests need, such as a connection pool. Called once."""
+
+    async def close_destination(self) -> None:
+        """Close what `open_destination` opened. Called once, after the last request."""
+
+    async def __aenter__(self) -> Self:
+        await self.open_destination()
+        if self._terminal is not None:
+            try:
+                await self._terminal.open()
+            except BaseException:
+                await self.close_destination()
+                raise
+        self._pump = RequestPump(
+            type(self).__name__,
+            self._config,
+            self._dispatcher,
+            self._telemetry,
+            self.submit_request_entries,
+            self._classifier,
+            self._clock or LoopClock(),
+            self._terminal,
+            self._destination,
+        )
+        if self._dispatcher.buffer:
+            now = self._pump.now()
+            for wrapper in self._dispatcher.buffer.fall_apart():
+                wrapper.written_at = now
+            self._pump.arm()
+            self._pump.pump()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *error_and_traceback: object) -> None:
+        try:
+            # A failure that the caller has seen is not raised at it a second time.
+            if kind is None and not self._failure_was_raised and self._pump is not None:
+                await self.flush(end_of_input=True)
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """End without flushing. What was not acknowledged stays in `snapshot_state`. Safe to call again."""
+        pump, self._pump = self._pump, None
+        if pump is not None:
+            async with AsyncExitStack() as closing:
+                if self._terminal is not None:
+                    closing.push_async_callback(self._terminal.close)
+                closing.push_async_callback(self.close_destination)
+                await pump.close()
+
+    async def write(self, element: I, *, listener: EntryListener | None = None, index: int = 0) -> None:
+        """Write one element. Waits only while the buffer is full, for `max_block_time` at most; cancelled then, the
+        element is not written.
+
+        `listener` learns what becomes of the entry, under `index`.
+
+        Raises:
+            RecordTooLargeError: the entry is larger than the limit; the writer goes on.
+            BufferFullError: there was no room in time; the element is not written, the writer goes on.
+            SinkError: the writer has failed.
+        """
+        pump = self._open_pump()
+        entry = self._apply(element, self)
+        size = self._size_of(entry)
+        if size > self._config.max_record_size_in_bytes:
+            raise RecordTooLargeError(self._records_written, size, self._config.max_record_size_in_bytes)
+        dispatcher = self._dispatcher
+        if not dispatcher.held.has_room(size):
+            await self._wait_for_room(pump, size)
+        number = self._records_written
+        self._records_written = number + 1
+        due = dispatcher.add(
+            RequestEntryWrapper(entry, size, number, otel_context.get_current(), listener, index, 0, 0.0, pump.now())
+        )
+        if not pump.is_armed:
+            pump.arm()
+        if due and pump.pump():
+            # A caller that never waits would keep the new requests from starting.
+            await asyncio.sleep(0)
+
+    async def write_many(self, elements: Iterable[I], *, listener: EntryListener | None = None) -> None:
+        """Write elements in their order; `listener` knows them by their place.
+
+        Raises:
+            RecordTooLargeError: an entry is larger than the limit; those before it are written.
+            BufferFullError: there was no room in time; those that had room are written, `records_written` says how
+                many.
+            SinkError: the writer has failed.
+        """
+        if self._converts or not isinstance(elements, list | tuple):
+            # A converter is told how many were written, and nobody may take more of an iterator than it can write.
+            for index, element in enumerate(elements):
+                await self.write(element, listener=listener, index=index)
+            return
+        for start in range(0, len(elements), step := self._config.max_batch_size):
+            await self._write_part(elements[start : start + step], listener, start)
+
+    async def _write_part(self, entries: Sequence[Any], listener: EntryListener | None, first_index: int) -> None:
+        self._open_pump()
+        if sizes := self._sizes(entries, self._size_of):
+            await self._write_entries(entries, sizes, listener=listener, first_index=first_index)
+            return
+        # One of them cannot be written: `write` says which, when those before it are written.
+        for index, entry in enumerate(entries, start=first_index):
+            await self.write(entry, listener=listener, index=index)
+
+    async def flush(self, end_of_input: bool = False) -> None:
+        """Wait until nothing is in flight; with `end_of_input`, until everything is acknowledged.
+
+        Without `end_of_input`, entries that failed are back in the buffer afterwards, at its head, and what a terminal
+        record handler was given is with it.
+
+        Raises:
+            SinkError: the writer has failed.
+        """
+        pump, dispatcher = self._open_pump(), self._dispatcher
+        if end_of_input:
+            dispatcher.demand.draining += 1
+            try:
+                pump.pump()
+                # It may have ended the writer itself: an entry's time was over, and nobody takes it.
+                self._open_pump()
+                while dispatcher.held.entries:
+                    await pump.changed.wait()
+                    self._open_pump()
+            finally:
+                dispatcher.demand.draining -= 1
+                # The caller's own span may end now, and with it what tells of these requests.
+                self._telemetry.spans.tell()
+            return
+        dispatcher.demand.suspended += 1
+        try:
+            # In the snapshot that is taken next, what is on its way to the handler would be there twice.
+            while dispatcher.in_flight or dispatcher.held.terminal:
+                await pump.changed.wait()
+                self._open_pump()
+        finally:
+            dispatcher.demand.suspended -= 1
+            # Later, so that a snapshot that is taken next sees the buffer as it was settled.
+            asyncio.get_running_loop().call_soon(pump.pump)
+
+    def wake(self) -> None:
+        """Ask the rate limiting strategy again: something other than an answer or the time has changed its mind."""
+        self._dispatcher.unblock()
+        if self._pump is not None:
+            self._pump.pump()
+
+    def fail(self, error: BaseException) -> None:
+        """End the writer from outside of a request: its callers get the error, its entries stay for the snapshot."""
+        if self._pump is not None:
+            self._pump.fail(error)
+
+    def snapshot_state(self) -> list[BufferedRequestState[R]]:
+        """Everything that was written and not acknowledged, in the order of writing: one state, or none if empty.
+
+        Call `flush()` first: what is still in flight is in the snapshot too, and would be sent twice after a restore.
+        """
+        wrappers = self._pump.unacknowledged() if self._pump is not None else list(self._dispatcher.buffer)
+        return [BufferedRequestState.of(wrappers)] if wrappers else []
+
+    def restore(self, states: Iterable[BufferedRequestState[R]]) -> None:
+        """Take over what writers left behind, state by state, behind what is in the buffer.
+
+        Raises:
+            RecordTooLargeError: an entry is larger than the limit; then nothing was taken over.
+        """
+        wrappers: list[RequestEntryWrapper[R]] = []
+        # Time to live begins anew: the clock of the writer that they come from may be another one.
+        written_at = self._pump.now() if self._pump is not None else 0.0
+        for state in states:
+            for entry, _ in state.entries:
+                number = self._records_written + len(wrappers)
+                # Measured again: the limit, or the measure, may be another one now.
+                size = self._size_of(entry)
+                if size > self._config.max_record_size_in_bytes:
+                    raise RecordTooLargeError(number, size, self._config.max_record_size_in_bytes)
+                wrappers.append(
+                    RequestEntryWrapper(entry, size, number, otel_context.get_current(), written_at=written_at)
+                )
+        self._records_written += len(wrappers)
+        for wrapper in wrappers:
+            self._dispatcher.add(wrapper)
+        if self._pump is not None and wrappers:
+            self._pump.arm()
+            self._pump.pump()

@@ -1,0 +1,161 @@
+"""The writer that packs user records into aggregates."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.async_sink._core.entries import EntryFailure
+from penstock.async_sink._destinations.aws import AwsSinkWriter
+from penstock.async_sink._destinations.kinesis.aggregate import Aggregate, AggregationConfig, hash_key_of
+from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
+from penstock.async_sink._destinations.kinesis.put_records import PutRecords, WireFormat
+from penstock.async_sink._destinations.kinesis.shard_ranges import ShardRanges
+from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
+from penstock.async_sink._destinations.lookup import LOOKUP_ERRORS, look_up, lookup_failed
+from penstock.aws import (
+    AwsOptions,
+    AwsSession,
+    ErrorKind,
+    JsonClient,
+    classify,
+    error_code,
+)
+
+_MAX_PUT_RECORDS = 500
+_MAX_PUT_BYTES = 5 * 1024 * 1024
+_WRONG_SHARD = "WrongShard"
+
+
+class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntryWriter):
+    """Sends user records by PutRecords in aggregates of the producer library, each for one shard.
+
+    Each user record has its own acknowledgement. Consumers drop user records of an aggregate that fall outside of its
+    shard, so the shards are asked for with ListShards, and again after a resharding: user records that an aggregate has
+    taken to a shard that is not theirs are sent again.
+    """
+
+    SERVICE = "kinesis"
+    TARGET_PREFIX = "Kinesis_20131202"
+
+    def __init__(
+        self,
+        aws: AwsOptions | AwsSession,
+        *,
+        stream_name: str | None,
+        stream_arn: str | None,
+        aggregation: AggregationConfig,
+        wire_format: WireFormat | None = None,
+        **arguments: Any,
+    ) -> None:
+        self._put_records = PutRecords(stream_name=stream_name, stream_arn=stream_arn, wire_format=wire_format)
+        self._stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
+        self._aggregation = aggregation
+        self._shards = ShardRanges(())
+        self._refreshing = asyncio.Lock()
+        super().__init__(aws, destination=stream_name or (stream_arn or "").rpartition("/")[2], **arguments)
+
+    async def open_destination(self) -> None:
+        """Open the connection pool, and learn the shards.
+
+        Raises:
+            DestinationError: the shards cannot be listed.
+        """
+        await super().open_destination()
+        assert self._client is not None
+        try:
+            await self._refresh(self._client, self._shards)
+        except LOOKUP_ERRORS as error:
+            await self.close_destination()
+            raise lookup_failed(self.destination, error) from error
+        except BaseException:
+            await self.close_destination()
+            raise
+
+    async def _refresh(self, client: JsonClient, known: ShardRanges) -> None:
+        async with self._refreshing:
+            if self._shards is not known:
+                # Another request has learnt it while this one waited.
+                return
+            answer = await look_up(client, "ListShards", self._stream)
+            shards = answer["Shards"]
+            while answer.get("NextToken"):
+                answer = await look_up(client, "ListShards", {"NextToken": answer["NextToken"]})
+                shards += answer["Shards"]
+            self._shards = ShardRanges(shards)
+
+    async def send(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> list[EntryFailure]:
+        """Pack and put; a user record fails with its aggregate, or when that went to a shard that is not its own."""
+        shards = self._shards
+        hash_keys = list(map(hash_key_of, entries))
+        failures: dict[int, EntryFailure] = {}
+        for number, aggregates in enumerate(_requests(self._pack(entries, hash_keys, shards))):
+            records = [aggregate.to_entry() for aggregate in aggregates]
+            try:
+                answer = await self._put_records.call(client, records)
+                refused = {failure.index: failure for failure in self._put_records.codec.failures(answer, len(records))}
+                went_to = self._put_records.codec.shards(answer)
+            except Exception as error:
+                if number == 0 or classify(error) is ErrorKind.FATAL:
+                    raise
+                # The requests before are written, and are not to be written again.
+                throttled = classify(error) is ErrorKind.THROTTLED
+                code, message = error_code(error) or type(error).__name__, getattr(error, "message", None) or str(error)
+                for aggregate in aggregates:
+                    for place in aggregate.places:
+                        failures[place] = EntryFailure(place, code, message, throttled)
+                continue
+            for index, aggregate in enumerate(aggregates):
+                failure = refused.get(index)
+                if failure is not None:
+                    for place in aggregate.places:
+                        failures[place] = EntryFailure(
+                            place, failure.error_code, failure.error_message, failure.throttled
+                        )
+                elif len(aggregate) > 1 and went_to[index] != shards.shard_of(aggregate.hash_key):
+                    for place in await self._astray(client, aggregate, hash_keys, went_to[index] or "", shards):
+                        message = f"the stream was resharded: its aggregate went to {went_to[index]}"
+                        failures[place] = EntryFailure(place, _WRONG_SHARD, message, throttled=False)
+        return [failures[place] for place in sorted(failures)]
+
+    async def _astray(
+        self, client: JsonClient, aggregate: Aggregate, hash_keys: Sequence[int], shard: str, known: ShardRanges
+    ) -> list[int]:
+        """Places of the user records that consumers of that shard do not deliver."""
+        try:
+            await self._refresh(client, known)
+        except Exception as error:
+            if classify(error) is ErrorKind.FATAL:
+                raise
+        keys = self._shards.range_of(shard)
+        if keys is None:
+            return aggregate.places
+        return [place for place in aggregate.places if not keys[0] <= hash_keys[place] <= keys[1]]
+
+    def _pack(
+        self, entries: Sequence[KinesisRequestEntry], hash_keys: Sequence[int], shards: ShardRanges
+    ) -> list[Aggregate]:
+        """Aggregates in the order of their first user records."""
+        packed: list[Aggregate] = []
+        filling: dict[str, Aggregate] = {}
+        for place, (entry, hash_key) in enumerate(zip(entries, hash_keys, strict=True)):
+            shard = shards.shard_of(hash_key)
+            aggregate = filling.get(shard)
+            if aggregate is None or not aggregate.add(entry, place, self._aggregation):
+                aggregate = filling[shard] = Aggregate(hash_key)
+                aggregate.add(entry, place, self._aggregation)
+                packed.append(aggregate)
+        return packed
+
+
+def _requests(aggregates: Sequence[Aggregate]) -> list[list[Aggregate]]:
+    """Cut where PutRecords takes no more."""
+    requests: list[list[Aggregate]] = []
+    size = 0
+    for aggregate in aggregates:
+        following = aggregate.size_in_bytes
+        if not requests or len(requests[-1]) == _MAX_PUT_RECORDS or size + following > _MAX_PUT_BYTES:
+            requests.append([])
+            size = 0
+        requests[-1].append(aggregate)
+        size += following
+    return requests

@@ -1,0 +1,141 @@
+"""The writer for a queue."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.async_sink._core.entries import EntryFailure, EntryListener
+from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink._destinations.aws import AwsSinkWriter
+from penstock.async_sink._destinations.columns import first_row, read_column
+from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry, check_entry, size_in_bytes, to_wire
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify, classify_code, error_code
+
+I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+
+BODY = "body"
+_OPTIONAL_COLUMNS = {
+    "messageGroupId": ("group_id", pa.string()),
+    "messageDeduplicationId": ("deduplication_id", pa.string()),
+    "delaySeconds": ("delay_seconds", pa.int32()),
+}
+_THROTTLE_CODES = frozenset({"KmsThrottled", "KMS.ThrottlingException"})
+
+
+class _Failed(msgspec.Struct):
+    id: str = msgspec.field(name="Id")
+    sender_fault: bool = msgspec.field(name="SenderFault", default=False)
+    code: str = msgspec.field(name="Code", default="")
+    message: str | None = msgspec.field(name="Message", default=None)
+
+
+class _Successful(msgspec.Struct):
+    id: str = msgspec.field(name="Id")
+
+
+class _Answer(msgspec.Struct):
+    successful: list[_Successful] | None = msgspec.field(name="Successful", default=None)
+    failed: list[_Failed] | None = msgspec.field(name="Failed", default=None)
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def failures_of(answer: bytes, entry_count: int) -> list[EntryFailure]:
+    """The entries that were not accepted; those with a sender's fault are not worth another try.
+
+    Raises:
+        msgspec.MsgspecError: the answer is not of SendMessageBatch.
+        ValueError: the answer does not speak of each entry once.
+    """
+    answered = _decoder.decode(answer)
+    successful, failed = answered.successful or [], answered.failed or []
+    ids = sorted([int(each.id) for each in successful] + [int(each.id) for each in failed])
+    if ids != list(range(entry_count)):
+        raise ValueError(f"SendMessageBatch of {entry_count} messages was answered for {len(ids)}")
+    failures = []
+    for each in failed:
+        throttled = each.code in _THROTTLE_CODES or classify_code(each.code) is ErrorKind.THROTTLED
+        final = each.sender_fault and not throttled
+        failures.append(EntryFailure(int(each.id), each.code, each.message or "", throttled, final=final))
+    return sorted(failures, key=lambda failure: failure.index)
+
+
+class SqsEntryWriter(AsyncSinkWriter[I, SqsRequestEntry]):
+    """What writers of SQS entries share, wherever the entries go."""
+
+    def get_size_in_bytes(self, entry: SqsRequestEntry) -> int:
+        """Body and attributes, as the service counts them.
+
+        Raises:
+            InvalidRecordError: a field breaks a rule of SendMessageBatch.
+        """
+        check_entry(entry, self.records_written)
+        return size_in_bytes(entry)
+
+    def get_order_key(self, entry: SqsRequestEntry) -> Hashable:
+        """The message group; messages without one have no order."""
+        return entry.group_id
+
+    async def write_many(
+        self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
+    ) -> None:
+        """Write elements, or the rows of a record batch.
+
+        Its columns: `body` string, and `messageGroupId`, `messageDeduplicationId` (strings), `delaySeconds` (integer)
+        where wanted. A record batch is checked as a whole before any of it is written.
+
+        Raises:
+            SinkOptionError: there is no column `body`, or a column cannot be read.
+            RecordError: a row breaks a rule of SendMessageBatch, or is larger than the limit.
+            SinkError: the writer has failed.
+        """
+        if not isinstance(elements, pa.RecordBatch):
+            await super().write_many(elements, listener=listener)
+            return
+        bodies = read_column(elements, BODY, pa.string())
+        if bodies.null_count:
+            raise InvalidRecordError(self.records_written + first_row(pc.is_null(bodies)), "its body is null")
+        columns = {
+            field: read_column(elements, name, kind).to_pylist()
+            for name, (field, kind) in _OPTIONAL_COLUMNS.items()
+            if name in elements.schema.names
+        }
+        entries, sizes = [], []
+        limit = self.config.max_record_size_in_bytes
+        for row, body in enumerate(bodies.to_pylist()):
+            entry = SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
+            check_entry(entry, self.records_written + row)
+            size = size_in_bytes(entry)
+            if size > limit:
+                raise RecordTooLargeError(self.records_written + row, size, limit)
+            entries.append(entry)
+            sizes.append(size)
+        await self._write_entries(entries, sizes, listener=listener, first_index=0)
+
+
+class SqsWriter(AwsSinkWriter[I, SqsRequestEntry], SqsEntryWriter[I]):
+    """Sends entries by SendMessageBatch. Made by `SqsSink.create_writer`."""
+
+    SERVICE = "sqs"
+    TARGET_PREFIX = "AmazonSQS"
+    JSON_10 = True
+
+    def __init__(self, aws: AwsOptions | AwsSession, *arguments: Any, queue_url: str, **keywords: Any) -> None:
+        self._head = _encoder.encode({"QueueUrl": queue_url})[:-1] + b',"Entries":'
+        super().__init__(aws, *arguments, **keywords)
+
+    def classify(self, error: BaseException) -> ErrorKind:
+        """As elsewhere; a throttle of the queue's key is a throttle too."""
+        return ErrorKind.THROTTLED if error_code(error) in _THROTTLE_CODES else classify(error)
+
+    async def send(self, client: JsonClient, entries: Sequence[SqsRequestEntry]) -> list[EntryFailure]:
+        """Call SendMessageBatch; an entry's id is its place."""
+        wire = _encoder.encode([to_wire(entry, place) for place, entry in enumerate(entries)])
+        answer = await client.call_raw("SendMessageBatch", b"".join((self._head, wire, b"}")))
+        return failures_of(answer, len(entries))

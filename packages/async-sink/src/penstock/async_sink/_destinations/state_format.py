@@ -1,0 +1,113 @@
+"""The state of a writer as bytes, to be kept across versions and languages.
+
+Four bytes `PSST`, the version of the format, CRC-32 of what follows (little endian), and that in MessagePack:
+`[name of the codec, version of the codec, [entry, …]]`, an entry being the bytes that the codec makes of it.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.async_sink._core.codec import EntryCodec
+from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntryCodec
+from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
+from penstock.async_sink._destinations.firehose.codec import FirehoseEntryCodec
+from penstock.async_sink._destinations.firehose.writer import FirehoseRequestEntry
+from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
+from penstock.async_sink._destinations.kinesis.state_codec import LEGACY_MAGIC, KinesisEntryCodec, decode_legacy
+from penstock.async_sink._destinations.sqs.codec import SqsEntryCodec
+from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry
+from penstock.async_sink.errors import StateFormatError
+
+R = TypeVar("R")
+
+_MAGIC = b"PSST"
+_VERSION = 1
+_HEAD = struct.Struct("<4sBI")
+_CODECS: Mapping[type, EntryCodec[Any]] = {
+    KinesisRequestEntry: KinesisEntryCodec(),
+    FirehoseRequestEntry: FirehoseEntryCodec(),
+    DynamoDbRequestEntry: DynamoDbEntryCodec(),
+    SqsRequestEntry: SqsEntryCodec(),
+}
+
+
+class _Body(msgspec.Struct, array_like=True):
+    codec: str
+    version: int
+    entries: list[bytes]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(_Body)
+
+
+def _codec_of(state: BufferedRequestState[Any]) -> EntryCodec[Any]:
+    if not state.entries:
+        # Whoever restores nothing does not ask of what.
+        return _CODECS[KinesisRequestEntry]
+    kind = type(state.entries[0][0])
+    try:
+        return _CODECS[kind]
+    except KeyError:
+        raise StateFormatError(f"there is no codec for {kind.__name__}: give `codec`, an EntryCodec") from None
+
+
+def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None = None) -> bytes:
+    """The state as bytes. Entries of a destination of one's own want its codec.
+
+    Raises:
+        StateFormatError: there is no codec for these entries, or one of them is not what the codec takes.
+    """
+    chosen: EntryCodec[Any] = codec if codec is not None else _codec_of(state)
+    encoded = []
+    for number, (entry, _) in enumerate(state.entries):
+        try:
+            encoded.append(chosen.encode(entry))
+        except (ValueError, TypeError, AttributeError, LookupError, OverflowError, RecursionError) as error:
+            raise StateFormatError(f"entry {number} is not what the codec {chosen.name!r} takes: {error}") from error
+    body = _encoder.encode(_Body(chosen.name, chosen.version, encoded))
+    return _HEAD.pack(_MAGIC, _VERSION, zlib.crc32(body)) + body
+
+
+def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> BufferedRequestState[Any]:
+    """The state that `state_to_bytes` wrote; `codecs` are those of destinations of one's own.
+
+    Raises:
+        StateFormatError: the bytes are no state, damaged, of a version that is not known, or no codec is there for it.
+    """
+    if raw[:4] == LEGACY_MAGIC:
+        return _state(KinesisEntryCodec(), decode_legacy(raw))
+    if raw[:4] != _MAGIC:
+        raise StateFormatError("these bytes are no state of a sink")
+    if len(raw) > 4 and raw[4] != _VERSION:
+        raise StateFormatError(f"the state has version {raw[4]}, this release reads version {_VERSION}")
+    if len(raw) < _HEAD.size or zlib.crc32(raw[_HEAD.size :]) != _HEAD.unpack_from(raw)[2]:
+        raise StateFormatError("the state is damaged: its checksum is wrong, or its end is missing")
+    try:
+        body = _decoder.decode(raw[_HEAD.size :])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise StateFormatError(f"the state is damaged: {error}") from error
+    known = {codec.name: codec for codec in (*_CODECS.values(), *codecs)}
+    codec = known.get(body.codec)
+    if codec is None:
+        raise StateFormatError(f"the state is one of {body.codec!r}: give `codecs` that one; known: {', '.join(known)}")
+    if not 1 <= body.version <= codec.version:
+        raise StateFormatError(
+            f"the state's entries of {body.codec!r} have version {body.version}, its codec reads up to {codec.version}"
+        )
+    entries = []
+    for number, encoded in enumerate(body.entries):
+        try:
+            entries.append(codec.decode(encoded, body.version))
+        except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
+            raise StateFormatError(f"the state is damaged: entry {number}: {error}") from error
+    return _state(codec, entries)
+
+
+def _state(codec: EntryCodec[R], entries: Iterable[R]) -> BufferedRequestState[R]:
+    return BufferedRequestState(tuple((entry, codec.get_size_in_bytes(entry)) for entry in entries))

@@ -1,0 +1,323 @@
+"""The writers that all clients of a gateway share."""
+
+import asyncio
+import contextvars
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from penstock.async_sink._core.sink import AsyncSinkBase
+from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink._destinations.aws import AwsSinkWriter
+from penstock.async_sink._gateway.durable import DurableBatches
+from penstock.async_sink._gateway.feeder import Feeder
+from penstock.async_sink._gateway.journal import Journal
+from penstock.async_sink._gateway.kinds import KINDS, KINESIS, DestinationKind
+from penstock.async_sink._gateway.orphans import Orphanage
+from penstock.async_sink.errors import (
+    DestinationError,
+    GatewayProtocolError,
+    SinkError,
+    TooManyDestinationsError,
+)
+from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, ErrorKind, account_of, classify, retry
+
+AnySink = AsyncSinkBase[Any, Any]
+AnyWriter = AsyncSinkWriter[Any, Any]
+_RETRY_SECONDS = 10.0
+NOT_THERE: Final = frozenset(
+    {
+        "ResourceNotFoundException",
+        "QueueDoesNotExist",
+        "AWS.SimpleQueueService.NonExistentQueue",
+        "com.amazonaws.sqs#QueueDoesNotExist",
+        "InvalidArgumentException",
+        "InvalidAddress",
+        "ValidationException",
+    }
+)
+"""Codes by which a service says that there is no such destination, or can be none."""
+# Numbers of `SinkMetrics` that only grow, and that the contract has by the same names.
+_COUNTED: Final = ("records_out", "bytes_out", "throttled", "rejected", "expired", "dead_lettered", "retried")
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """What the writers of a destination have counted since the gateway's start."""
+
+    numbers: Counter[str] = field(default_factory=Counter)
+    """By their names in the contract."""
+    last_failure: str = ""
+
+
+@dataclass
+class SharedDestination:
+    """One writer, and so one rate limit, for all clients of a destination."""
+
+    kind: DestinationKind
+    name: str
+    writer: AnyWriter
+    feeder: Feeder
+    durable: DurableBatches | None
+    orphanage: Orphanage
+    before: Counted = field(default_factory=Counted)
+    """By the writers that failed before."""
+    account_id: str = ""
+    """Of the account that the destination is in; empty if that is not known."""
+    used_at: float = 0.0
+    """When somebody last needed it, by the loop's clock."""
+    clients: int = field(default=0)
+    """Clients that are connected."""
+
+    @contextmanager
+    def client(self, client_id: str) -> Iterator[None]:
+        """Count a client while it is connected."""
+        _logger.info("client %s writes to %s %s", client_id, self.kind.name, self.name)
+        self.clients += 1
+        try:
+            yield
+        finally:
+            self.clients -= 1
+            self.used_at = asyncio.get_running_loop().time()
+
+    def counted(self) -> Counted:
+        """By all of its writers."""
+        metrics = self.writer.metrics
+        numbers = self.before.numbers + Counter({name: getattr(metrics, name) for name in _COUNTED})
+        return Counted(numbers, metrics.last_failure or self.before.last_failure)
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether it has batches of the journal in hand."""
+        return self.durable is not None and self.durable.in_hand > 0
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a client is connected, or something is not written yet."""
+        return bool(
+            self.clients
+            or self.has_batches
+            or self.orphanage.entries
+            or self.feeder.queued_entries
+            or self.writer.buffered_entries
+            or self.writer.in_flight_messages
+        )
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the writer, or the handing over to it."""
+        return self.writer.failure or self.feeder.failure
+
+
+class SharedDestinations:
+    """Opens a writer when the first client names its destination; a failed one is replaced for the next client.
+
+    A destination that the service says is not there is never opened; one that nobody needs is closed after a while.
+    """
+
+    def __init__(
+        self,
+        make_sink: Callable[[str], AnySink],
+        others: Mapping[str, Callable[[str], AnySink]] | None = None,
+        *,
+        journal: Journal | None = None,
+        max_destinations: int = 1_000,
+        idle_seconds: float = 600.0,
+    ) -> None:
+        """`make_sink` makes the sink of a Kinesis stream's name, `others` those of other kinds by their name.
+
+        With a `journal`, accepted batches are kept there until they are written; `resume` goes on with those of a
+        gateway that was killed. At most `max_destinations` are open; one that nobody has needed for `idle_seconds` is
+        closed by `resume`, or at once when another one needs its place.
+        """
+        self._max_destinations = max_destinations
+        self._idle_seconds = idle_seconds
+        self._make_sink: dict[str, Callable[[str], AnySink]] = {KINESIS: make_sink, **(others or {})}
+        self.journal = journal
+        self._open: dict[tuple[str, str], SharedDestination] = {}
+        self._opening: dict[tuple[str, str], asyncio.Task[SharedDestination]] = {}
+        self._counted: dict[tuple[str, str], Counted] = {}
+        self._resuming: asyncio.Task[None] | None = None
+
+    async def get(self, kind: str, name: str) -> SharedDestination:
+        """The destination, opened if need be.
+
+        Raises:
+            GatewayProtocolError: no such kind, or no name.
+            DestinationError: there is no such destination, or it cannot be opened.
+            TooManyDestinationsError: as many are open as may be.
+        """
+        if kind not in self._make_sink or not name:
+            known = ", ".join(sorted(self._make_sink))
+            raise GatewayProtocolError(f"no destination {name!r} of kind {kind!r}; known: {known}, and a name")
+        found = self._open.get((kind, name))
+        if found is not None and found.failure is None:
+            found.used_at = asyncio.get_running_loop().time()
+            return found
+        opening = self._opening.get((kind, name))
+        if opening is None:
+            # Not in the trace of the client that comes first: what is opened here serves all.
+            opening = asyncio.create_task(
+                self._open_anew(kind, name), name=f"gateway opens {kind} {name}", context=contextvars.Context()
+            )
+            self._opening[kind, name] = opening
+            opening.add_done_callback(lambda opened: self._opened(kind, name, opened))
+        # Not ended with a client that breaks off: others wait for it, and it has batches of the journal in hand.
+        return await asyncio.shield(opening)
+
+    def _opened(self, kind: str, name: str, opened: asyncio.Task[SharedDestination]) -> None:
+        del self._opening[kind, name]
+        if not opened.cancelled():
+            # Whoever waits is told; perhaps nobody does any more.
+            opened.exception()
+
+    async def _open_anew(self, kind: str, name: str) -> SharedDestination:
+        failed = self._open.pop((kind, name), None)
+        if failed is not None:
+            await self._close(failed)
+            self._counted[kind, name] = failed.counted()
+        await self._make_place(name)
+        try:
+            writer = self._make_sink[kind](name).create_writer()
+            await writer.__aenter__()
+        except SinkError:
+            raise
+        except Exception as error:
+            # What reaching the destination takes is not there: a profile, a region, a file.
+            raise DestinationError(name, type(error).__name__, str(error)) from error
+        try:
+            account_id = await _account_of(KINDS[kind], name, writer)
+        except BaseException:
+            await writer.close()
+            raise
+        feeder = Feeder(writer)
+        feeder.open()
+        orphanage = Orphanage()
+        durable = None if self.journal is None else DurableBatches(self.journal, KINDS[kind], name, feeder, orphanage)
+        before = self._counted.get((kind, name), Counted())
+        destination = SharedDestination(KINDS[kind], name, writer, feeder, durable, orphanage, before)
+        destination.account_id, destination.used_at = account_id, asyncio.get_running_loop().time()
+        try:
+            if durable is not None:
+                await durable.resume()
+        except BaseException:
+            await self._close(destination)
+            raise
+        self._open[kind, name] = destination
+        return destination
+
+    async def _make_place(self, name: str) -> None:
+        # This one is among those that are being opened.
+        if len(self._open) + len(self._opening) <= self._max_destinations:
+            return
+        idle = [key for key, shared in self._open.items() if not shared.is_needed]
+        if not idle:
+            raise TooManyDestinationsError(name, self._max_destinations)
+        await self._close_idle(min(idle, key=lambda key: self._open[key].used_at))
+
+    async def _close_idle(self, key: tuple[str, str]) -> None:
+        shared = self._open.pop(key)
+        self._counted[key] = shared.counted()
+        _logger.info("%s %s is closed: nobody needs it", *key)
+        await self._close(shared)
+
+    def resume(self) -> None:
+        """Write what the journal holds, and close what is idle, in the background.
+
+        Destinations that cannot be reached are tried again.
+        """
+        if self._resuming is None:
+            self._resuming = asyncio.create_task(self._tend(), name="gateway resume")
+
+    async def _tend(self) -> None:
+        while True:
+            if self.journal is not None:
+                await self._go_on_with(self.journal)
+            now = asyncio.get_running_loop().time()
+            for key, shared in list(self._open.items()):
+                is_idle = not shared.is_needed and now - shared.used_at >= self._idle_seconds
+                if is_idle and self._open.get(key) is shared:
+                    await self._close_idle(key)
+            await asyncio.sleep(min(_RETRY_SECONDS, self._idle_seconds / 2))
+
+    async def _go_on_with(self, journal: Journal) -> None:
+        # A destination that failed keeps its batches until it is opened anew, for which no client may ever come.
+        failed = {key for key, shared in self._open.items() if shared.failure is not None and shared.has_batches}
+        for kind, name in sorted({*journal.destinations(), *failed}):
+            try:
+                shared = await self.get(kind, name)
+                if shared.durable is not None:
+                    await shared.durable.resume()
+            except Exception as error:
+                _logger.warning("batches for %s %s have to wait: %s", kind, name, error)
+
+    def all(self) -> list[SharedDestination]:
+        """Ordered by kind and name."""
+        return [self._open[key] for key in sorted(self._open)]
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Write what is accepted, for that long at most, and close the writers and the journal."""
+        tasks: list[asyncio.Task[Any]] = [*self._opening.values()]
+        if self._resuming is not None:
+            tasks.append(self._resuming)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        destinations, self._open = self.all(), {}
+        await asyncio.gather(*(self._finish(each, timeout_seconds) for each in destinations))
+        if self.journal is not None:
+            await self.journal.close()
+
+    async def _finish(self, shared: SharedDestination, timeout_seconds: float) -> None:
+        writer = shared.writer
+        try:
+            if shared.failure is None:
+                async with asyncio.timeout(timeout_seconds):
+                    await shared.feeder.wait_until_empty()
+                    await writer.flush(end_of_input=True)
+        except (TimeoutError, SinkError) as error:
+            # Nobody was told that these are written, or they are in the journal.
+            left = writer.buffered_entries + shared.feeder.queued_entries
+            _logger.warning("%s ends with %d unwritten entries: %r", writer.destination, left, error)
+        finally:
+            await self._close(shared)
+
+    async def _close(self, shared: SharedDestination) -> None:
+        await shared.feeder.close()
+        await shared.writer.close()
+        if shared.durable is not None:
+            shared.durable.release()
+
+
+async def _account_of(kind: DestinationKind, name: str, writer: AnyWriter) -> str:
+    """The account that a destination is in; empty where that cannot be asked.
+
+    Raises:
+        DestinationError: there is no such destination.
+    """
+    if kind.description is None or not isinstance(writer, AwsSinkWriter):
+        return ""
+    operation, parameters, path = kind.description(name)
+    try:
+        # Many clients may come at once, and a service describes some twenty destinations a second.
+        answer = await retry(
+            partial(writer.describe, operation, parameters),
+            BackoffPolicy(),
+            is_retryable=lambda error: classify(error) is ErrorKind.THROTTLED,
+        )
+    except AwsServiceError as error:
+        if error.code in NOT_THERE:
+            message = f"{error.message} ({operation}); name a destination that exists, in the gateway's region"
+            raise DestinationError(name, error.code, message) from error
+        _logger.warning("cannot check whether %s %s exists; writing anyway: %s", kind.name, name, error)
+        return ""
+    except AwsError as error:
+        # It may be back when there is something to write.
+        _logger.warning("cannot check whether %s %s exists; writing anyway: %s", kind.name, name, error)
+        return ""
+    return account_of(answer[path[0]][path[1]])

@@ -1,0 +1,271 @@
+"""The gateway's side of the contract."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, NoReturn
+
+import grpc
+
+from penstock.async_sink._gateway.credits import CreditWindow
+from penstock.async_sink._gateway.destinations import SharedDestination, SharedDestinations
+from penstock.async_sink._gateway.durable import DurableBatches
+from penstock.async_sink._gateway.kinds import KINDS
+from penstock.async_sink._gateway.session import BatchTracker, ClientSession, entries_of
+from penstock.async_sink._gateway.until_stopped import UntilStopped
+from penstock.async_sink.errors import (
+    CreditExceededError,
+    DestinationError,
+    GatewayDrainingError,
+    GatewayProtocolError,
+    GatewayStorageError,
+    LocationMismatchError,
+    RecordError,
+    SinkError,
+    TooManyDestinationsError,
+)
+from penstock.aws import AwsError, AwsLocation
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
+from penstock.rpc import abort_with
+
+SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SinkGatewayService"].full_name
+
+STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
+    RecordError: grpc.StatusCode.INVALID_ARGUMENT,
+    CreditExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    GatewayProtocolError: grpc.StatusCode.INVALID_ARGUMENT,
+    GatewayDrainingError: grpc.StatusCode.UNAVAILABLE,
+    GatewayStorageError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    TooManyDestinationsError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DestinationError: grpc.StatusCode.FAILED_PRECONDITION,
+    LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    SinkError: grpc.StatusCode.INTERNAL,
+}
+STATUS_OF_CODE = {
+    "ResourceNotFoundException": grpc.StatusCode.NOT_FOUND,
+    "QueueDoesNotExist": grpc.StatusCode.NOT_FOUND,
+    "AWS.SimpleQueueService.NonExistentQueue": grpc.StatusCode.NOT_FOUND,
+    "AccessDenied": grpc.StatusCode.PERMISSION_DENIED,
+    "AccessDeniedException": grpc.StatusCode.PERMISSION_DENIED,
+    "UnrecognizedClientException": grpc.StatusCode.PERMISSION_DENIED,
+    "InvalidSignatureException": grpc.StatusCode.PERMISSION_DENIED,
+    "InvalidArgumentException": grpc.StatusCode.INVALID_ARGUMENT,
+    "ValidationException": grpc.StatusCode.INVALID_ARGUMENT,
+}
+
+
+class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
+    """Writes the batches of many clients through one writer per destination."""
+
+    def __init__(
+        self,
+        destinations: SharedDestinations,
+        window: CreditWindow | None = None,
+        *,
+        max_weight: int = 16,
+        location: Callable[[str], AwsLocation] | None = None,
+        endpoint_aliases: Sequence[str] = (),
+    ) -> None:
+        """`max_weight` is the most that a client's share of the turns may count.
+
+        `location` tells where the destinations of a kind are, to be compared with what clients mean; it may block.
+        `endpoint_aliases` are further URLs by which clients know these endpoints.
+        """
+        self._location = location
+        self._endpoint_aliases = endpoint_aliases
+        self._destinations = destinations
+        self._window = window or CreditWindow()
+        self._max_weight = max_weight
+        self._draining = asyncio.Event()
+        self._sessions: set[ClientSession] = set()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve on that server."""
+        sink_gateway_pb2_grpc.add_SinkGatewayServiceServicer_to_server(self, server)
+
+    async def drain(self, timeout_seconds: float) -> None:
+        """Take no more batches; wait, for that long at most, until the accepted ones are written and acknowledged.
+
+        Clients whose batches are not written then are sent away: they send them again to a successor.
+        """
+        self._draining.set()
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                while self._sessions:
+                    await next(iter(self._sessions)).ended.wait()
+        except TimeoutError:
+            for session in self._sessions:
+                session.fail(GatewayDrainingError("destinations that are slow"))
+
+    async def Write(  # the contract's name
+        self, request_iterator: AsyncIterator[pb.WriteRequest], context: Any
+    ) -> AsyncIterator[pb.WriteResponse]:
+        """Batches in, credits and acknowledgements out."""
+        session = ClientSession(self._window)
+        self._sessions.add(session)
+        reader = asyncio.create_task(self._read(request_iterator, session), name="gateway reader")
+        try:
+            while (answer := await session.next_answer()) is not None:
+                yield answer
+            if session.error is not None:
+                await _abort(context, session.error)
+        finally:
+            reader.cancel()
+            await asyncio.gather(reader, return_exceptions=True)
+            self._sessions.discard(session)
+            session.end()
+
+    async def _read(self, requests: AsyncIterator[pb.WriteRequest], session: ClientSession) -> None:
+        try:
+            await self._accept_batches(UntilStopped(requests, self._draining), session)
+        except SinkError as error:
+            session.fail(error)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            session.fail(error)
+            raise
+
+    async def _accept_batches(self, requests: UntilStopped, session: ClientSession) -> None:
+        first = await requests.next()
+        name = first.hello.destination if first is not None else ""
+        if first is None:
+            if requests.stopped:
+                raise GatewayDrainingError(name)
+            session.end_reading()
+            return
+        if first.WhichOneof("message") != "hello":
+            raise GatewayProtocolError("the first request must be hello")
+        await self._check_location(first.hello)
+        shared = await self._destinations.get(first.hello.kind, name)
+        _check_account(first.hello, shared)
+        if not await requests.unless_stopped(shared.orphanage.wait_for_room(self._window)):
+            raise GatewayDrainingError(name)
+        session.open_credit(shared.orphanage)
+        with shared.client(first.hello.client_id):
+            while (request := await requests.next()) is not None:
+                if request.WhichOneof("message") != "batch":
+                    raise GatewayProtocolError("only the first request may be hello")
+                await self._write(request.batch, first.hello, shared, session)
+            session.end_reading()
+            await session.wait_until_settled()
+        if requests.stopped:
+            raise GatewayDrainingError(name)
+
+    async def _check_location(self, hello: pb.Hello) -> None:
+        """Refuse a client that means another place.
+
+        Raises:
+            LocationMismatchError: its region, endpoint or account is not the gateway's.
+            DestinationError: the gateway does not know its own region.
+        """
+        if self._location is None or not hello.HasField("caller") or hello.kind not in KINDS:
+            return
+        try:
+            location = await asyncio.to_thread(self._location, hello.kind)
+        except AwsError as error:
+            raise DestinationError(hello.destination, type(error).__name__, str(error)) from error
+        caller = AwsLocation(
+            region=hello.caller.region,
+            # The ARN of a stream says which one it is, also in another account.
+            account_id="" if hello.destination.startswith("arn:") else hello.caller.account_id,
+            endpoint_url=hello.caller.endpoint_url,
+        )
+        different = caller.mismatch(location, self._endpoint_aliases)
+        if different is not None:
+            raise LocationMismatchError(
+                destination=f"{hello.kind} {hello.destination}",
+                fact=different.fact,
+                caller=different.caller,
+                found=different.service,
+            )
+
+    async def _write(self, batch: pb.Batch, hello: pb.Hello, shared: SharedDestination, session: ClientSession) -> None:
+        if shared.failure is not None:
+            # Before it is on disk: the next opening of the destination is to have it.
+            raise shared.failure
+        entries, size = entries_of(batch, shared.kind, shared.writer.config.max_record_size_in_bytes)
+        weight = min(max(1, hello.weight), self._max_weight)
+        if shared.durable is None:
+            tracker = session.accept(batch.batch_id, len(entries), size)
+        else:
+            tracker = await self._keep(batch, hello, weight, shared.durable, session, (len(entries), size))
+        # Not cancelled by a drain: a batch is written whole, or was never accepted.
+        shared.feeder.add(hello.client_id, entries, size, tracker, weight=weight)
+
+    @staticmethod
+    async def _keep(
+        batch: pb.Batch,
+        hello: pb.Hello,
+        weight: int,
+        durable: DurableBatches,
+        session: ClientSession,
+        extent: tuple[int, int],
+    ) -> BatchTracker:
+        sequence = 0
+
+        def settled(tracker: BatchTracker) -> None:
+            durable.settled(sequence, hello.client_id, batch, tracker)
+
+        tracker = session.accept(batch.batch_id, *extent, settled)
+        try:
+            sequence = await durable.keep(hello.client_id, weight, batch)
+        except BaseException:
+            session.forget(tracker)
+            raise
+        if not hello.wait_until_written:
+            session.acknowledge(tracker)
+        return tracker
+
+    async def Stats(  # the contract's name
+        self, request: pb.StatsRequest, context: Any
+    ) -> pb.StatsResponse:
+        """Numbers about the destinations."""
+        journal = self._destinations.journal
+        pending = Counter[tuple[str, str]]() if journal is None else journal.pending_by_destination()
+        # Those that nobody has written to since the start, or that cannot be opened, have batches on disk all the same.
+        rows = {(kind, name): pb.DestinationStats(kind=kind, destination=name) for kind, name in pending}
+        rows.update({(shared.kind.name, shared.name): _stats(shared) for shared in self._destinations.all()})
+        for key, row in rows.items():
+            row.durable_batches = pending[key]
+        return pb.StatsResponse(destinations=[rows[key] for key in sorted(rows)])
+
+
+def _check_account(hello: pb.Hello, shared: SharedDestination) -> None:
+    """Refuse a client that means a destination of this name in another account.
+
+    Raises:
+        LocationMismatchError: both accounts are known, and they differ.
+    """
+    meant = "" if hello.destination.startswith("arn:") else hello.caller.account_id
+    if meant and shared.account_id and meant != shared.account_id:
+        destination = f"{hello.kind} {hello.destination}"
+        raise LocationMismatchError(destination=destination, fact="account", caller=meant, found=shared.account_id)
+
+
+def _stats(shared: SharedDestination) -> pb.DestinationStats:
+    writer, counted = shared.writer, shared.counted()
+    return pb.DestinationStats(
+        kind=shared.kind.name,
+        destination=shared.name,
+        clients=shared.clients,
+        in_flight_requests=writer.in_flight_requests,
+        in_flight_messages=writer.in_flight_messages,
+        limit_messages=writer.gauges().limit or 0,
+        buffered_entries=writer.buffered_entries,
+        queued_entries=shared.feeder.queued_entries,
+        last_failure=counted.last_failure,
+        **counted.numbers,
+    )
+
+
+async def _abort(context: Any, error: BaseException) -> NoReturn:
+    if isinstance(error, DestinationError):
+        status = STATUS_OF_CODE.get(error.code, STATUS_OF_ERROR[DestinationError])
+        # Numbers of the shared writer's records mean nothing to a client.
+        told = DestinationError(error.destination, error.code, error.message)
+        await abort_with(context, told, {DestinationError: status})
+    if not isinstance(error, Exception):
+        raise error
+    await abort_with(context, error, STATUS_OF_ERROR)

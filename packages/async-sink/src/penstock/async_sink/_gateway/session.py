@@ -1,0 +1,198 @@
+"""One client's stream of batches."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from penstock.async_sink._core.entries import EntryFailure
+from penstock.async_sink._core.signal import Signal
+from penstock.async_sink._gateway.credits import CreditAccount, CreditWindow
+from penstock.async_sink._gateway.kinds import DestinationKind
+from penstock.async_sink._gateway.orphans import Orphanage
+from penstock.async_sink.errors import GatewayProtocolError, RecordTooLargeError
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
+
+
+def entries_of(batch: pb.Batch, kind: DestinationKind, max_record_size_in_bytes: int) -> tuple[list[Any], int]:
+    """A batch's entries and their bytes.
+
+    Raises:
+        RecordError: an entry breaks a rule of the destination; its number is the index in the batch.
+        GatewayProtocolError: the batch is empty.
+    """
+    if not batch.entries:
+        raise GatewayProtocolError(f"batch {batch.batch_id} is empty")
+    entries = []
+    total = 0
+    for index, sent in enumerate(batch.entries):
+        entry = kind.from_message(sent, index)
+        size = kind.size_in_bytes(entry)
+        if size > max_record_size_in_bytes:
+            raise RecordTooLargeError(index, size, max_record_size_in_bytes)
+        total += size
+        entries.append(entry)
+    return entries, total
+
+
+class BatchTracker:
+    """Waits until every entry of a batch has its word; an entry listener."""
+
+    def __init__(
+        self,
+        batch_id: int,
+        entry_count: int,
+        size: int,
+        settled: "Callable[[BatchTracker], None]",
+        abandoned: Callable[[BaseException], None],
+    ) -> None:
+        self.batch_id = batch_id
+        self.entry_count = entry_count
+        self.size_in_bytes = size
+        self.retries = 0
+        self.failed: dict[int, EntryFailure] = {}
+        self.answered = False
+        """Whether the client has its acknowledgement already: the batch is on disk."""
+        self._left = entry_count
+        self._settled = settled
+        self._abandoned = abandoned
+
+    def acknowledged(self, entry_index: int, attempts: int) -> None:
+        """One more entry is written."""
+        self._count(attempts)
+
+    def rejected(self, entry_index: int, attempts: int, failure: EntryFailure) -> None:
+        """One more entry is refused for good."""
+        self.failed[entry_index] = failure
+        self._count(attempts)
+
+    def _count(self, attempts: int) -> None:
+        self.retries += attempts - 1
+        self._left -= 1
+        if self._left == 0:
+            self._settled(self)
+
+    def abandoned(self, error: BaseException) -> None:
+        """The shared writer has failed."""
+        self._abandoned(error)
+
+    def answer(self) -> pb.WriteResponse:
+        """The gateway's word on the whole batch."""
+        if not self.failed:
+            acknowledgement = pb.Acknowledgement(batch_id=self.batch_id, retries=self.retries)
+            return pb.WriteResponse(acknowledgement=acknowledgement)
+        entries = [
+            pb.FailedEntry(index=index, error_code=failure.error_code, error_message=failure.error_message)
+            for index, failure in sorted(self.failed.items())
+        ]
+        return pb.WriteResponse(failure=pb.Failure(batch_id=self.batch_id, failed_entries=entries))
+
+
+class ClientSession:
+    """Credits, batches without an answer, and answers on their way out. No I/O.
+
+    Credits count again when the word about them is handed out, not before: a client that reads no answers runs out of
+    credits, so they bound what waits here.
+    """
+
+    def __init__(self, window: CreditWindow) -> None:
+        self._account = CreditAccount(window)
+        self._pending: set[BatchTracker] = set()
+        self._orphanage: Orphanage | None = None
+        self._window = window
+        self._answers: deque[pb.WriteResponse] = deque()
+        self.changed = Signal()
+        self.ended = asyncio.Event()
+        """Set when the stream has ended."""
+        self.error: BaseException | None = None
+        """What ends the stream, once the answers so far are out."""
+        self._reading = True
+        # Nothing else is said before the first credit, which the account begins with.
+        self._opened = False
+        self._is_over = False
+
+    def open_credit(self, orphanage: Orphanage) -> None:
+        """Grant the whole window: the destination is there. What is left at the end is counted in `orphanage`."""
+        self._orphanage = orphanage
+        self._say(pb.WriteResponse(credit=pb.Credit(entries=self._window.entries, bytes=self._window.bytes)))
+
+    def _say(self, answer: pb.WriteResponse) -> None:
+        self._answers.append(answer)
+        self.changed.notify()
+
+    def accept(
+        self, batch_id: int, entry_count: int, size: int, settled: Callable[[BatchTracker], None] | None = None
+    ) -> BatchTracker:
+        """Take a batch on; `settled` is called first when every entry of it has its word.
+
+        Raises:
+            CreditExceededError: the client's credits do not cover it.
+        """
+        self._account.spend(entry_count, size)
+
+        def both(tracker: BatchTracker) -> None:
+            if settled is not None:
+                settled(tracker)
+            self._settled(tracker)
+
+        tracker = BatchTracker(batch_id, entry_count, size, both, self.fail)
+        self._pending.add(tracker)
+        return tracker
+
+    def acknowledge(self, tracker: BatchTracker) -> None:
+        """The batch is on disk: the client need not wait until it is written, except for the credits."""
+        tracker.answered = True
+        self._say(pb.WriteResponse(acknowledgement=pb.Acknowledgement(batch_id=tracker.batch_id)))
+
+    def forget(self, tracker: BatchTracker) -> None:
+        """The batch was not accepted after all; the stream is about to end by an error."""
+        self._pending.discard(tracker)
+
+    def end(self) -> None:
+        """The stream has ended: what is not written yet has nobody who waits for its answer."""
+        self._answers.clear()
+        self._is_over = True
+        if self._orphanage is not None:
+            for tracker in self._pending:
+                self._orphanage.taken(tracker.entry_count, tracker.size_in_bytes)
+        self.ended.set()
+
+    def _settled(self, tracker: BatchTracker) -> None:
+        self._pending.discard(tracker)
+        if self._is_over and self._orphanage is not None:
+            self._orphanage.settled(tracker.entry_count, tracker.size_in_bytes)
+            return
+        if not tracker.answered:
+            self._say(tracker.answer())
+        self._say(pb.WriteResponse(credit=pb.Credit(entries=tracker.entry_count, bytes=tracker.size_in_bytes)))
+
+    def fail(self, error: BaseException) -> None:
+        """End the stream by this error; the first one counts."""
+        if self._is_over and self._orphanage is not None:
+            self._orphanage.abandon()
+        if self.error is None:
+            self.error = error
+            self.changed.notify()
+
+    def end_reading(self) -> None:
+        """No more batches come; the stream ends when the accepted ones have their answers."""
+        self._reading = False
+        self.changed.notify()
+
+    async def wait_until_settled(self) -> None:
+        """Wait until every accepted batch has its answer, or the stream has an error."""
+        while self._pending and self.error is None:
+            await self.changed.wait()
+
+    async def next_answer(self) -> pb.WriteResponse | None:
+        """The next message to the client; None when the stream is to end."""
+        while True:
+            if self._answers:
+                answer = self._answers.popleft()
+                if self._opened and answer.WhichOneof("message") == "credit":
+                    self._account.restore(answer.credit.entries, answer.credit.bytes)
+                self._opened = True
+                return answer
+            if self.error is not None or (not self._reading and not self._pending):
+                return None
+            await self.changed.wait()

@@ -1,0 +1,1 @@
+"""How fast a writer sends: rate limiting strategies."""

@@ -1,0 +1,170 @@
+"""Congestion control: a limit on what is in flight that follows the destination's answers (FLIP-242)."""
+
+from enum import Enum
+
+from penstock.async_sink._rate.congestion_decision import (
+    CongestionControlInfo,
+    CongestionControlStrategy,
+    ScalingDecision,
+    ThresholdCongestionControlStrategy,
+)
+from penstock.async_sink._rate.scaling import ScalingStrategy, ShareScalingStrategy
+from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
+from penstock.async_sink.errors import SinkOptionError
+
+
+class ScalingTarget(Enum):
+    """What the limit counts."""
+
+    IN_FLIGHT_MESSAGES = "messages"
+    IN_FLIGHT_REQUESTS = "requests"
+
+
+class CongestionControlRateLimitingStrategy:
+    """Blocks when requests or messages in flight would pass their limit; moves the limit by the answers.
+
+    A request with a throttled entry scales down, a whole success scales up. A failure that is no throttle says nothing
+    about the destination's room and moves nothing. A limit of requests never grows past `max_in_flight_requests`:
+    beyond it a decrease would decrease nothing.
+
+    The limit starts at `initial_max_in_flight_messages` (for a target of requests at `initial_max_in_flight_requests`,
+    by default `max_in_flight_requests`), or at the scaling strategy's threshold if that is lower. A success never
+    lowers it, a throttle never raises it, whatever the scaling strategy says.
+
+    `congestion_control` decides when to scale, as in FLIP-242's first draft; by default any throttled entry scales down
+    and any whole success up.
+
+    Three refinements are off by default, which leaves FLIP-242's behaviour:
+
+    - `slow_start_threshold`: until the first throttle, and below this limit, a success adds what it carried, so that
+      the limit doubles per round trip.
+    - `decrease_once_per_round_trip`: a request that was sent before the last decrease saw the old limit, and does not
+      decrease again.
+    - `grow_only_when_used`: a success raises the limit only if at least half of it was in flight, so that a caller
+      that is slower than the limit does not raise it to where it means nothing.
+
+    Raises:
+        SinkOptionError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_in_flight_requests: int,
+        initial_max_in_flight_messages: int,
+        scaling_strategy: ScalingStrategy,
+        target: ScalingTarget = ScalingTarget.IN_FLIGHT_MESSAGES,
+        slow_start_threshold: int | None = None,
+        decrease_once_per_round_trip: bool = False,
+        grow_only_when_used: bool = False,
+        congestion_control: CongestionControlStrategy | None = None,
+        initial_max_in_flight_requests: int | None = None,
+    ) -> None:
+        if max_in_flight_requests <= 0:
+            raise SinkOptionError("max_in_flight_requests", f"{max_in_flight_requests} must be more than 0")
+        if initial_max_in_flight_messages <= 0:
+            raise SinkOptionError(
+                "initial_max_in_flight_messages", f"{initial_max_in_flight_messages} must be more than 0"
+            )
+        if initial_max_in_flight_requests is not None and initial_max_in_flight_requests <= 0:
+            raise SinkOptionError(
+                "initial_max_in_flight_requests", f"{initial_max_in_flight_requests} must be more than 0"
+            )
+        if slow_start_threshold is not None and slow_start_threshold <= 0:
+            raise SinkOptionError("slow_start_threshold", f"{slow_start_threshold} must be more than 0")
+        self._max_in_flight_requests = max_in_flight_requests
+        self._max_in_flight_messages = initial_max_in_flight_messages
+        self._scaling = scaling_strategy
+        self._control = congestion_control or ThresholdCongestionControlStrategy()
+        self._by_messages = target is ScalingTarget.IN_FLIGHT_MESSAGES
+        self._slow_start_threshold = slow_start_threshold
+        self._decrease_once = decrease_once_per_round_trip
+        self._grow_only_when_used = grow_only_when_used
+        initial_requests = min(initial_max_in_flight_requests or max_in_flight_requests, max_in_flight_requests)
+        self._limit = self._capped(initial_max_in_flight_messages if self._by_messages else initial_requests)
+        self._last_decrease_at = float("-inf")
+        self._in_flight_requests = 0
+        self._in_flight_messages = 0
+
+    @property
+    def limit(self) -> int:
+        """The present limit, in messages or in requests by the target."""
+        return self._limit
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Messages that wait for their answer."""
+        return self._in_flight_messages
+
+    @property
+    def in_flight_requests(self) -> int:
+        """Requests that wait for their answer."""
+        return self._in_flight_requests
+
+    def register_in_flight_request(self, request: RequestInfo) -> None:
+        """Count the request and its messages."""
+        self._in_flight_requests += 1
+        self._in_flight_messages += request.batch_size
+
+    def register_completed_request(self, result: ResultInfo) -> None:
+        """Take the request and its messages off the count, and move the limit."""
+        in_use = self._in_flight_messages if self._by_messages else self._in_flight_requests
+        self._in_flight_requests = max(0, self._in_flight_requests - 1)
+        self._in_flight_messages = max(0, self._in_flight_messages - result.batch_size)
+        decision = self._control.decide(
+            CongestionControlInfo(
+                failed_messages=result.throttled,
+                batch_size=result.batch_size,
+                succeeded=result.failed_messages == 0,
+                now=result.now,
+            )
+        )
+        if decision is ScalingDecision.SCALE_DOWN:
+            self._shrink(result)
+        elif decision is ScalingDecision.SCALE_UP:
+            self._grow(result, in_use)
+
+    def _shrink(self, result: ResultInfo) -> None:
+        self._slow_start_threshold = None
+        if self._decrease_once and result.submitted_at < self._last_decrease_at:
+            return
+        self._last_decrease_at = result.now
+        scaling = self._scaling
+        if isinstance(scaling, ShareScalingStrategy):
+            shrunk = scaling.scale_down_by(self._limit, min(1.0, result.throttled / max(1, result.batch_size)))
+        else:
+            shrunk = scaling.scale_down(self._limit)
+        # A floor may be above a limit that started below it.
+        self._limit = min(self._limit, shrunk)
+
+    def _capped(self, limit: int) -> int:
+        # What grows to less than it is stands above the threshold, which only the scaling strategy knows.
+        return min(limit, self._scaling.scale_up(limit))
+
+    def _grow(self, result: ResultInfo, in_use: int) -> None:
+        if self._grow_only_when_used and in_use * 2 < self._limit:
+            return
+        threshold = self._slow_start_threshold
+        if threshold is not None and self._limit < threshold:
+            grown = self._capped(min(threshold, self._limit + (result.batch_size if self._by_messages else 1)))
+        else:
+            grown = self._scaling.scale_up(self._limit)
+        if not self._by_messages:
+            grown = min(grown, self._max_in_flight_requests)
+        self._limit = max(self._limit, grown)
+
+    def should_block(self, request: RequestInfo) -> bool:
+        """Whether a limit would be passed."""
+        if self._in_flight_requests >= self._max_in_flight_requests:
+            return True
+        if not self._by_messages:
+            return self._in_flight_requests >= self._limit
+        return self._in_flight_messages + request.batch_size > self._limit
+
+    def get_max_batch_size(self) -> int:
+        """The messages' limit; a larger batch could never leave."""
+        return self._limit if self._by_messages else self._max_in_flight_messages
+
+    def ask_again_after(self, request: RequestInfo) -> float | None:
+        """None: something is in flight whenever this strategy blocks, and its completion is the time to ask."""
+        return None

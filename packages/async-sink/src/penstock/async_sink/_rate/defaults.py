@@ -1,0 +1,117 @@
+"""The strategies that writers get when none is given, and those that options name."""
+
+from collections.abc import Callable
+
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._rate.all import All
+from penstock.async_sink._rate.congestion import CongestionControlRateLimitingStrategy, ScalingTarget
+from penstock.async_sink._rate.congestion_config import CongestionControlConfig
+from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
+from penstock.async_sink._rate.scaling import AIMDScalingStrategy, NoOpScalingStrategy, ProportionalScalingStrategy
+from penstock.async_sink._rate.strategy import RateLimitingStrategy
+from penstock.async_sink._rate.token_bucket import TokenBucketRateLimitingStrategy
+
+StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
+
+
+def aimd_strategy(
+    config: AsyncSinkConfig, *, increase_rate: int = 10, decrease_factor: float = 0.5, slow_start: bool = False
+) -> CongestionControlRateLimitingStrategy:
+    """FLIP-171's congestion control: starts at the most that the limits allow, and follows the answers by AIMD.
+
+    With `slow_start` it starts at one full batch instead, doubles per round trip until the first throttle, and grows
+    only while the limit is in use.
+    """
+    most = config.max_batch_size * config.max_in_flight_requests
+    return CongestionControlRateLimitingStrategy(
+        max_in_flight_requests=config.max_in_flight_requests,
+        initial_max_in_flight_messages=config.max_batch_size if slow_start else most,
+        scaling_strategy=AIMDScalingStrategy(
+            increase_rate=min(increase_rate, most), decrease_factor=decrease_factor, rate_threshold=most
+        ),
+        slow_start_threshold=most if slow_start else None,
+        grow_only_when_used=slow_start,
+    )
+
+
+def paced_strategy(config: AsyncSinkConfig) -> All:
+    """For a stream: each shard at its own pace, and congestion control for what is in flight.
+
+    Until a shard throttles, requests double per round trip. From then on `PerShardRateLimitingStrategy` paces the
+    shards. Congestion control is left with what pacing does not see: it grows by 10 per success while it is in use, and
+    shrinks by the share of a request that failed, once per round trip.
+    """
+    most = config.max_batch_size * config.max_in_flight_requests
+    return All(
+        CongestionControlRateLimitingStrategy(
+            max_in_flight_requests=config.max_in_flight_requests,
+            initial_max_in_flight_messages=config.max_batch_size,
+            scaling_strategy=ProportionalScalingStrategy(
+                increase_rate=min(10, most), rate_threshold=most, floor=config.max_batch_size
+            ),
+            slow_start_threshold=most,
+            decrease_once_per_round_trip=True,
+            grow_only_when_used=True,
+        ),
+        PerShardRateLimitingStrategy(),
+    )
+
+
+def rate_strategy(
+    usual: StrategyFactory,
+    *,
+    strategy: str | None = None,
+    target: str | None = None,
+    initial_rate: int | None = None,
+    increase_rate: int | None = None,
+    decrease_factor: float | None = None,
+    rate_threshold: int | None = None,
+    usual_decrease_factor: float = 0.5,
+    records_per_second: float | None = None,
+    bytes_per_second: float | None = None,
+) -> StrategyFactory:
+    """How writers find their rate, from options; what is None is left to the destination.
+
+    `strategy` is `shards` or None for `usual`; `none` for no limit but that of requests in flight; `aimd` for
+    FLIP-242's congestion control: its limit, in flight, counts `target` (`messages` or `requests`), starts at
+    `initial_rate` or at `rate_threshold`, grows by `increase_rate` (10) with each success up to `rate_threshold` (all
+    that may be in flight), and is multiplied by `decrease_factor` with each throttle. `usual_decrease_factor` is that
+    for messages; for requests it is 0.5. The two rates per second come on top of any of these.
+
+    Raises:
+        SinkOptionError: when a writer is made: a number is out of range.
+    """
+
+    def aimd(config: AsyncSinkConfig) -> RateLimitingStrategy:
+        counted = ScalingTarget(target or "messages")
+        most, factor = config.max_in_flight_requests, 0.5
+        if counted is ScalingTarget.IN_FLIGHT_MESSAGES:
+            # x0.99 of 50 requests is 50.
+            most, factor = most * config.max_batch_size, usual_decrease_factor
+        threshold = rate_threshold or most
+        return CongestionControlConfig(
+            scaling_strategy=AIMDScalingStrategy(
+                # What goes beyond the threshold would be cut off anyway.
+                increase_rate=min(increase_rate or 10, threshold),
+                decrease_factor=decrease_factor or factor,
+                rate_threshold=threshold,
+            ),
+            target=counted,
+            initial_limit=initial_rate,
+        )(config)
+
+    chosen = usual
+    if strategy == "aimd":
+        chosen = aimd
+    elif strategy == "none":
+        chosen = CongestionControlConfig(scaling_strategy=NoOpScalingStrategy())
+    if records_per_second is None and bytes_per_second is None:
+        return chosen
+
+    def both(config: AsyncSinkConfig) -> RateLimitingStrategy:
+        rates = TokenBucketRateLimitingStrategy(
+            records_per_second=records_per_second, bytes_per_second=bytes_per_second
+        )
+        return All(rates, chosen(config))
+
+    return both

@@ -1,0 +1,94 @@
+"""For callers without an event loop, such as Spark's tasks."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol, Self
+
+import pyarrow as pa
+
+from penstock.async_sink._telemetry.metrics import SinkMetrics
+from penstock.rpc import LoopThread
+
+
+@dataclass(frozen=True)
+class SinkSummary:
+    """What a call of `write_batches` wrote."""
+
+    records: int
+    """Records, each counted once, that are acknowledged: all of them, less what a terminal record handler took."""
+    bytes: int
+    """Bytes of data and partition keys."""
+    requests: int
+    """Requests sent."""
+    retries: int
+    """Records that were sent again, counted each time."""
+    throttled: int
+    """Records that were refused because the destination was full, counted each time."""
+    seconds: float
+    """From the first batch to the last acknowledgement."""
+    dead_lettered: int = 0
+    """Records that were given up and that the terminal record handler took; not among `records`."""
+
+
+class BatchWriter(Protocol):
+    """A writer that takes record batches."""
+
+    @property
+    def metrics(self) -> SinkMetrics:
+        """Numbers since the writer was made."""
+
+    async def __aenter__(self) -> Self:
+        """Open it."""
+
+    async def write_many(self, elements: pa.RecordBatch, /) -> None:
+        """Write the rows."""
+
+    async def flush(self, end_of_input: bool = False) -> None:
+        """Wait until everything is acknowledged."""
+
+    async def close(self) -> None:
+        """End without flushing."""
+
+
+class SupportsWriteBatches(Protocol):
+    """A sink whose writers take record batches: each of this package, and the gateway to one."""
+
+    def create_writer(self) -> BatchWriter:
+        """A writer with an empty buffer."""
+
+
+def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch]) -> SinkSummary:
+    """Write record batches; return when the destination has acknowledged every record, or a handler has taken it.
+
+    For code without an event loop: the requests run on a loop in a thread of their own while the caller's thread makes
+    the next batch. The columns are those of the writer's `write_many`: for Kinesis `data` binary, `partitionKey`
+    string, and `explicitHashKey` string where wanted. The caller's trace context is the parent of the requests' spans.
+
+    Raises:
+        SinkOptionError: a column is missing or of a type that cannot be read.
+        RecordError: a record cannot be written as it is; names the record.
+        RecordsRejectedError: the destination refused records for good; names them.
+        SinkError: the destination refused a request, or cannot be reached, for good. Then records may have been
+            written all the same: delivery is at least once.
+    """
+    began = monotonic()
+    with LoopThread("async-sink") as loop:
+        writer = sink.create_writer()
+        loop.call(writer.__aenter__())
+        try:
+            for batch in batches:
+                loop.call(writer.write_many(batch))
+            loop.call(writer.flush(end_of_input=True))
+        finally:
+            loop.call(writer.close())
+    metrics = writer.metrics
+    return SinkSummary(
+        records=metrics.records_out,
+        bytes=metrics.bytes_out,
+        requests=metrics.requests,
+        retries=metrics.retried,
+        throttled=metrics.throttled,
+        seconds=monotonic() - began,
+        dead_lettered=metrics.dead_lettered,
+    )
