@@ -102,9 +102,10 @@ class Trouble:
 def _suffer(world: World, name: str, seconds: float) -> str | None:
     """Let a trouble come and go. Gives what named it, and when."""
     trouble = TROUBLES[name]
-    began, mark = time.monotonic(), world.log.mark()
+    mark = world.log.mark()
     said: str | None = None
     with trouble.begin(world):
+        began = time.monotonic()
         while (passed := time.monotonic() - began) < seconds and world.is_alive():
             if said is None and (line := world.log.find(trouble.signs, mark)) is not None:
                 said = f"named after {passed:4.1f} s: {line}"
@@ -345,8 +346,12 @@ def _faulty(world: World, kind: str, **fault: Any) -> Iterator[None]:
 
 @contextmanager
 def _without_sts(world: World) -> Iterator[None]:
+    asked = world.sts.asked
     world.sts.refusal = (503, "ServiceUnavailable")
     try:
+        # It is away for nobody until credentials are to be renewed, which is once a minute at most.
+        while world.sts.asked == asked and world.is_alive():
+            world.sleep(0.5)
         yield
     finally:
         world.sts.refusal = None
