@@ -116,9 +116,8 @@ class BlockingSession:
 
     @property
     def deaggregates(self) -> bool | None:
-        """Whether the remote readers take aggregates apart; None if they do not say, or are not remote."""
-        remote = self._reader
-        return remote.deaggregates if isinstance(remote, (FleetShardReader, ReopeningShardReader)) else None
+        """See `ShardReader.deaggregates`."""
+        return self._open_reader().deaggregates
 
     def positions(self, start: StreamPositions, **options: Unpack[PositionsOptions]) -> PositionsSnapshot:
         """See `ShardReader.positions`."""

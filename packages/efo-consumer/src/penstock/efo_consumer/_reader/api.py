@@ -203,6 +203,11 @@ class RangeOptions(TypedDict, total=False):
 class ShardReader(Protocol):
     """Keeps shards open, and gives the records of exact ranges as often as they are asked for."""
 
+    @property
+    def deaggregates(self) -> bool | None:
+        """Whether KPL aggregates are taken apart; None while it is not known, or where several readers differ."""
+        ...
+
     async def open(self, request: OpenRequest) -> int:
         """Open a session and give the number of the caller's run; smaller ones are refused from then on.
 

@@ -110,6 +110,11 @@ class LocalShardReader:
         await self.aclose()
 
     @property
+    def deaggregates(self) -> bool:
+        """See `ShardReader.deaggregates`."""
+        return self._deaggregator is not None
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes of memory that the buffers of all sessions hold."""
         return self._pool.held_bytes

@@ -97,8 +97,8 @@ class FleetShardReader:
 
     @property
     def deaggregates(self) -> bool | None:
-        """Whether the readers take aggregates apart; None before `open`, and if they differ or do not say."""
-        told = {getattr(self._readers[member.endpoint], "deaggregates", None) for member in self._members.served()}
+        """See `ShardReader.deaggregates`."""
+        told = {self._readers[member.endpoint].deaggregates for member in self._members.served()}
         return told.pop() if len(told) == 1 else None
 
     @property

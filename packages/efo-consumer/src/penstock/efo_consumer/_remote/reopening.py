@@ -86,8 +86,8 @@ class ReopeningShardReader:
 
     @property
     def deaggregates(self) -> bool | None:
-        """Whether the reader takes aggregates apart; None before `open`, and if it does not say."""
-        return getattr(self._reader, "deaggregates", None)
+        """See `ShardReader.deaggregates`."""
+        return self._reader.deaggregates
 
     @property
     def away(self) -> list[str]:

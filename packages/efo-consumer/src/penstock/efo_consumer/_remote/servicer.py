@@ -41,8 +41,6 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         reader: whose answers are given.
         blocks: in the folder of the server's Unix socket, if tasks may get batches there.
         location: where the reader's streams are; what callers mean is compared with it. None compares nothing.
-        deaggregates: whether the reader takes aggregates apart, for callers that read a range from Kinesis themselves
-            while no reader answers; None does not tell, and they wait.
     """
 
     def __init__(
@@ -51,10 +49,8 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         blocks: BlockPool | None = None,
         *,
         location: ReaderLocation | None = None,
-        deaggregates: bool | None = None,
     ) -> None:
         self._reader = reader
-        self._deaggregates = deaggregates
         self._blocks = blocks
         self._location = location
 
@@ -74,7 +70,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
             if self._location is not None:
                 await self._location.check(asked)
             epoch = await self._reader.open(asked)
-        return pb.OpenResponse(epoch=epoch, deaggregates=self._deaggregates)
+        return pb.OpenResponse(epoch=epoch, deaggregates=self._reader.deaggregates)
 
     async def Positions(self, request: pb.PositionsRequest, context: Any) -> pb.PositionsResponse:
         """See the contract."""

@@ -28,9 +28,8 @@ async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
     session = AwsSession(settings.aws)
     backend = KinesisBackend(session, settings.reader.publisher)
     location = ReaderLocation(AwsLocation.of(session), backend.stream_arn, settings.endpoint_aliases)
-    deaggregates = settings.reader.deaggregate and settings.reader.publisher.deaggregate
     async with LocalShardReader(backend, settings.reader) as reader:
-        register = [ShardReaderServicer(reader, location=location, deaggregates=deaggregates).add_to]
+        register = [ShardReaderServicer(reader, location=location).add_to]
         async with GrpcServer(settings.server, register=register, service_names=[SERVICE_NAME]) as server:
             try:
                 yield server
