@@ -58,9 +58,10 @@ def run_staged(
     computed once, kept in the store, and used again after a restart.
 
     Args:
-        writer: `df.writeStream…`, without a checkpoint: that lies in the store.
+        writer: `df.writeStream…`. A `checkpointLocation` in which its query has come some way is gone on from; without
+            one the checkpoint lies in the store. See `Pipeline.sink`.
         store: As of a `Pipeline`.
-        name: Of the query.
+        name: Of the job, and of the query where the writer has no `queryName`.
         resume: See `Pipeline.run`, as for all that follow.
         refresh: See there.
         slots: See there.

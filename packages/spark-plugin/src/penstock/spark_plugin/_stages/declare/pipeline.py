@@ -149,10 +149,16 @@ class Pipeline:
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare a sink; the function takes the DataFrames of its inputs and gives a writer that is not started.
 
+        A live query goes on from its checkpoint in the store. A writer may have a `checkpointLocation` of its own, from
+        before the query was staged, say: it is used from then on, if it is new or that of a query of the same sources,
+        and the query has not come some way elsewhere; otherwise the run refuses it. So is one that holds a checkpoint
+        in a run with `resume=False`: only what is the store's is forgotten.
+
         Args:
             trigger: Arguments of `DataStreamWriter.trigger`, for a live sink: `{"processingTime": "1 second"}`.
             inputs: Names of what it reads. Default: its parameters' names.
-            name: Default: the function's. A live sink's query and checkpoint go by it.
+            name: Default: the function's. A live sink's checkpoint goes by it, and its query if the writer has no
+                `queryName`.
             parallelism: Slots that it takes.
         """
 

@@ -1,11 +1,21 @@
 """What the planner needs of a session's plans, for the two kinds of sessions that there are."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.spark_plugin._stages.plans.tree import PlanNode
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSource:
+    """A stream that a plan reads."""
+
+    format: str
+    """As Spark knows it, in lower case: `kinesis`, `rate`; empty where that cannot be seen, as of files."""
+    options: Mapping[str, str]
 
 
 class Plans(Protocol):
@@ -35,6 +45,12 @@ class Plans(Protocol):
 
     def output_mode(self, writer: Any) -> str:
         """Of a stream's writer."""
+
+    def options(self, writer: Any) -> Mapping[str, str]:
+        """Of a stream's writer, by their names in lower case; the name of its query is `queryname`."""
+
+    def live_sources(self, frame: DataFrame) -> Sequence[LiveSource]:
+        """The streams that a frame reads, in the order in which Spark logs their offsets."""
 
     def write_instead(self, writer: Any, frame: DataFrame) -> Any:
         """The writer with another DataFrame below it."""

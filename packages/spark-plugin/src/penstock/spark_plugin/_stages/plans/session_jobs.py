@@ -34,6 +34,9 @@ class SessionJobs(Protocol):
     def broadcast_bytes(self) -> int:
         """The largest side of a join that is sent to all tasks; -1: none is."""
 
+    def qualified(self, path: str) -> str:
+        """A path as a URL, as the session would take it; as it is where that cannot be seen."""
+
     def is_batch_writer(self, value: object) -> bool:
         """Whether something is a `df.write…`."""
 
@@ -82,6 +85,11 @@ class ClassicJobs:
     def broadcast_bytes(self) -> int:
         # The public way gives texts such as 10MB.
         return int(self._spark._jsparkSession.sessionState().conf().autoBroadcastJoinThreshold())
+
+    def qualified(self, path: str) -> str:
+        found = self._spark._jvm.org.apache.hadoop.fs.Path(path)  # type: ignore[union-attr]
+        configuration = self._spark._jsparkSession.sessionState().newHadoopConf()
+        return str(found.getFileSystem(configuration).makeQualified(found).toString())
 
     def is_batch_writer(self, value: object) -> bool:
         return isinstance(value, DataFrameWriter)

@@ -11,8 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import Stage, VertexKind
+from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._stages.run.checkpoints import Checkpoints
 from penstock.spark_plugin._stages.store.names import as_url
 from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin._telemetry import current_traceparent
@@ -25,11 +27,14 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_]")
 class StageRunner:
     """Runs the stages of one pipeline in one session."""
 
-    def __init__(self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: StageStore) -> None:
+    def __init__(
+        self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: StageStore, *, resume: bool
+    ) -> None:
         self._pipeline = pipeline
         self._builder = builder
         self._jobs = jobs_of(spark)
         self._store = store
+        self._checkpoints = Checkpoints(spark, store, resume=resume)
         # A stage that is tried again, or was lost, must not append the same rows once more.
         self._saved: set[tuple[str, str]] = set()
 
@@ -109,9 +114,10 @@ class StageRunner:
                     f"sink {sink!r} ({site}) has the trigger {dict(trigger)}, which Spark does not take: {error}"
                 ) from error
         self._store.mend_checkpoint(sink)
-        checkpoint = as_url(self._store.checkpoint(sink))
-        name = _UNSAFE.sub("_", f"{self._pipeline}_{sink}")
-        query: StreamingQuery = writer.queryName(name).option("checkpointLocation", checkpoint).start()
+        checkpoint = self._checkpoints.location(self._builder.declared(sink), writer)
+        if "queryname" not in plans_of(writer).options(writer):
+            writer = writer.queryName(_UNSAFE.sub("_", f"{self._pipeline}_{sink}"))
+        query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
         return query
 
     def _sinks(self, stage: Stage) -> list[str]:

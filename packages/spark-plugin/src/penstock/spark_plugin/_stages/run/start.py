@@ -74,7 +74,7 @@ def run_pipeline(
         builder = StageBuilder(
             pipeline.declared, plan, spark, store, before.stages if before is not None and going_on else {}
         )
-        runner = StageRunner(pipeline.name, builder, spark, store)
+        runner = StageRunner(pipeline.name, builder, spark, store, resume=settings.resume)
         claims = StageClaims(
             runner,
             builder,

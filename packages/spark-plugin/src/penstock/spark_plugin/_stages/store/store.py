@@ -9,6 +9,7 @@
 <store>/stages/.pins/<store>.json             what the last run on a store uses
 <store>/stages/.locks/<stage>.<fingerprint>   held while that is computed
 <store>/live/<sink>/checkpoint                of a live stage's query
+<store>/live/<sink>/adopted.json              where it is instead, if the user has said that
 <store>/seams/<name>.json                     where a back-fill ends and its stream goes on
 ```
 
@@ -37,6 +38,7 @@ from penstock.spark_plugin.errors import StoreInUseError, StoreUnusableError
 
 _MARKER = "_COMMITTED.json"
 _STARTED = "_STARTED.json"
+_ADOPTED = "adopted.json"
 _FORGOTTEN = ".forgotten-"
 _SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -178,6 +180,33 @@ class StageStore:
         """
         return within(self.path, self.path / "live" / safe_name(sink) / "checkpoint")
 
+    def has_begun(self, sink: str) -> bool:
+        """Whether a query has logged offsets in its checkpoint in the store."""
+        offsets = self.checkpoint(sink) / "offsets"
+        return offsets.is_dir() and any(not file.name.startswith(".") for file in offsets.iterdir())
+
+    def adopted(self, sink: str) -> str | None:
+        """The location outside of the store that a query has its checkpoint in; None if it has none there."""
+        try:
+            found = json.loads((self.checkpoint(sink).parent / _ADOPTED).read_text())["checkpointLocation"]
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            # Without it the query would begin anew.
+            raise StoreUnusableError(str(self.checkpoint(sink).parent), f"{_ADOPTED}: {error}") from error
+        return str(found)
+
+    def adopt(self, sink: str, location: str) -> None:
+        """Remember where a query has its checkpoint, from before it starts."""
+        folder = self.checkpoint(sink).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{_ADOPTED}.{os.getpid()}"
+        with open_own(temporary) as file:
+            json.dump({"checkpointLocation": location}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / _ADOPTED)
+
     def mend_checkpoint(self, sink: str) -> None:
         """Remove what a driver left that ended while it wrote the offsets of a query's first micro-batch.
 
@@ -197,7 +226,7 @@ class StageStore:
             StoreUnusableError: They cannot be removed.
         """
         checkpoints = [one for one in self.path.glob("live/*/checkpoint") if _is_checkpoint(one)]
-        for found in [*checkpoints, *self.path.glob("seams/*.json")]:
+        for found in [*checkpoints, *self.path.glob(f"live/*/{_ADOPTED}"), *self.path.glob("seams/*.json")]:
             if found.parent.is_symlink() or found.parent.parent.is_symlink():
                 continue
             try:

@@ -9,6 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, unique
+from penstock.spark_plugin._stages.plans.plans import LiveSource
 from penstock.spark_plugin._stages.plans.tree import FULL_DAM, PlanNode, is_call_site
 
 _WHOLE_TEXTS = threading.Lock()
@@ -54,6 +55,14 @@ class ClassicPlans:
     def output_mode(self, writer: DataStreamWriter) -> str:
         return str(_field(writer, "outputMode").get(writer._jwrite)).lower()
 
+    def options(self, writer: DataStreamWriter) -> dict[str, str]:
+        found = items(_field(writer, "extraOptions").get(writer._jwrite).toSeq())
+        return {str(entry._1()).lower(): str(entry._2()) for entry in found}
+
+    def live_sources(self, frame: DataFrame) -> list[LiveSource]:
+        leaves = items(frame._jdf.queryExecution().analyzed().collectLeaves())
+        return [_live_source(leaf) for leaf in leaves if leaf.isStreaming()]
+
     def write_instead(self, writer: DataStreamWriter, frame: DataFrame) -> DataStreamWriter:
         # Spark has no public way to copy a writer.
         _field(writer, "ds").set(writer._jwrite, frame._jdf)
@@ -76,12 +85,22 @@ class ClassicPlans:
         return [_options(leaf) for leaf in all_leaves(frame) if _is_kinesis(leaf)]
 
 
+def _live_source(leaf: Any) -> LiveSource:
+    if leaf.getClass().getSimpleName() != "StreamingRelationV2":
+        return LiveSource("", {})  # of files, say
+    return LiveSource(str(leaf.sourceName()).lower(), _texts(leaf.extraOptions()))
+
+
 def _is_kinesis(leaf: Any) -> bool:
     return str(leaf.nodeName()) == "DataSourceV2Relation" and str(leaf.table().name()) == "kinesis"
 
 
 def _options(leaf: Any) -> Mapping[str, str]:
-    entries = leaf.options().asCaseSensitiveMap().entrySet().iterator()
+    return _texts(leaf.options())
+
+
+def _texts(options: Any) -> Mapping[str, str]:
+    entries = options.asCaseSensitiveMap().entrySet().iterator()
     found = {}
     while entries.hasNext():
         entry = entries.next()

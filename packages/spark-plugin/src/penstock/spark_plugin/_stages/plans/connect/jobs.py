@@ -40,6 +40,9 @@ class ConnectJobs:
     def broadcast_bytes(self) -> int:
         return size_of(self._spark.conf.get("spark.sql.autoBroadcastJoinThreshold") or "10MB")
 
+    def qualified(self, path: str) -> str:
+        return path.rstrip("/")
+
     def is_batch_writer(self, value: object) -> bool:
         return isinstance(value, DataFrameWriter)
 

@@ -22,7 +22,9 @@ from penstock.spark_plugin._stages.plans.connect.cut import (
     rebuild,
 )
 from penstock.spark_plugin._stages.plans.connect.fingerprint import reads_files, relation_fingerprint
+from penstock.spark_plugin._stages.plans.connect.messages import relations
 from penstock.spark_plugin._stages.plans.connect.tree import read_relation
+from penstock.spark_plugin._stages.plans.plans import LiveSource
 from penstock.spark_plugin._stages.plans.tree import PlanNode
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -81,6 +83,15 @@ class ConnectPlans:
 
     def output_mode(self, writer: Any) -> str:
         return str(writer._write_proto.output_mode).lower() or "append"
+
+    def options(self, writer: Any) -> dict[str, str]:
+        proto = writer._write_proto
+        found = {str(name).lower(): str(value) for name, value in proto.options.items()}
+        return found | ({"queryname": str(proto.query_name)} if proto.query_name else {})
+
+    def live_sources(self, frame: DataFrame) -> list[LiveSource]:
+        reads = (one.read for one in relations(_relation(frame)) if one.HasField("read") and one.read.is_streaming)
+        return [LiveSource(one.data_source.format.lower(), dict(one.data_source.options)) for one in reads]
 
     def write_instead(self, writer: Any, frame: DataFrame) -> Any:
         # Spark has no public way to copy a writer.

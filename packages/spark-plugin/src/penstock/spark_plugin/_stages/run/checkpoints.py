@@ -1,0 +1,139 @@
+"""Which checkpoint a live query goes on from: the store's own, or the one that the user has given its writer."""
+
+import json
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading._progress import parse_offset
+from penstock.spark_plugin._stages.declare.declared import Declared
+from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
+from penstock.spark_plugin._stages.plans.session_jobs import SessionJobs, jobs_of
+from penstock.spark_plugin._stages.store.names import as_url
+from penstock.spark_plugin._stages.store.store import StageStore
+from penstock.spark_plugin.errors import OffsetError, OptionError, PipelineDefinitionError
+
+_log = logging.getLogger(__name__)
+_OF_SESSION = "spark.sql.streaming.checkpointLocation"
+_VERSION = "v1"
+_NO_OFFSET = "-"
+
+
+class Checkpoints:
+    """The checkpoints of a run's live queries. A query that has come some way goes on from there, or is refused."""
+
+    def __init__(self, spark: SparkSession, store: StageStore, *, resume: bool) -> None:
+        """`resume`: whether queries go on from where an earlier run was left."""
+        self._spark = spark
+        self._store = store
+        self._resume = resume
+        self._jobs: SessionJobs = jobs_of(spark)
+        self._taken: dict[str, str] = {}
+
+    def location(self, sink: Declared, writer: Any) -> str:
+        """Where the query of a sink's writer has its checkpoint; remembered in the store if the user has said it.
+
+        Raises:
+            PipelineDefinitionError: Its user has given one that is not where the query has come to.
+        """
+        plans = plans_of(writer)
+        options = plans.options(writer)
+        own = self._jobs.qualified(as_url(self._store.checkpoint(sink.name).absolute()))
+        sources = plans.live_sources(plans.written(writer))
+        before = self._before(sink.name, own)
+        given = options.get("checkpointlocation") or ""
+        wanted = self._jobs.qualified(given) if given else before or self._of_session(options) or own
+        if before is not None and wanted != before:
+            raise self._wrong(
+                sink, wanted, f", but its query has come as far as the one in {before}: give it that location or none, "
+                "or begin anew with another store"
+            )  # fmt: skip
+        other = self._taken.get(wanted)
+        if other is not None and other != sink.name:
+            raise self._wrong(
+                sink, wanted, f", which sink {other!r} has too: give each a location of its own, or none"
+            )  # fmt: skip
+        if wanted != own:
+            self._check(sink, wanted, sources)
+            if self._store.adopted(sink.name) != wanted:
+                self._store.adopt(sink.name, wanted)
+                _log.info("the query of sink %s has its checkpoint in %s", sink.name, wanted)
+        self._taken[wanted] = sink.name
+        return wanted
+
+    def _before(self, sink: str, own: str) -> str | None:
+        """Where the query has come some way; None if it has not begun."""
+        adopted = self._store.adopted(sink)
+        if adopted is not None and self._offsets(adopted) is not None:
+            return adopted
+        return own if self._store.has_begun(sink) else None
+
+    def _of_session(self, options: Any) -> str | None:
+        """Where Spark would look for the checkpoint of a query with a name, if it has one there."""
+        folder, name = self._spark.conf.get(_OF_SESSION, None), options.get("queryname")
+        if not folder or not name or not self._resume:
+            return None
+        location = self._jobs.qualified(f"{folder.rstrip('/')}/{name}")
+        return location if self._offsets(location) is not None else None
+
+    def _check(self, sink: Declared, location: str, sources: Sequence[LiveSource]) -> None:
+        lines = self._offsets(location)
+        if lines is None:
+            return
+        if not self._resume:
+            raise self._wrong(
+                sink, location, ", in which a query has come some way, and is to begin anew by resume=False: remove "
+                "that folder, give another location or none"
+            )  # fmt: skip
+        version, _, *offsets = lines
+        if version != _VERSION:
+            return  # Spark says itself what it does not take
+        another = ""
+        if len(offsets) != len(sources):
+            counted = f"{len(offsets)} streaming source{'' if len(offsets) == 1 else 's'}"
+            another = f"it has read {counted}, and this one reads {len(sources)}"
+        else:
+            for offset, source in zip(offsets, sources, strict=True):
+                another = another or _other_streams(offset, source)
+        if another:
+            raise self._wrong(
+                sink, location, f", which is that of another query: {another}; give the location of this query, or none"
+            )  # fmt: skip
+
+    def _offsets(self, location: str) -> list[str] | None:
+        """Lines of the last entry of a checkpoint's log of offsets; None where no query has begun."""
+        try:
+            # Read by Spark: it may be on a file system that only Spark can reach.
+            rows = self._spark.read.text(f"{location}/offsets", wholetext=True).select("value", "_metadata.file_name")
+            found = {int(row["file_name"]): row["value"] for row in rows.collect() if row["file_name"].isdigit()}
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return None
+        return str(found[max(found)]).splitlines() if found else None
+
+    def _wrong(self, sink: Declared, location: str, reason: str) -> PipelineDefinitionError:
+        return PipelineDefinitionError(
+            f"sink {sink.name!r} ({sink.call_site}) has the checkpointLocation {location}{reason}"
+        )
+
+
+def _other_streams(offset: str, source: LiveSource) -> str:
+    """Why an offset is not one of a source, as far as that can be seen; empty if it may be."""
+    if source.format != "kinesis" or offset == _NO_OFFSET:
+        return ""
+    try:
+        read = sorted(parse_offset(json.loads(offset)).positions.streams)
+    except (OffsetError, ValueError):
+        return "it has not read Kinesis"
+    try:
+        wanted = KinesisOptions.parse(dict(source.options)).stream_name
+    except OptionError:
+        return ""  # told when the query starts
+    if not read or not wanted or set(read) & set(wanted):
+        return ""
+    return f"it has read the streams {', '.join(read)}, and this one reads {', '.join(wanted)}"
