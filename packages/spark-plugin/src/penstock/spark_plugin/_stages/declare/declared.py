@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,3 +46,10 @@ class Declared:
             function = function.func
         code = getattr(function, "__code__", None)  # an object that can be called has none
         return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+
+
+def named(declared: Sequence[Declared]) -> str:
+    """`sinks 'a' (file:line) and 'b' (file:line)`."""
+    kind = declared[0].kind.value
+    words = [f"{one.name!r} ({one.call_site})" for one in declared]
+    return f"{kind} {words[0]}" if len(words) == 1 else f"{kind}s {', '.join(words[:-1])} and {words[-1]}"

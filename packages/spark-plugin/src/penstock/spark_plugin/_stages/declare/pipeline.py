@@ -1,6 +1,7 @@
 """Pipelines: named functions over DataFrames, planned as stages."""
 
 import inspect
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -17,7 +18,7 @@ from penstock.operator_attributes import (
     compile,
     explain,
 )
-from penstock.spark_plugin._stages.declare.declared import Declared
+from penstock.spark_plugin._stages.declare.declared import Declared, named
 from penstock.spark_plugin._stages.store.names import safe_name, store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._stages.declare.data_stream import DataStream
     from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 
+_log = logging.getLogger(__name__)
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 _P = ParamSpec("_P")
@@ -216,11 +218,38 @@ class Pipeline:
         Raises:
             penstock.operator_attributes.errors.CompileError: It cannot be planned; names the place in the user's code.
         """
-        return compile(self.graph())
+        plan = compile(self.graph())
+        for warning in self._warnings():
+            _log.warning("%s", warning)
+        return plan
 
     def explain(self) -> str:
-        """The stages as text, before anything runs. Raises: as `compile`."""
-        return explain(self.compile())
+        """The stages as text, before anything runs, and what to be warned of. Raises: as `compile`."""
+        text = explain(compile(self.graph()))
+        return text + "".join(f"\nwarning: {warning}\n" for warning in self._warnings())
+
+    def readers(self) -> dict[str, list[Declared]]:
+        """The live sinks that read an unbounded source, by its name: each is a query, which reads it by itself."""
+        found: dict[str, list[Declared]] = {}
+        for sink in self._declared.values():
+            if sink.kind is VertexKind.SINK:
+                pending, above = [sink.name], {sink.name}
+                while pending:
+                    new = [one for one in self._declared[pending.pop()].inputs if one in self._declared.keys() - above]
+                    above.update(new)
+                    pending += new
+                for one in self._declared.values():
+                    if one.name in above and one.kind is VertexKind.SOURCE and not one.bounded:
+                        found.setdefault(one.name, []).append(sink)
+        return found
+
+    def _warnings(self) -> list[str]:
+        return [
+            f"{named([self._declared[source]])} is read {len(sinks)} times, by each of the queries of {named(sinks)}: "
+            "write them in one sink by foreachBatch to read it once"
+            for source, sinks in self.readers().items()
+            if len(sinks) > 1
+        ]
 
     def run(
         self,

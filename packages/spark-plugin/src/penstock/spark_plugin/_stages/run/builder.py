@@ -114,6 +114,11 @@ class StageBuilder:
         with self._lock:
             return self._build(stage, name, {})
 
+    def source(self, name: str) -> DataFrame:
+        """The DataFrame of a source. Raises: PipelineDefinitionError: It is not what was declared."""
+        with self._lock:
+            return self._source(name)
+
     def writer(self, stage: Stage, name: str) -> Any:
         """What a sink's function gives for its inputs."""
         with self._lock:

@@ -34,16 +34,16 @@ class Checkpoints:
         self._jobs: SessionJobs = jobs_of(spark)
         self._taken: dict[str, str] = {}
 
-    def location(self, sink: Declared, writer: Any) -> str:
+    def location(self, sink: Declared, writer: Any, sources: Sequence[LiveSource]) -> str:
         """Where the query of a sink's writer has its checkpoint; remembered in the store if the user has said it.
+
+        `sources`: what the query reads.
 
         Raises:
             PipelineDefinitionError: Its user has given one that is not where the query has come to.
         """
-        plans = plans_of(writer)
-        options = plans.options(writer)
+        options = plans_of(writer).options(writer)
         own = self._jobs.qualified(as_url(self._store.checkpoint(sink.name).absolute()))
-        sources = plans.live_sources(plans.written(writer))
         before = self._before(sink.name, own)
         given = options.get("checkpointlocation") or ""
         wanted = self._jobs.qualified(given) if given else before or self._of_session(options) or own

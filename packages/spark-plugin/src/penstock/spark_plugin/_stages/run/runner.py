@@ -15,6 +15,7 @@ from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.checkpoints import Checkpoints
+from penstock.spark_plugin._stages.run.readers import check_query
 from penstock.spark_plugin._stages.store.names import as_url
 from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
 from penstock.spark_plugin._telemetry import current_traceparent
@@ -114,8 +115,11 @@ class StageRunner:
                     f"sink {sink!r} ({site}) has the trigger {dict(trigger)}, which Spark does not take: {error}"
                 ) from error
         self._store.mend_checkpoint(sink)
-        checkpoint = self._checkpoints.location(self._builder.declared(sink), writer)
-        if "queryname" not in plans_of(writer).options(writer):
+        plans, declared = plans_of(writer), self._builder.declared(sink)
+        sources = plans.live_sources(plans.written(writer))
+        check_query(declared, sources)
+        checkpoint = self._checkpoints.location(declared, writer, sources)
+        if "queryname" not in plans.options(writer):
             writer = writer.queryName(_UNSAFE.sub("_", f"{self._pipeline}_{sink}"))
         query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
         return query

@@ -20,6 +20,7 @@ from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.claims import StageClaims
 from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+from penstock.spark_plugin._stages.run.readers import check_consumers
 from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.run.scheduler_service import address_of, folder_id, job_id, open_service
 from penstock.spark_plugin._stages.store.store import StageStore
@@ -74,6 +75,7 @@ def run_pipeline(
         builder = StageBuilder(
             pipeline.declared, plan, spark, store, before.stages if before is not None and going_on else {}
         )
+        check_consumers(pipeline.readers(), builder)
         runner = StageRunner(pipeline.name, builder, spark, store, resume=settings.resume)
         claims = StageClaims(
             runner,
