@@ -67,7 +67,7 @@ import penstock.rpc._token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.metrics import DRIVER, SERVICE, StageMetrics
-from penstock.registration._registry_metrics import SweepMetrics
+from penstock.registration._local.metrics import SweepMetrics
 from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
 from penstock.spark_plugin._reading._metrics import QueryMetrics
 
@@ -93,14 +93,12 @@ _INSTRUMENTS = (
     "create_observable_up_down_counter",
 )
 DECLARING = {
-    "async_sink/_telemetry/count_metrics.py",
-    "async_sink/_telemetry/distributions.py",
-    "async_sink/_telemetry/gauge_metrics.py",
+    "async_sink/_telemetry/metrics.py",
     "efo_consumer/_publish/metrics.py",
     "efo_consumer/_continuity/guard.py",
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_schedule/metrics.py",
-    "registration/_registry_metrics.py",
+    "registration/_local/metrics.py",
     "rpc/_token_file.py",
     "spark_plugin/_reading/_listener_metrics.py",
     "spark_plugin/_reading/_metrics.py",

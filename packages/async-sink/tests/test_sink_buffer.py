@@ -2,7 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.async_sink import BatchCreator, RequestBuffer, RequestEntryWrapper
+from penstock.async_sink import RequestEntryWrapper
+from penstock.async_sink._core.batches import BatchCreator
+from penstock.async_sink._core.buffer import RequestBuffer
 from penstock.async_sink._core.runs import EntryRows, EntryRun
 
 

@@ -22,11 +22,11 @@ from penstock.async_sink import (
     Ordering,
     SqsRequestEntry,
     SqsSink,
-    attribute_value,
     dynamodb_config,
     firehose_config,
     sqs_config,
 )
+from penstock.async_sink._destinations.dynamodb.entry import attribute_value
 from penstock.async_sink._destinations.dynamodb.wire import rounds_of
 from penstock.async_sink.errors import DestinationError, RecordsRejectedError
 from penstock.aws.testing import emulator_options

@@ -22,11 +22,11 @@ from penstock.async_sink import (
     ResultInfo,
     ScalingDecision,
     ScalingTarget,
-    ShardBucket,
     ThresholdCongestionControlStrategy,
     TokenBucketRateLimitingStrategy,
     aimd_strategy,
 )
+from penstock.async_sink._rate.per_shard import ShardBucket
 from penstock.async_sink.errors import SinkOptionError
 
 

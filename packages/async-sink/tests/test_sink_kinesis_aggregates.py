@@ -23,8 +23,7 @@ from penstock.async_sink import (
     kinesis_aggregation_config,
     write_batches,
 )
-from penstock.async_sink._destinations.kinesis.aggregate import MAGIC, Aggregate, hash_key_of
-from penstock.async_sink._destinations.kinesis.shard_ranges import ShardRanges
+from penstock.async_sink._destinations.kinesis.aggregate import MAGIC, Aggregate, ShardRanges, hash_key_of
 from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 from penstock.async_sink import AggregationConfig, KinesisRequestEntry, KinesisStreamsSink
 from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.runs import EntryRows, EntryRun
-from penstock.async_sink._destinations.kinesis.arrow import check_rows
-from penstock.async_sink._destinations.kinesis.cbor import head
-from penstock.async_sink._destinations.kinesis.cbor_rows import CborRows
+from penstock.async_sink._destinations.kinesis.cbor import CborRows, head
 from penstock.async_sink._destinations.kinesis.entry import size_in_bytes
-from penstock.async_sink._destinations.kinesis.put_records import CborPutRecordsCodec, default_format
-from penstock.async_sink._destinations.kinesis.wire import PutRecordsCodec
+from penstock.async_sink._destinations.kinesis.put_records import CborPutRecordsCodec, PutRecordsCodec, default_format
+from penstock.async_sink._destinations.kinesis.rows import check_rows
 from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.aws import AwsOptions
 from penstock.aws.testing import emulator_options

@@ -15,9 +15,9 @@ from penstock.async_sink import (
     KinesisRequestEntry,
     KinesisStreamsSink,
 )
-from penstock.async_sink._destinations.kinesis.arrow import check_rows
 from penstock.async_sink._destinations.kinesis.entry import check_entry, size_in_bytes
-from penstock.async_sink._destinations.kinesis.wire import PutRecordsCodec
+from penstock.async_sink._destinations.kinesis.put_records import PutRecordsCodec
+from penstock.async_sink._destinations.kinesis.rows import check_rows
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
 from penstock.aws import AwsOptions
 

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.async_sink import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.wire import PutRecordsCodec
+from penstock.async_sink._destinations.kinesis.put_records import PutRecordsCodec
 
 hash_keys = st.none() | st.integers(0, 2**128 - 1).map(str)
 keys = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=256)

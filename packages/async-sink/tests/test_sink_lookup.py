@@ -15,7 +15,7 @@ from penstock.async_sink import (
     KinesisStreamsSink,
     write_batches,
 )
-from penstock.async_sink._destinations import lookup
+from penstock.async_sink._destinations import aws as destinations_aws
 from penstock.async_sink.errors import DestinationError
 from penstock.aws import AwsSession, BackoffPolicy
 from penstock.aws.testing import emulator_options
@@ -26,8 +26,10 @@ ROWS = pa.record_batch({"data": [b"a", b"b"], "partitionKey": ["x", "y"]})
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    quick = BackoffPolicy(base=timedelta(0), maximum=timedelta(0), max_attempts=lookup.LOOKUP_BACKOFF.max_attempts)
-    monkeypatch.setattr(lookup, "LOOKUP_BACKOFF", quick)
+    quick = BackoffPolicy(
+        base=timedelta(0), maximum=timedelta(0), max_attempts=destinations_aws.LOOKUP_BACKOFF.max_attempts
+    )
+    monkeypatch.setattr(destinations_aws, "LOOKUP_BACKOFF", quick)
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from penstock.async_sink import (
     ResultHandler,
 )
 from penstock.async_sink._core.runs import EntryRows, EntryRun, rows_until
-from penstock.async_sink._destinations.kinesis import arrow
+from penstock.async_sink._destinations.kinesis import rows as kinesis_rows
 from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
 from penstock.async_sink.errors import BufferFullError, RecordTooLargeError
 from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
@@ -55,7 +55,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         keys.append(fields[1])
         return KinesisRequestEntry(*fields)
 
-    monkeypatch.setattr(arrow, "KinesisRequestEntry", make)
+    monkeypatch.setattr(kinesis_rows, "KinesisRequestEntry", make)
     return keys
 
 
@@ -95,7 +95,7 @@ async def test_a_failed_entry_does_not_keep_its_neighbours(made: list[str]) -> N
         await writer.write_many(rows(10))
         await settle()
         assert (made, writer.metrics.records_out, writer.buffered_entries) == ([f"{i}" for i in range(10)], 9, 1)
-        assert not [each for each in gc.get_objects() if isinstance(each, arrow.KinesisRows)]
+        assert not [each for each in gc.get_objects() if isinstance(each, kinesis_rows.KinesisRows)]
         await writer.clock.advance(1.0)
     assert writer.metrics.attempts == {1: 9, 2: 1}
 

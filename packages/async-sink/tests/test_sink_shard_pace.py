@@ -10,9 +10,9 @@ from penstock.async_sink import (
     PerShardRateLimitingStrategy,
     RequestInfo,
     ResultInfo,
-    ShardBucket,
     paced_strategy,
 )
+from penstock.async_sink._rate.per_shard import ShardBucket
 
 
 def _taken(bucket: ShardBucket, now: float) -> int:

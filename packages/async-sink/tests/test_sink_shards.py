@@ -5,7 +5,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.async_sink import KinesisRequestEntry, LaneObservation, PerShardRateLimitingStrategy, ShardMap
+from penstock.async_sink import KinesisRequestEntry, LaneObservation, PerShardRateLimitingStrategy
+from penstock.async_sink._rate.per_shard import ShardMap
 
 SPACE = 2**128
 

@@ -241,7 +241,7 @@ async def test_counters_go_on_when_writers_are_gone(make_writer: MakeWriter) -> 
 def test_a_forked_child_counts_although_its_parent_was_counting() -> None:
     """A thread that is not there any more cannot hold the child's collection up."""
     code = (
-        "import os\nfrom penstock.async_sink._telemetry import count_metrics as counting\ncounting._lock.acquire()\n"
+        "import os\nfrom penstock.async_sink._telemetry import metrics as counting\ncounting._lock.acquire()\n"
         "if os.fork() == 0:\n    os._exit(0 if counting._lock.acquire(timeout=5) else 1)\n"
         "raise SystemExit(os.waitstatus_to_exitcode(os.wait()[1]))\n"
     )

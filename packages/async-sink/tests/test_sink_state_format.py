@@ -22,10 +22,10 @@ from penstock.async_sink import (
     state_to_bytes,
 )
 from penstock.async_sink._destinations.dynamodb import entry as dynamodb
-from penstock.async_sink._destinations.dynamodb.checked import item_from_json
+from penstock.async_sink._destinations.dynamodb.codec import item_from_json
 from penstock.async_sink._destinations.kinesis import entry as kinesis
 from penstock.async_sink._destinations.sqs import entry as sqs
-from penstock.async_sink._destinations.sqs.attributes import number_of
+from penstock.async_sink._destinations.sqs.entry import number_of
 from penstock.async_sink.errors import InvalidRecordError, StateFormatError
 
 text = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)

@@ -4,25 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.async_sink._config import AsyncSinkConfig
-    from penstock.async_sink._core.batches import Batch, BatchCreator, BatchExtent
-    from penstock.async_sink._core.buffer import RequestBuffer
-    from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
-    from penstock.async_sink._core.clock import Clock, LoopClock, Timer
-    from penstock.async_sink._core.codec import EntryCodec
-    from penstock.async_sink._core.converter import ElementConverter, WriteContext
+    from penstock.async_sink._config import AsyncSinkConfig, Ordering
+    from penstock.async_sink._core.classifier import FatalExceptionClassifier
     from penstock.async_sink._core.entries import (
+        ElementConverter,
         EntryFailure,
         EntryListener,
         EntryRunListener,
         FailedAttempt,
         RequestEntryWrapper,
+        WriteContext,
     )
-    from penstock.async_sink._core.order import Ordering
-    from penstock.async_sink._core.result import ResultHandler
-    from penstock.async_sink._core.settlement import TerminalReason
+    from penstock.async_sink._core.loop import Clock, Timer
+    from penstock.async_sink._core.settlement import ResultHandler, TerminalReason
     from penstock.async_sink._core.sink import AsyncSinkBase
-    from penstock.async_sink._core.state import BufferedRequestState
+    from penstock.async_sink._core.state import BufferedRequestState, EntryCodec
     from penstock.async_sink._core.terminal import (
         CallbackHandler,
         DeadLetterHandler,
@@ -31,12 +27,14 @@ if TYPE_CHECKING:
         TerminalRecordHandler,
     )
     from penstock.async_sink._core.writer import AsyncSinkWriter
-    from penstock.async_sink._destinations.dynamodb.attributes import attribute_value
     from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
-    from penstock.async_sink._destinations.dynamodb.sink import DynamoDbSink, dynamodb_config, dynamodb_strategy
-    from penstock.async_sink._destinations.dynamodb.writer import DynamoDbWriter
-    from penstock.async_sink._destinations.firehose.sink import FirehoseSink, firehose_config, firehose_strategy
-    from penstock.async_sink._destinations.firehose.writer import FirehoseRequestEntry, FirehoseWriter
+    from penstock.async_sink._destinations.dynamodb.writer import DynamoDbSink, dynamodb_config, dynamodb_strategy
+    from penstock.async_sink._destinations.firehose import (
+        FirehoseRequestEntry,
+        FirehoseSink,
+        firehose_config,
+        firehose_strategy,
+    )
     from penstock.async_sink._destinations.kinesis.aggregate import AggregationConfig
     from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
     from penstock.async_sink._destinations.kinesis.partition_key import KinesisElementConverter, PartitionKey
@@ -46,24 +44,21 @@ if TYPE_CHECKING:
         kinesis_aggregation_config,
         kinesis_strategy,
     )
-    from penstock.async_sink._destinations.kinesis.writer import KinesisStreamsWriter
     from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry
-    from penstock.async_sink._destinations.sqs.sink import SqsSink, sqs_config, sqs_strategy
-    from penstock.async_sink._destinations.sqs.writer import SqsWriter
+    from penstock.async_sink._destinations.sqs.writer import SqsSink, sqs_config, sqs_strategy
     from penstock.async_sink._destinations.state_format import state_from_bytes, state_to_bytes
-    from penstock.async_sink._gateway.client import RemoteSink, RemoteWriter
-    from penstock.async_sink._rate.all import All
-    from penstock.async_sink._rate.congestion import CongestionControlRateLimitingStrategy, ScalingTarget
-    from penstock.async_sink._rate.congestion_config import CongestionControlConfig
-    from penstock.async_sink._rate.congestion_decision import (
+    from penstock.async_sink._gateway.client import RemoteSink
+    from penstock.async_sink._rate.congestion import (
+        CongestionControlConfig,
         CongestionControlInfo,
+        CongestionControlRateLimitingStrategy,
         CongestionControlStrategy,
         ScalingDecision,
+        ScalingTarget,
         ThresholdCongestionControlStrategy,
     )
     from penstock.async_sink._rate.defaults import aimd_strategy, paced_strategy, rate_strategy
     from penstock.async_sink._rate.gradient import GradientRateLimitingStrategy
-    from penstock.async_sink._rate.lanes import LaneLimiter, LaneObservation
     from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
     from penstock.async_sink._rate.scaling import (
         AIMDScalingStrategy,
@@ -71,12 +66,13 @@ if TYPE_CHECKING:
         ProportionalScalingStrategy,
         ScalingStrategy,
     )
-    from penstock.async_sink._rate.shard_bucket import ShardBucket
-    from penstock.async_sink._rate.shard_map import ShardMap
     from penstock.async_sink._rate.strategy import (
+        All,
         AsksAgain,
         HasLanes,
         HasLimit,
+        LaneLimiter,
+        LaneObservation,
         RateLimitingStrategy,
         RequestInfo,
         ResultInfo,
@@ -86,7 +82,6 @@ if TYPE_CHECKING:
     from penstock.async_sink._write_batches import SinkSummary, write_batches
 
 __all__ = [
-    "EVERYTHING_IS_FATAL",
     "AIMDScalingStrategy",
     "AggregationConfig",
     "All",
@@ -94,9 +89,6 @@ __all__ = [
     "AsyncSinkBase",
     "AsyncSinkConfig",
     "AsyncSinkWriter",
-    "Batch",
-    "BatchCreator",
-    "BatchExtent",
     "BufferedRequestState",
     "CallbackHandler",
     "Clock",
@@ -108,7 +100,6 @@ __all__ = [
     "DropHandler",
     "DynamoDbRequestEntry",
     "DynamoDbSink",
-    "DynamoDbWriter",
     "ElementConverter",
     "EntryCodec",
     "EntryFailure",
@@ -118,17 +109,14 @@ __all__ = [
     "FatalExceptionClassifier",
     "FirehoseRequestEntry",
     "FirehoseSink",
-    "FirehoseWriter",
     "GradientRateLimitingStrategy",
     "HasLanes",
     "HasLimit",
     "KinesisElementConverter",
     "KinesisRequestEntry",
     "KinesisStreamsSink",
-    "KinesisStreamsWriter",
     "LaneLimiter",
     "LaneObservation",
-    "LoopClock",
     "NoOpScalingStrategy",
     "Ordering",
     "PartitionKey",
@@ -136,8 +124,6 @@ __all__ = [
     "ProportionalScalingStrategy",
     "RateLimitingStrategy",
     "RemoteSink",
-    "RemoteWriter",
-    "RequestBuffer",
     "RequestEntryWrapper",
     "RequestInfo",
     "ResultHandler",
@@ -145,14 +131,11 @@ __all__ = [
     "ScalingDecision",
     "ScalingStrategy",
     "ScalingTarget",
-    "ShardBucket",
-    "ShardMap",
     "SinkGauges",
     "SinkMetrics",
     "SinkSummary",
     "SqsRequestEntry",
     "SqsSink",
-    "SqsWriter",
     "TerminalReason",
     "TerminalRecord",
     "TerminalRecordHandler",
@@ -162,7 +145,6 @@ __all__ = [
     "WriteContext",
     "aggregation_strategy",
     "aimd_strategy",
-    "attribute_value",
     "dynamodb_config",
     "dynamodb_strategy",
     "firehose_config",
@@ -179,33 +161,32 @@ __all__ = [
 ]
 
 _MODULES = {
-    "_rate.all": ("All",),
-    "_core.batches": ("Batch", "BatchCreator", "BatchExtent"),
-    "_write_batches": ("SinkSummary", "write_batches"),
-    "_core.buffer": ("RequestBuffer",),
-    "_core.classifier": ("EVERYTHING_IS_FATAL", "FatalExceptionClassifier"),
-    "_core.clock": ("Clock", "LoopClock", "Timer"),
-    "_core.codec": ("EntryCodec",),
-    "_config": ("AsyncSinkConfig",),
-    "_rate.congestion": ("CongestionControlRateLimitingStrategy", "ScalingTarget"),
-    "_rate.congestion_config": ("CongestionControlConfig",),
-    "_rate.congestion_decision": (
-        "CongestionControlInfo",
-        "CongestionControlStrategy",
-        "ScalingDecision",
-        "ThresholdCongestionControlStrategy",
+    "_config": ("AsyncSinkConfig", "Ordering"),
+    "_core.classifier": ("FatalExceptionClassifier",),
+    "_core.entries": (
+        "ElementConverter",
+        "EntryFailure",
+        "EntryListener",
+        "EntryRunListener",
+        "FailedAttempt",
+        "RequestEntryWrapper",
+        "WriteContext",
     ),
-    "_core.converter": ("ElementConverter", "WriteContext"),
-    "_rate.defaults": ("aimd_strategy", "paced_strategy", "rate_strategy"),
-    "_destinations.dynamodb.attributes": ("attribute_value",),
+    "_core.loop": ("Clock", "Timer"),
+    "_core.settlement": ("ResultHandler", "TerminalReason"),
+    "_core.sink": ("AsyncSinkBase",),
+    "_core.state": ("BufferedRequestState", "EntryCodec"),
+    "_core.terminal": (
+        "CallbackHandler",
+        "DeadLetterHandler",
+        "DropHandler",
+        "TerminalRecord",
+        "TerminalRecordHandler",
+    ),
+    "_core.writer": ("AsyncSinkWriter",),
     "_destinations.dynamodb.entry": ("DynamoDbRequestEntry",),
-    "_destinations.dynamodb.sink": ("DynamoDbSink", "dynamodb_config", "dynamodb_strategy"),
-    "_destinations.dynamodb.writer": ("DynamoDbWriter",),
-    "_core.entries": ("EntryFailure", "EntryListener", "EntryRunListener", "FailedAttempt", "RequestEntryWrapper"),
-    "_destinations.firehose.sink": ("FirehoseSink", "firehose_config", "firehose_strategy"),
-    "_destinations.firehose.writer": ("FirehoseRequestEntry", "FirehoseWriter"),
-    "_gateway.client": ("RemoteSink", "RemoteWriter"),
-    "_rate.gradient": ("GradientRateLimitingStrategy",),
+    "_destinations.dynamodb.writer": ("DynamoDbSink", "dynamodb_config", "dynamodb_strategy"),
+    "_destinations.firehose": ("FirehoseRequestEntry", "FirehoseSink", "firehose_config", "firehose_strategy"),
     "_destinations.kinesis.aggregate": ("AggregationConfig",),
     "_destinations.kinesis.entry": ("KinesisRequestEntry",),
     "_destinations.kinesis.partition_key": ("KinesisElementConverter", "PartitionKey"),
@@ -215,32 +196,37 @@ _MODULES = {
         "kinesis_aggregation_config",
         "kinesis_strategy",
     ),
-    "_destinations.kinesis.writer": ("KinesisStreamsWriter",),
-    "_rate.lanes": ("LaneLimiter", "LaneObservation"),
-    "_telemetry.metrics": ("SinkGauges", "SinkMetrics"),
-    "_core.order": ("Ordering",),
-    "_rate.per_shard": ("PerShardRateLimitingStrategy",),
-    "_core.result": ("ResultHandler",),
-    "_rate.scaling": ("AIMDScalingStrategy", "NoOpScalingStrategy", "ProportionalScalingStrategy", "ScalingStrategy"),
-    "_core.settlement": ("TerminalReason",),
-    "_rate.shard_bucket": ("ShardBucket",),
-    "_rate.shard_map": ("ShardMap",),
-    "_core.sink": ("AsyncSinkBase",),
     "_destinations.sqs.entry": ("SqsRequestEntry",),
-    "_destinations.sqs.sink": ("SqsSink", "sqs_config", "sqs_strategy"),
-    "_destinations.sqs.writer": ("SqsWriter",),
-    "_core.state": ("BufferedRequestState",),
+    "_destinations.sqs.writer": ("SqsSink", "sqs_config", "sqs_strategy"),
     "_destinations.state_format": ("state_from_bytes", "state_to_bytes"),
-    "_rate.strategy": ("AsksAgain", "HasLanes", "HasLimit", "RateLimitingStrategy", "RequestInfo", "ResultInfo"),
-    "_core.terminal": (
-        "CallbackHandler",
-        "DeadLetterHandler",
-        "DropHandler",
-        "TerminalRecord",
-        "TerminalRecordHandler",
+    "_gateway.client": ("RemoteSink",),
+    "_rate.congestion": (
+        "CongestionControlConfig",
+        "CongestionControlInfo",
+        "CongestionControlRateLimitingStrategy",
+        "CongestionControlStrategy",
+        "ScalingDecision",
+        "ScalingTarget",
+        "ThresholdCongestionControlStrategy",
+    ),
+    "_rate.defaults": ("aimd_strategy", "paced_strategy", "rate_strategy"),
+    "_rate.gradient": ("GradientRateLimitingStrategy",),
+    "_rate.per_shard": ("PerShardRateLimitingStrategy",),
+    "_rate.scaling": ("AIMDScalingStrategy", "NoOpScalingStrategy", "ProportionalScalingStrategy", "ScalingStrategy"),
+    "_rate.strategy": (
+        "All",
+        "AsksAgain",
+        "HasLanes",
+        "HasLimit",
+        "LaneLimiter",
+        "LaneObservation",
+        "RateLimitingStrategy",
+        "RequestInfo",
+        "ResultInfo",
     ),
     "_rate.token_bucket": ("TokenBucketRateLimitingStrategy",),
-    "_core.writer": ("AsyncSinkWriter",),
+    "_telemetry.metrics": ("SinkGauges", "SinkMetrics"),
+    "_write_batches": ("SinkSummary", "write_batches"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}
 

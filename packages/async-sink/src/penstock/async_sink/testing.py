@@ -8,7 +8,7 @@ from itertools import count
 from typing import Any, TypeVar
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.result import ResultHandler
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
 
 __all__ = ["FakeClock", "FakeDestination", "FakeRequest", "FakeWriter", "settle", "wait_until"]

@@ -1,13 +1,14 @@
-"""Entries that wait to be sent."""
+"""What waits to be sent: what may leave, what backs off, what waits for its lane or its key."""
 
 from collections import deque
-from collections.abc import Iterator, Sequence
-from heapq import merge
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush, merge
 from operator import attrgetter
 from typing import Generic, TypeVar
 
 from penstock.async_sink._core.entries import RequestEntryWrapper, total_size_in_bytes
 from penstock.async_sink._core.runs import EntryRun, Part, fall_apart
+from penstock.async_sink._rate.strategy import LaneLimiter
 
 R = TypeVar("R")
 
@@ -130,3 +131,255 @@ class RequestBuffer(Generic[R]):
             taken.append(pop())
             count -= part.count
         return taken
+
+
+KeyOf = Callable[[R], Hashable]
+_Heap = list[tuple[int, RequestEntryWrapper[R]]]
+
+
+class Backlog(Generic[R]):
+    """The buffer of a writer.
+
+    `fresh` is the queue that batches are cut from. Beside it stand entries that back off, by the time at which they may
+    leave; entries whose lane has no room, by lane; entries behind another one of their key; and requests that were cut
+    in two. None of them holds up what stands in `fresh`.
+    """
+
+    def __init__(self, limiter: LaneLimiter | None = None, key_of: KeyOf[R] | None = None) -> None:
+        self.fresh: RequestBuffer[R] = RequestBuffer()
+        self.halves: deque[list[RequestEntryWrapper[R]]] = deque()
+        """Requests that leave as they are, before everything else: parts of one that was refused whole."""
+        self._limiter = limiter
+        self._key_of = key_of
+        self._resting: list[tuple[float, int, RequestEntryWrapper[R]]] = []
+        self._parked: dict[str, _Heap[R]] = {}
+        self._lanes_at: float | None = None
+        self._behind: dict[Hashable, _Heap[R]] = {}
+        self._busy: set[Hashable] = set()
+        self._aside = 0
+        self._aside_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self.fresh) + self._aside
+
+    def __iter__(self) -> Iterator[RequestEntryWrapper[R]]:
+        return iter(sorted(self._all(), key=attrgetter("number")))
+
+    def _all(self) -> Iterator[RequestEntryWrapper[R]]:
+        yield from self.fresh
+        for half in self.halves:
+            yield from half
+        for _, _, wrapper in self._resting:
+            yield wrapper
+        for heaps in (self._parked.values(), self._behind.values()):
+            for heap in heaps:
+                for _, wrapper in heap:
+                    yield wrapper
+
+    @property
+    def total_size_in_bytes(self) -> int:
+        """Bytes of all entries."""
+        return self.fresh.total_size_in_bytes + self._aside_bytes
+
+    def oldest_written_at(self) -> float | None:
+        """When the oldest of the entries that stand first, in their queues, was written; None if none waits.
+
+        Cheap, and safe from another thread: metrics are read there while the loop goes on.
+        """
+        heaps = [*list(self._parked.values()), *list(self._behind.values())]
+        try:
+            heads = [heap[0][1] for heap in heaps if heap]
+            heads += [resting[0][2] for resting in (self._resting,) if resting]
+            written = [wrapper.written_at for wrapper in heads]
+            written += [fresh.first.written_at for fresh in (self.fresh,) if len(fresh)]
+        except IndexError:
+            return None
+        return min(written, default=None)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a batch is simply the head of `fresh`: neither lanes nor keys matter."""
+        return self._key_of is None and not self._parked and (self._limiter is None or not self._limiter.active)
+
+    @property
+    def keeps_keys(self) -> bool:
+        """Whether entries of one key wait for each other."""
+        return self._key_of is not None
+
+    def add(self, wrapper: RequestEntryWrapper[R]) -> None:
+        """Add an entry at the end."""
+        self.fresh.add(wrapper)
+
+    def fall_apart(self) -> list[RequestEntryWrapper[R]]:
+        """All entries one by one, to change what is known of them."""
+        self.fresh.put_back(self.fresh.take(len(self.fresh)))
+        return list(self)
+
+    def put_back(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        """Put entries, in the order of their numbers, to the head: they may leave at once."""
+        self.fresh.put_back(wrappers)
+
+    def _set_aside(self, wrapper: RequestEntryWrapper[R]) -> None:
+        self._aside += 1
+        self._aside_bytes += wrapper.size_in_bytes
+
+    def _take_up(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        self._aside -= len(wrappers)
+        self._aside_bytes -= total_size_in_bytes(wrappers)
+
+    def rest(self, wrappers: Iterable[RequestEntryWrapper[R]], until: float) -> None:
+        """Let entries back off until that time."""
+        for wrapper in wrappers:
+            wrapper.not_before = until
+            heappush(self._resting, (until, wrapper.number, wrapper))
+            self._set_aside(wrapper)
+
+    def rouse(self, now: float) -> int:
+        """Put entries whose time has come to the head. Returns how many."""
+        resting = self._resting
+        if not resting or resting[0][0] > now:
+            return 0
+        due = []
+        while resting and resting[0][0] <= now:
+            due.append(heappop(resting)[2])
+        self._take_up(due)
+        due.sort(key=attrgetter("number"))
+        self.fresh.put_back(due)
+        return len(due)
+
+    def split(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        """Queue the two halves of a request as requests of their own."""
+        middle = (len(wrappers) + 1) // 2
+        for half in (list(wrappers[middle:]), list(wrappers[:middle])):
+            if half:
+                self.halves.appendleft(half)
+                for wrapper in half:
+                    self._set_aside(wrapper)
+
+    def take_half(self, limit: int) -> list[RequestEntryWrapper[R]]:
+        """Take the next part of a request that was cut, or as many of its entries as the limit says."""
+        half = self.halves.popleft()
+        if len(half) > limit:
+            self.halves.appendleft(half[limit:])
+            half = half[:limit]
+        self._take_up(half)
+        return half
+
+    def join_halves(self) -> None:
+        """Put requests that were cut back to the head, entry by entry."""
+        while self.halves:
+            self.fresh.put_back(self.take_half(len(self.halves[0])))
+
+    def wakes_at(self) -> float | None:
+        """When something that waits by time may leave."""
+        resting = self._resting[0][0] if self._resting else None
+        if self._lanes_at is None or resting is None:
+            return resting if self._lanes_at is None else self._lanes_at
+        return min(resting, self._lanes_at)
+
+    def lanes_are_due(self, now: float) -> bool:
+        """Whether a lane that had no room is to be asked again."""
+        return self._lanes_at is not None and now >= self._lanes_at
+
+    def take(self, limit: int, room: int, now: float) -> tuple[list[RequestEntryWrapper[R]], int]:
+        """Take entries that have room in their lane, and no other of their key before them: (entries, how many of
+        `fresh` were looked at).
+
+        What has no room is set aside for later.
+        """
+        chosen: list[RequestEntryWrapper[R]] = []
+        room = self._take_parked(chosen, limit, room, now) if self.lanes_are_due(now) else room
+        fresh, limiter, looked_at = self.fresh, self._limiter, 0
+        while fresh and len(chosen) < limit and fresh.head.size_in_bytes <= room:
+            (wrapper,) = fresh.take(1)
+            looked_at += 1
+            if not self._reserve_key(wrapper):
+                continue
+            lane = limiter.lane_of(wrapper.entry) if limiter is not None and limiter.active else None
+            wrapper.lane = lane
+            # Behind what waits already, though a token were left: older entries of a lane go first.
+            if limiter is None or lane is None:
+                chosen.append(wrapper)
+                room -= wrapper.size_in_bytes
+            elif lane in self._parked or not limiter.take(lane, wrapper.size_in_bytes, now):
+                self._park(lane, wrapper, limiter.ready_at(lane, now))
+            else:
+                chosen.append(wrapper)
+                room -= wrapper.size_in_bytes
+        return chosen, looked_at
+
+    def _park(self, lane: str, wrapper: RequestEntryWrapper[R], ready_at: float) -> None:
+        heappush(self._parked.setdefault(lane, []), (wrapper.number, wrapper))
+        self._set_aside(wrapper)
+        self._lanes_at = ready_at if self._lanes_at is None else min(self._lanes_at, ready_at)
+
+    def _take_parked(self, chosen: list[RequestEntryWrapper[R]], limit: int, room: int, now: float) -> int:
+        limiter, parked = self._limiter, self._parked
+        assert limiter is not None
+        self._lanes_at = None
+        full = False
+        # The lane whose head has waited longest goes first: a full request does not always leave out the same ones.
+        for lane in sorted(parked, key=lambda lane: parked[lane][0][0]):
+            heap = parked[lane]
+            while heap and not full:
+                wrapper = heap[0][1]
+                full = len(chosen) >= limit or wrapper.size_in_bytes > room
+                if full or not limiter.take(lane, wrapper.size_in_bytes, now):
+                    break
+                heappop(heap)
+                self._take_up((wrapper,))
+                chosen.append(wrapper)
+                room -= wrapper.size_in_bytes
+            if not heap:
+                del parked[lane]
+            else:
+                when = now if full else limiter.ready_at(lane, now)
+                self._lanes_at = when if self._lanes_at is None else min(self._lanes_at, when)
+        return room
+
+    def give_back(self, wrappers: list[RequestEntryWrapper[R]]) -> None:
+        """Undo `take`: these entries do not leave after all."""
+        limiter = self._limiter
+        for wrapper in wrappers:
+            if wrapper.lane is not None and limiter is not None:
+                limiter.give_back(wrapper.lane, wrapper.size_in_bytes)
+        wrappers.sort(key=attrgetter("number"))
+        self.fresh.put_back(wrappers)
+
+    def _reserve_key(self, wrapper: RequestEntryWrapper[R]) -> bool:
+        if self._key_of is None or wrapper.holds_key:
+            return True
+        key = self._key_of(wrapper.entry)
+        if key is None:
+            return True
+        if key in self._busy:
+            heappush(self._behind.setdefault(key, []), (wrapper.number, wrapper))
+            self._set_aside(wrapper)
+            return False
+        self._busy.add(key)
+        wrapper.holds_key = True
+        return True
+
+    def release_keys(self, wrappers: Iterable[RequestEntryWrapper[R]]) -> int:
+        """These entries are settled: the next ones of their keys may leave. Returns how many there are."""
+        if self._key_of is None:
+            return 0
+        following: list[RequestEntryWrapper[R]] = []
+        for wrapper in wrappers:
+            if not wrapper.holds_key:
+                continue
+            wrapper.holds_key = False
+            key = self._key_of(wrapper.entry)
+            heap = self._behind.get(key)
+            if heap is None:
+                self._busy.discard(key)
+                continue
+            successor = heappop(heap)[1]
+            if not heap:
+                del self._behind[key]
+            successor.holds_key = True
+            following.append(successor)
+        self._take_up(following)
+        following.sort(key=attrgetter("number"))
+        self.fresh.put_back(following)
+        return len(following)

@@ -1,15 +1,12 @@
 """Decides what leaves when: the writer without its I/O."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Generic, TypeVar
 
-from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.backlog import Backlog, KeyOf
+from penstock.async_sink._config import AsyncSinkConfig, Ordering
 from penstock.async_sink._core.batches import Batch, BatchCreator
-from penstock.async_sink._core.demand import Demand
+from penstock.async_sink._core.buffer import Backlog, KeyOf
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
-from penstock.async_sink._core.holdings import Holdings
-from penstock.async_sink._core.order import Ordering
 from penstock.async_sink._core.runs import EntryRun, fall_apart, rows_until
 from penstock.async_sink._core.settlement import (
     EXPIRED,
@@ -19,10 +16,137 @@ from penstock.async_sink._core.settlement import (
     Termination,
     lane_observations,
 )
-from penstock.async_sink._rate.lanes import LaneLimiter
-from penstock.async_sink._rate.strategy import DEFAULT_ASK_AGAIN_SECONDS, CompleteStrategy, RequestInfo, ResultInfo
+from penstock.async_sink._rate.strategy import (
+    DEFAULT_ASK_AGAIN_SECONDS,
+    CompleteStrategy,
+    LaneLimiter,
+    RequestInfo,
+    ResultInfo,
+)
+
+
+class Demand:
+    """Callers who wait for room, the buffer's timer and flushes ask for batches; a flush of what is in flight asks for
+    none at all."""
+
+    def __init__(self) -> None:
+        self.entries = 0
+        """Entries that are to leave, full batches or not."""
+        self.draining = 0
+        """Flushes that empty the buffer."""
+        self.suspended = 0
+        """Flushes that let nothing leave."""
+        self._reason = ""
+
+    def one_batch(self) -> None:
+        """Let a batch leave though it is not full: somebody waits for room."""
+        if self.entries == 0:
+            self.entries, self._reason = 1, "full"
+
+    def all_of(self, entries: int) -> None:
+        """Let that many entries leave: their time is up."""
+        self.entries, self._reason = entries, "time"
+
+    def follow(self, entries: int) -> None:
+        """These were due before, and came to the head as those of their keys before them are settled."""
+        if entries and self.entries == 0:
+            self._reason = "order"
+        self.entries += entries
+
+    def stands_behind(self, entries: int) -> None:
+        """These came to the head of the buffer; they leave by themselves and must not use up what was demanded."""
+        if self.entries:
+            self.entries += entries
+
+    def met(self, entries: int) -> None:
+        """That many have left the buffer's queue."""
+        self.entries = max(0, self.entries - entries)
+
+    @property
+    def reason(self) -> str | None:
+        """Why a batch leaves that is not full; None: it does not."""
+        if self.entries > 0:
+            return self._reason
+        return "flush" if self.draining > 0 else None
+
 
 R = TypeVar("R")
+
+
+class Holdings(Generic[R]):
+    """What waits, by number and by bytes, and what is in flight.
+
+    What waits is in the buffer or on its way to the terminal record handler; the writer's room is what is left of it.
+    What is in flight is bounded by the requests in flight. An entry that comes back waits again even if there is no
+    room, and writes wait until there is: so no more is held than fits into the buffer and the requests together.
+    """
+
+    def __init__(self, most_entries: int, most_bytes: int) -> None:
+        self._most_entries = most_entries
+        self._most_bytes = most_bytes
+        self._terminal: dict[int, RequestEntryWrapper[R]] = {}
+        self.waiting = 0
+        """Entries that wait."""
+        self.waiting_bytes = 0
+        """Their bytes."""
+        self.in_flight = 0
+        """Entries that wait for an answer."""
+
+    @property
+    def entries(self) -> int:
+        """All of them, waiting or in flight."""
+        return self.waiting + self.in_flight
+
+    def has_room(self, size_in_bytes: int) -> bool:
+        """Whether an entry of that size may be added."""
+        return self.waiting < self._most_entries and self.waiting_bytes + size_in_bytes <= self._most_bytes
+
+    @property
+    def is_full_by_number(self) -> bool:
+        """Whether no entry may be added, however small."""
+        return self.waiting >= self._most_entries
+
+    @property
+    def room(self) -> int:
+        """Entries that may be added."""
+        return self._most_entries - self.waiting
+
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that may be added."""
+        return self._most_bytes - self.waiting_bytes
+
+    def depart(self, entries: int, size_in_bytes: int) -> None:
+        """So many are sent."""
+        self.waiting -= entries
+        self.waiting_bytes -= size_in_bytes
+        self.in_flight += entries
+
+    def come_back(self, entries: int, size_in_bytes: int) -> None:
+        """The request of so many is answered: each of them waits until it is settled."""
+        self.waiting += entries
+        self.waiting_bytes += size_in_bytes
+        self.in_flight -= entries
+
+    def forget(self, entries: int, size_in_bytes: int) -> None:
+        """So many of those that wait are settled."""
+        self.waiting -= entries
+        self.waiting_bytes -= size_in_bytes
+
+    @property
+    def terminal(self) -> Iterable[RequestEntryWrapper[R]]:
+        """Entries on their way to the terminal record handler."""
+        return self._terminal.values()
+
+    def hold_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        """These are given up; until the handler has them they are held."""
+        for wrapper in wrappers:
+            self._terminal[wrapper.number] = wrapper
+
+    def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
+        """The handler has them, or they go back to the buffer."""
+        for wrapper in wrappers:
+            self._terminal.pop(wrapper.number, None)
 
 
 def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: float) -> Batch[R]:

@@ -13,13 +13,12 @@ from opentelemetry.trace import TracerProvider
 
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
-from penstock.async_sink._core.clock import Clock, LoopClock
-from penstock.async_sink._core.converter import ElementConverter, as_converter
 from penstock.async_sink._core.dispatcher import Dispatcher
-from penstock.async_sink._core.entries import EntryListener, RequestEntryWrapper
+from penstock.async_sink._core.entries import ElementConverter, EntryListener, RequestEntryWrapper, as_converter
 from penstock.async_sink._core.intake import Intake
+from penstock.async_sink._core.loop import Clock, LoopClock
 from penstock.async_sink._core.pump import RequestPump
-from penstock.async_sink._core.result import ResultHandler
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._rate.defaults import aimd_strategy

@@ -1,17 +1,60 @@
-"""What the writers for AWS's services share: the connection pool, and what an error means."""
+"""What the writers for AWS's services share: the connection pool, look-ups, and what an error means."""
 
 import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.result import ResultHandler, all_failed
+from penstock.async_sink._core.settlement import ResultHandler, all_failed
 from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink.errors import DestinationError, SinkOptionError
-from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify, error_code
+from penstock.aws import (
+    AwsConnectionError,
+    AwsCredentialsError,
+    AwsError,
+    AwsOptions,
+    AwsServiceError,
+    AwsSession,
+    BackoffPolicy,
+    ErrorKind,
+    JsonClient,
+    classify,
+    error_code,
+    retry,
+)
+
+# Hundreds of tasks that start together ask together, and some are throttled: a handful of seconds spreads them.
+LOOKUP_BACKOFF = BackoffPolicy(
+    base=timedelta(milliseconds=200), maximum=timedelta(seconds=4), exponent=2.0, max_attempts=6
+)
+
+
+async def look_up(client: JsonClient, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Call an operation that only reads; again, a bounded number of times, while the answer is that it may work later.
+
+    Raises:
+        AwsServiceError: the service refused, for good or each time.
+        AwsConnectionError: no answer came, each time.
+        AwsCredentialsError: there are no credentials that have not expired, and none can be fetched.
+    """
+    return await retry(lambda: client.call(operation, parameters), LOOKUP_BACKOFF)
+
+
+LOOKUP_ERRORS = (AwsServiceError, AwsConnectionError, AwsCredentialsError)
+"""What a look-up fails with, when its options are right."""
+
+
+def lookup_failed(destination: str, error: AwsError, hint: str = "") -> DestinationError:
+    """The error of a writer that cannot be opened as a look-up failed; `hint` says how to do without it."""
+    suffix = f"; {hint}" if hint else ""
+    if isinstance(error, AwsServiceError):
+        return DestinationError(destination, error.code, f"{error.message} ({error.operation}{suffix})")
+    return DestinationError(destination, type(error).__name__, f"{error}{suffix}")
+
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")

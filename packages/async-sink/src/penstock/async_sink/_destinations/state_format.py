@@ -11,16 +11,17 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from penstock.async_sink._core.codec import EntryCodec
-from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._core.state import BufferedRequestState, EntryCodec
 from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntryCodec
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
-from penstock.async_sink._destinations.firehose.codec import FirehoseEntryCodec
-from penstock.async_sink._destinations.firehose.writer import FirehoseRequestEntry
-from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.state_codec import LEGACY_MAGIC, KinesisEntryCodec, decode_legacy
-from penstock.async_sink._destinations.sqs.codec import SqsEntryCodec
-from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry
+from penstock.async_sink._destinations.firehose import FirehoseEntryCodec, FirehoseRequestEntry
+from penstock.async_sink._destinations.kinesis.entry import (
+    LEGACY_MAGIC,
+    KinesisEntryCodec,
+    KinesisRequestEntry,
+    decode_legacy,
+)
+from penstock.async_sink._destinations.sqs.entry import SqsEntryCodec, SqsRequestEntry
 from penstock.async_sink.errors import StateFormatError
 
 R = TypeVar("R")

@@ -6,20 +6,16 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.order import Ordering
-from penstock.async_sink._core.result import ResultHandler
+from penstock.async_sink._config import AsyncSinkConfig, Ordering
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.sink import AsyncSinkBase
 from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
-from penstock.async_sink._destinations.dynamodb.sink import dynamodb_config
-from penstock.async_sink._destinations.dynamodb.writer import DynamoDbEntryWriter
-from penstock.async_sink._destinations.firehose.sink import firehose_config
-from penstock.async_sink._destinations.firehose.writer import FirehoseEntryWriter
+from penstock.async_sink._destinations.dynamodb.writer import DynamoDbEntryWriter, dynamodb_config
+from penstock.async_sink._destinations.firehose import FirehoseEntryWriter, firehose_config
 from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
-from penstock.async_sink._destinations.sqs.sink import sqs_config
-from penstock.async_sink._destinations.sqs.writer import SqsEntryWriter
+from penstock.async_sink._destinations.sqs.writer import SqsEntryWriter, sqs_config
 from penstock.async_sink._gateway.connection import GatewayConnection
 from penstock.async_sink._gateway.credits import CreditStrategy
 from penstock.async_sink._gateway.kinds import DYNAMODB, FIREHOSE, KINDS, KINESIS, SQS

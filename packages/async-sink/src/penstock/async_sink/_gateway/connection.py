@@ -9,7 +9,7 @@ import grpc
 
 from penstock.async_sink._core.backoff import full_jitter_seconds
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.result import all_failed
+from penstock.async_sink._core.settlement import all_failed
 from penstock.async_sink.errors import DestinationError, GatewayError, GatewayStorageError, LocationMismatchError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc

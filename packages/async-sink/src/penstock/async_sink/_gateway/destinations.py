@@ -17,7 +17,7 @@ from penstock.async_sink._gateway.durable import DurableBatches
 from penstock.async_sink._gateway.feeder import Feeder
 from penstock.async_sink._gateway.journal import Journal
 from penstock.async_sink._gateway.kinds import KINDS, KINESIS, DestinationKind
-from penstock.async_sink._gateway.orphans import Orphanage
+from penstock.async_sink._gateway.session import Orphanage
 from penstock.async_sink.errors import (
     DestinationError,
     GatewayProtocolError,

@@ -6,8 +6,7 @@ import logging
 from penstock.async_sink._gateway.feeder import Feeder
 from penstock.async_sink._gateway.journal import Journal
 from penstock.async_sink._gateway.kinds import DestinationKind
-from penstock.async_sink._gateway.orphans import Orphanage
-from penstock.async_sink._gateway.session import BatchTracker
+from penstock.async_sink._gateway.session import BatchTracker, Orphanage
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 _logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import Any
 from opentelemetry import context as otel_context
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._core.signal import Signal
+from penstock.async_sink._core.loop import Signal
 from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._gateway.session import BatchTracker
 from penstock.async_sink._gateway.turns import FairTurns

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.async_sink._destinations.dynamodb.checked import item_from_json
+from penstock.async_sink._destinations.dynamodb.codec import item_from_json
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
 from penstock.async_sink._destinations.dynamodb.entry import size_in_bytes as dynamodb_size
-from penstock.async_sink._destinations.firehose.writer import FirehoseRequestEntry
+from penstock.async_sink._destinations.firehose import FirehoseRequestEntry
 from penstock.async_sink._destinations.kinesis import entry as kinesis
 from penstock.async_sink._destinations.sqs import entry as sqs
-from penstock.async_sink._destinations.sqs.attributes import AttributeValue, number_of, wire_attribute
+from penstock.async_sink._destinations.sqs.entry import AttributeValue, number_of, wire_attribute
 from penstock.async_sink.errors import InvalidRecordError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 

@@ -1,16 +1,95 @@
 """Congestion control: a limit on what is in flight that follows the destination's answers (FLIP-242)."""
 
+from collections import deque
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
+from typing import Protocol
 
-from penstock.async_sink._rate.congestion_decision import (
-    CongestionControlInfo,
-    CongestionControlStrategy,
-    ScalingDecision,
-    ThresholdCongestionControlStrategy,
-)
+from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._rate.scaling import ScalingStrategy, ShareScalingStrategy
 from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
 from penstock.async_sink.errors import SinkOptionError
+
+
+class ScalingDecision(Enum):
+    """What is done about the limit after an answer."""
+
+    SCALE_UP = "up"
+    SCALE_DOWN = "down"
+    KEEP = "keep"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CongestionControlInfo:
+    """An answer, as the decision sees it."""
+
+    failed_messages: int
+    """Entries refused because the destination is full."""
+    batch_size: int
+    """Entries of the request."""
+    succeeded: bool
+    """Whether every entry was accepted."""
+    now: float = 0.0
+    """Monotonic seconds."""
+
+
+class CongestionControlStrategy(Protocol):
+    """Decides when to scale; how much is the scaling strategy's business."""
+
+    def decide(self, info: CongestionControlInfo) -> ScalingDecision:
+        """Called once for each answer, in the order of the answers."""
+
+
+class ThresholdCongestionControlStrategy:
+    """Scales by thresholds.
+
+    Down: failed_messages / batch_size > scale_down_failure_threshold. Up: this was the n-th success in a row since the
+    last scaling, n = scale_up_after_successes, and the n of them came within `scale_up_within` (if that is given). An
+    answer with a throttled entry breaks the row; one that failed for another reason does not, and scales nothing. The
+    defaults are the first behaviour of Flink's sink: any failure scales down, any success up.
+
+    Raises:
+        SinkOptionError: an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        *,
+        scale_down_failure_threshold: float = 0.0,
+        scale_up_after_successes: int = 1,
+        scale_up_within: timedelta | None = None,
+    ) -> None:
+        if not 0.0 <= scale_down_failure_threshold < 1.0:
+            raise SinkOptionError(
+                "scale_down_failure_threshold", f"{scale_down_failure_threshold} must be at least 0 and less than 1"
+            )
+        if scale_up_after_successes < 1:
+            raise SinkOptionError("scale_up_after_successes", f"{scale_up_after_successes} must be at least 1")
+        if scale_up_within is not None and scale_up_within <= timedelta(0):
+            raise SinkOptionError("scale_up_within", f"{scale_up_within} must be more than 0")
+        self._threshold = scale_down_failure_threshold
+        self._needed = scale_up_after_successes
+        self._within = None if scale_up_within is None else scale_up_within.total_seconds()
+        self._successes: deque[float] = deque(maxlen=scale_up_after_successes)
+
+    def decide(self, info: CongestionControlInfo) -> ScalingDecision:
+        """Go by the thresholds."""
+        if info.failed_messages > 0:
+            self._successes.clear()
+            above = info.failed_messages > self._threshold * info.batch_size
+            return ScalingDecision.SCALE_DOWN if above else ScalingDecision.KEEP
+        if not info.succeeded:
+            return ScalingDecision.KEEP
+        successes = self._successes
+        successes.append(info.now)
+        if len(successes) < self._needed:
+            return ScalingDecision.KEEP
+        if self._within is not None and info.now - successes[0] > self._within:
+            return ScalingDecision.KEEP
+        successes.clear()
+        return ScalingDecision.SCALE_UP
 
 
 class ScalingTarget(Enum):
@@ -168,3 +247,39 @@ class CongestionControlRateLimitingStrategy:
     def ask_again_after(self, request: RequestInfo) -> float | None:
         """None: something is in flight whenever this strategy blocks, and its completion is the time to ask."""
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CongestionControlConfig:
+    """What to scale, when, and by how much; a factory of strategies, so that it can be given to a sink.
+
+    Raises:
+        SinkOptionError: the initial limit is not more than 0.
+    """
+
+    scaling_strategy: ScalingStrategy
+    """How much."""
+    congestion_control_strategy: CongestionControlStrategy = field(default_factory=ThresholdCongestionControlStrategy)
+    """When. Each writer gets a copy, as it may keep what it has seen."""
+    target: ScalingTarget = ScalingTarget.IN_FLIGHT_MESSAGES
+    """What."""
+    initial_limit: int | None = None
+    """Where to start, in what the target counts; None for all that the writer's limits allow."""
+
+    def __post_init__(self) -> None:
+        if self.initial_limit is not None and self.initial_limit <= 0:
+            raise SinkOptionError("initial_limit", f"{self.initial_limit} must be more than 0")
+
+    def __call__(self, config: AsyncSinkConfig) -> CongestionControlRateLimitingStrategy:
+        """The strategy for a writer with these limits; it starts at the initial limit, or at the scaling strategy's
+        threshold if that is lower."""
+        by_messages = self.target is ScalingTarget.IN_FLIGHT_MESSAGES
+        most = config.max_batch_size * config.max_in_flight_requests
+        return CongestionControlRateLimitingStrategy(
+            max_in_flight_requests=config.max_in_flight_requests,
+            initial_max_in_flight_messages=self.initial_limit or most if by_messages else most,
+            initial_max_in_flight_requests=None if by_messages else self.initial_limit,
+            scaling_strategy=self.scaling_strategy,
+            congestion_control=deepcopy(self.congestion_control_strategy),
+            target=self.target,
+        )

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._rate.all import All
-from penstock.async_sink._rate.congestion import CongestionControlRateLimitingStrategy, ScalingTarget
-from penstock.async_sink._rate.congestion_config import CongestionControlConfig
+from penstock.async_sink._rate.congestion import (
+    CongestionControlConfig,
+    CongestionControlRateLimitingStrategy,
+    ScalingTarget,
+)
 from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
 from penstock.async_sink._rate.scaling import AIMDScalingStrategy, NoOpScalingStrategy, ProportionalScalingStrategy
-from penstock.async_sink._rate.strategy import RateLimitingStrategy
+from penstock.async_sink._rate.strategy import All, RateLimitingStrategy
 from penstock.async_sink._rate.token_bucket import TokenBucketRateLimitingStrategy
 
 StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]

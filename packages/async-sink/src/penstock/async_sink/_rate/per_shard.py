@@ -1,15 +1,171 @@
 """A rate limit for each shard of a stream, learnt from the answers."""
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import md5
+from math import cbrt, floor
 from typing import Any
 
-from penstock.async_sink._rate.lanes import LaneLimiter, LaneObservation
-from penstock.async_sink._rate.shard_bucket import ShardBucket
-from penstock.async_sink._rate.shard_map import ShardMap
-from penstock.async_sink._rate.strategy import RequestInfo, ResultInfo
+from penstock.async_sink._rate.strategy import LaneLimiter, LaneObservation, RequestInfo, ResultInfo
 from penstock.async_sink.errors import SinkOptionError
+
+
+class ShardMap:
+    """Learns the shards' ranges of hash keys from records whose shard an answer has named.
+
+    Open shards partition the space of hash keys: what lies between two hash keys of a shard is that shard's. In the gap
+    between two shards the nearer one is taken, which the next answers correct. A hash key that turns up in another
+    shard's range means that the stream was resharded: the shard that held the range is forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._lowest: list[int] = []
+        self._highest: list[int] = []
+        self._shards: list[str] = []
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Known shards, in the order of their hash keys."""
+        return tuple(self._shards)
+
+    def shard_of(self, hash_key: int) -> str | None:
+        """The shard of a hash key; None while no shard is known."""
+        shards = self._shards
+        if not shards:
+            return None
+        place = bisect_right(self._lowest, hash_key) - 1
+        if place < 0:
+            return shards[0]
+        above = hash_key - self._highest[place]
+        if above <= 0 or place + 1 == len(shards) or above <= self._lowest[place + 1] - hash_key:
+            return shards[place]
+        return shards[place + 1]
+
+    def learn(self, hash_key: int, shard: str) -> None:
+        """A record with this hash key went to this shard."""
+        place = bisect_right(self._lowest, hash_key) - 1
+        if place >= 0 and hash_key <= self._highest[place]:
+            if self._shards[place] == shard:
+                return
+            self._forget(place, place + 1)
+        low = high = hash_key
+        if shard in self._shards:
+            known = self._shards.index(shard)
+            low, high = min(low, self._lowest[known]), max(high, self._highest[known])
+            self._forget(known, known + 1)
+        # Whoever stands inside of the range now is closed: ranges of open shards do not overlap.
+        self._forget(bisect_left(self._highest, low), bisect_right(self._lowest, high))
+        place = bisect_left(self._lowest, low)
+        self._lowest.insert(place, low)
+        self._highest.insert(place, high)
+        self._shards.insert(place, shard)
+
+    def _forget(self, start: int, end: int) -> None:
+        del self._lowest[start:end], self._highest[start:end], self._shards[start:end]
+
+
+_TICK_SECONDS = 0.05
+
+
+def _tick(now: float) -> int:
+    # A timer that fires a hair's breadth early has met its tick.
+    return floor(now / _TICK_SECONDS + 1e-6)
+
+
+class ShardBucket:
+    """Tokens for records and bytes that a shard takes per second, scaled by what its answers allow.
+
+    The scale is 1 as long as nothing is throttled. When a share f of what was sent is refused, at time t0, at the scale
+    S, it becomes
+
+        scale(t) = clamp(S x (1 + c x (t - t0 - K)^3), floor, 1)  with  K = cube root of (f / c)
+
+    which is S x (1 - f) at t0, rests near S around t0 + K, and grows ever faster after that: CUBIC's curve (RFC 9438)
+    over a rate. One round trip decreases it once: answers to requests that were sent before t0 saw the old rate. A
+    decrease also empties the bucket and leaves a debt of one tick, so that the destination's own bucket gains a little
+    slack to absorb the jitter of the network.
+
+    Tokens arrive in ticks, at the same instants for all shards: entries of many shards share a request.
+    """
+
+    FLOOR = 0.05
+    GROWTH = 2.0
+    """c: from a tenth back to the whole in about two seconds."""
+    TICK_SECONDS = _TICK_SECONDS
+    CAPACITY_SECONDS = 0.5
+    """Kept for a caller that comes late; half of the second that a shard's own bucket holds."""
+
+    def __init__(self, records_per_second: float, bytes_per_second: float, now: float) -> None:
+        self._records_per_second = records_per_second
+        self._bytes_per_second = bytes_per_second
+        # A bucket is made for a shard that has just throttled: it is empty, and its rate is not in doubt.
+        self._records = -records_per_second * self.TICK_SECONDS
+        self._bytes = -bytes_per_second * self.TICK_SECONDS
+        self._tick = _tick(now)
+        self._scale_before = 1.0
+        self._share = 0.0
+        self._decreased_at = now
+        self.throttled = 0
+        """Entries that were refused."""
+
+    def scale(self, now: float) -> float:
+        """The share of the full rate that is in use."""
+        since = max(0.0, now - self._decreased_at)
+        rest = cbrt(self._share / self.GROWTH)
+        cubic = self._scale_before * (1.0 + self.GROWTH * (since - rest) ** 3)
+        return max(self.FLOOR, min(1.0, cubic))
+
+    def answered(self, accepted: int, throttled: int, submitted_at: float, now: float) -> None:
+        """So many entries of a request were accepted, and so many refused as too many."""
+        self.throttled += throttled
+        if not throttled or submitted_at < self._decreased_at:
+            return
+        self._scale_before = self.scale(now)
+        self._share = throttled / (accepted + throttled)
+        self._decreased_at = now
+        scale = self.scale(now)
+        self._refill(now)
+        self._records = min(self._records, 0.0) - self._records_per_second * scale * self.TICK_SECONDS
+        self._bytes = min(self._bytes, 0.0) - self._bytes_per_second * scale * self.TICK_SECONDS
+
+    def take(self, size_in_bytes: int, now: float) -> bool:
+        """Take a record and its bytes. A large record may leave a debt of bytes."""
+        self._refill(now)
+        if self._records < 1.0 or self._bytes < min(size_in_bytes, self._bytes_per_second * self.CAPACITY_SECONDS):
+            return False
+        self._records -= 1.0
+        self._bytes -= size_in_bytes
+        return True
+
+    def give_back(self, size_in_bytes: int) -> None:
+        """Undo one `take`."""
+        self._records += 1.0
+        self._bytes += size_in_bytes
+
+    def next_tick(self, now: float) -> float:
+        """When tokens arrive next."""
+        return (_tick(now) + 1) * self.TICK_SECONDS
+
+    def is_idle(self, now: float) -> bool:
+        """Whether it says no more than a new one would: nothing was taken or refused for a while."""
+        return now - self._tick * self.TICK_SECONDS > 60.0
+
+    def _refill(self, now: float) -> None:
+        tick = _tick(now)
+        seconds = (tick - self._tick) * self.TICK_SECONDS
+        if seconds <= 0:
+            return
+        self._tick = tick
+        scale, capacity = self.scale(now), self.CAPACITY_SECONDS
+        # At least one whole record fits, however slow the shard is.
+        most = max(1.0, self._records_per_second * scale * capacity)
+        self._records = min(most, self._records + seconds * scale * self._records_per_second)
+        self._bytes = min(self._bytes_per_second * capacity, self._bytes + seconds * scale * self._bytes_per_second)
+
 
 # A little below the service's limits: its clock and ours are not the same.
 _HEADROOM = 0.995

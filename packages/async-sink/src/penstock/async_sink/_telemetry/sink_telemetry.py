@@ -13,11 +13,14 @@ from opentelemetry.trace import Span
 from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.runs import Part
 from penstock.async_sink._core.settlement import TerminalReason, Termination
-from penstock.async_sink._telemetry.count_metrics import counted_writers
-from penstock.async_sink._telemetry.distributions import distributions
-from penstock.async_sink._telemetry.gauge_metrics import watched_writers
-from penstock.async_sink._telemetry.metrics import SinkGauges, SinkMetrics
-from penstock.async_sink._telemetry.per_provider import SCOPE
+from penstock.async_sink._telemetry.metrics import (
+    SCOPE,
+    SinkGauges,
+    SinkMetrics,
+    counted_writers,
+    distributions,
+    watched_writers,
+)
 from penstock.async_sink._telemetry.request_spans import RequestSpans, per_request
 
 R = TypeVar("R")

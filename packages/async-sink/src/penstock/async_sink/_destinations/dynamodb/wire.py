@@ -5,8 +5,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.async_sink._destinations.dynamodb.attributes import Item, key_of
-from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
+from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, Item, key_of
 
 _encoder = msgspec.json.Encoder()
 

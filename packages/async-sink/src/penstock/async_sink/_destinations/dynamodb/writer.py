@@ -1,19 +1,28 @@
-"""The writer for a table."""
+"""The sink for a table, and its writer."""
 
-from collections.abc import Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from penstock.async_sink._core.entries import EntryFailure, EntryListener
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._core.entries import ElementConverter, EntryFailure, EntryListener
+from penstock.async_sink._core.sink import AsyncSinkBase
+from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
-from penstock.async_sink._destinations.aws import AwsSinkWriter
-from penstock.async_sink._destinations.dynamodb.attributes import key_of
-from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, size_in_bytes
-from penstock.async_sink._destinations.dynamodb.rows import plain_rows
+from penstock.async_sink._destinations.aws import (
+    LOOKUP_ERRORS,
+    AwsSinkWriter,
+    check_service_limits,
+    look_up,
+    lookup_failed,
+)
+from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, key_of, size_in_bytes
 from penstock.async_sink._destinations.dynamodb.wire import encode_request, rounds_of, unprocessed_places
-from penstock.async_sink._destinations.lookup import LOOKUP_ERRORS, look_up, lookup_failed
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+from penstock.async_sink._rate.defaults import aimd_strategy
+from penstock.async_sink._rate.strategy import RateLimitingStrategy
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
 from penstock.aws import (
     AwsOptions,
     AwsSession,
@@ -22,6 +31,42 @@ from penstock.aws import (
     classify,
     error_code,
 )
+
+_Read = Callable[[Any], Any]
+
+
+def _unless_null(read: _Read) -> _Read:
+    return lambda value: None if value is None else read(value)
+
+
+def _reader(kind: Any) -> _Read | None:
+    """Makes mappings of the maps in a value of that type; None where there are none."""
+    if pa.types.is_map(kind):
+        item = _reader(kind.item_type) or (lambda value: value)
+        return _unless_null(lambda pairs: {key: item(value) for key, value in pairs})
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = _reader(kind.value_type)
+        return None if element is None else _unless_null(lambda values: list(map(element, values)))
+    if pa.types.is_struct(kind):
+        fields = _readers(kind)
+        return _unless_null(lambda struct: _read(struct, fields)) if fields else None
+    return None
+
+
+def _readers(fields: Any) -> dict[str, _Read]:
+    return {field.name: reader for field in fields if (reader := _reader(field.type)) is not None}
+
+
+def _read(row: dict[str, Any], readers: dict[str, _Read]) -> dict[str, Any]:
+    return row | {name: read(row[name]) for name, read in readers.items()}
+
+
+def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The values of each row, by their columns' names."""
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    readers = _readers(batch.schema)
+    return [_read(row, readers) for row in rows] if readers else rows
+
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -155,3 +200,86 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter
                 failures[sent[index]] = EntryFailure(sent[index], code, message, throttled)
                 held_back.add(keys[sent[index]])
         return [failures[place] for place in sorted(failures)]
+
+
+_MAX_BATCH_SIZE = 25
+_MAX_BATCH_SIZE_IN_BYTES = 16_000_000
+_MAX_RECORD_SIZE_IN_BYTES = 400_000
+
+
+def dynamodb_config(**options: Any) -> AsyncSinkConfig:
+    """An `AsyncSinkConfig` with DynamoDB's limits as its defaults: 25 items, 16 MB, 400 kB an item.
+
+    Raises:
+        SinkOptionError: an option is wrong.
+    """
+    defaults = {
+        "max_batch_size": _MAX_BATCH_SIZE,
+        "max_batch_size_in_bytes": _MAX_BATCH_SIZE_IN_BYTES,
+        "max_record_size_in_bytes": _MAX_RECORD_SIZE_IN_BYTES,
+    }
+    return AsyncSinkConfig(**{**defaults, **options})
+
+
+def dynamodb_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
+    """AIMD +10, x0.5, after a slow start."""
+    return aimd_strategy(config, increase_rate=10, decrease_factor=0.5, slow_start=True)
+
+
+class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
+    """Writes to a table by BatchWriteItem, at least once.
+
+    Without a converter, elements are `DynamoDbRequestEntry`s. Can be pickled if the converter can.
+
+    Raises:
+        SinkOptionError: there is no name, or a limit is above the service's.
+    """
+
+    def __init__(
+        self,
+        aws: AwsOptions | AwsSession,
+        table_name: str,
+        *,
+        key_names: Sequence[str] = (),
+        converter: ElementConverter[I, DynamoDbRequestEntry] | Callable[[I], DynamoDbRequestEntry] | None = None,
+        config: AsyncSinkConfig | None = None,
+        strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy] = dynamodb_strategy,
+        terminal: Callable[[], TerminalRecordHandler] | None = None,
+    ) -> None:
+        """Describe the table.
+
+        `strategy` makes the rate limiting strategy of each writer, `terminal` its handler for records that cannot be
+        written; without it they end the writer.
+
+        `key_names` are the attributes of the table's key, of which a request may hold each value once; each writer asks
+        DescribeTable for them if they are not given.
+        """
+        if not table_name:
+            raise SinkOptionError("table_name", "must not be empty")
+        self._aws = aws
+        self._table_name = table_name
+        self._key_names = tuple(key_names)
+        self._converter = converter
+        self._config = config or dynamodb_config()
+        self._strategy = strategy
+        self._terminal = terminal
+        check_service_limits(
+            self._config, max_batch_size=_MAX_BATCH_SIZE, max_batch_size_in_bytes=_MAX_BATCH_SIZE_IN_BYTES
+        )
+
+    def create_writer(self) -> DynamoDbWriter[I]:
+        """A writer with an empty buffer, an own connection pool and an own rate limit."""
+        return self.restore_writer(())
+
+    def restore_writer(self, states: Iterable[BufferedRequestState[DynamoDbRequestEntry]]) -> DynamoDbWriter[I]:
+        """A writer that begins with what others left behind."""
+        return DynamoDbWriter(
+            self._aws,
+            self._config,
+            key_names=self._key_names,
+            destination=self._table_name,
+            converter=self._converter,
+            strategy=self._strategy(self._config),
+            initial_states=states,
+            terminal=None if self._terminal is None else self._terminal(),
+        )

@@ -1,4 +1,4 @@
-"""The aggregated record of the Kinesis Producer Library, put together. No I/O.
+"""The aggregated record of the Kinesis Producer Library, put together, and the shards it may go to. No I/O.
 
 An aggregate is `F3 89 9A C2`, a protobuf (version 2) body, and the MD5 of the body. The body holds a table of partition
 keys (field 1), a table of explicit hash keys (2), and records (3), each with the indexes of its keys (1, 2) and its
@@ -6,10 +6,41 @@ data (3). It is written byte by byte: a message object per record would cost mor
 """
 
 import hashlib
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink.errors import SinkOptionError
+
+
+class ShardRanges:
+    """What ListShards said: open shards by hash key, and the range of every shard by its id."""
+
+    def __init__(self, shards: Iterable[Mapping[str, Any]]) -> None:
+        """`shards` as the API describes them."""
+        open_shards = []
+        self._ranges: dict[str, tuple[int, int]] = {}
+        for shard in shards:
+            keys = shard["HashKeyRange"]
+            start, end = int(keys["StartingHashKey"]), int(keys["EndingHashKey"])
+            self._ranges[shard["ShardId"]] = start, end
+            if "EndingSequenceNumber" not in shard["SequenceNumberRange"]:
+                open_shards.append((start, shard["ShardId"]))
+        open_shards.sort()
+        self._starts = [start for start, _ in open_shards]
+        self._ids = [shard_id for _, shard_id in open_shards]
+
+    def shard_of(self, hash_key: int) -> str:
+        """The open shard of a hash key; empty when none is known."""
+        place = bisect_right(self._starts, hash_key) - 1
+        return self._ids[place] if place >= 0 else ""
+
+    def range_of(self, shard_id: str) -> tuple[int, int] | None:
+        """First and last hash key of a shard, open or closed; None when it is not known."""
+        return self._ranges.get(shard_id)
+
 
 MAGIC = b"\xf3\x89\x9a\xc2"
 _FRAME_BYTES = len(MAGIC) + 16

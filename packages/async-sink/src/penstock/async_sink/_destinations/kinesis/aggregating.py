@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._destinations.aws import AwsSinkWriter
-from penstock.async_sink._destinations.kinesis.aggregate import Aggregate, AggregationConfig, hash_key_of
+from penstock.async_sink._destinations.aws import LOOKUP_ERRORS, AwsSinkWriter, look_up, lookup_failed
+from penstock.async_sink._destinations.kinesis.aggregate import Aggregate, AggregationConfig, ShardRanges, hash_key_of
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.put_records import PutRecords, WireFormat
-from penstock.async_sink._destinations.kinesis.shard_ranges import ShardRanges
 from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
-from penstock.async_sink._destinations.lookup import LOOKUP_ERRORS, look_up, lookup_failed
 from penstock.aws import (
     AwsOptions,
     AwsSession,

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from penstock.async_sink._core.converter import WriteContext
+from penstock.async_sink._core.entries import WriteContext
 from penstock.async_sink._destinations.columns import read_column
 from penstock.async_sink._destinations.kinesis.entry import MAX_PARTITION_KEY_LENGTH, KinesisRequestEntry
 from penstock.async_sink.errors import SinkOptionError

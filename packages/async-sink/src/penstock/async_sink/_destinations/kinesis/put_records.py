@@ -1,18 +1,145 @@
-"""Calls of PutRecords, in the format that the endpoint understands."""
+"""Calls of PutRecords: JSON or CBOR out, by what the endpoint understands, and only what failed in."""
 
 import logging
+import re
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import ClassVar, Literal, TypeAlias
 from urllib.parse import urlsplit
 
+import msgspec
+import pybase64
+
 from penstock.async_sink._core.batches import BatchEntries, made
+from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.runs import EntryRun
-from penstock.async_sink._destinations.kinesis.arrow import columns_of
-from penstock.async_sink._destinations.kinesis.cbor import before_records, encode_put_records
-from penstock.async_sink._destinations.kinesis.cbor_rows import CborRecords
+from penstock.async_sink._destinations.kinesis.cbor import (
+    CborRecords,
+    before_records,
+    encode_put_records,
+    is_success_in_cbor,
+)
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.wire import PutRecordsCodec
-from penstock.aws import AwsServiceError, JsonClient
+from penstock.async_sink._destinations.kinesis.rows import columns_of
+from penstock.aws import AwsServiceError, ErrorKind, JsonClient, as_json, classify_code
+
+# Up to about this many bytes a record, msgspec's own base64 is faster than a call per record to the SIMD one.
+_SIMD_WORTHWHILE_BYTES = 200
+# So many entries tell how large all are: a wrong guess costs time only.
+_SAMPLE = 32
+
+_SHARD_ID = re.compile(r"\bshardId-\d+\b")
+
+
+class _Count(msgspec.Struct):
+    failed_record_count: int = msgspec.field(name="FailedRecordCount", default=0)
+
+
+class _Result(msgspec.Struct):
+    error_code: str | None = msgspec.field(name="ErrorCode", default=None)
+    error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
+    shard_id: str | None = msgspec.field(name="ShardId", default=None)
+
+    @property
+    def shard(self) -> str | None:
+        # A refused record has no field for its shard, but the message names it.
+        if self.shard_id is not None or self.error_message is None:
+            return self.shard_id
+        found = _SHARD_ID.search(self.error_message)
+        return found[0] if found else None
+
+
+class _Results(msgspec.Struct):
+    records: list[_Result] = msgspec.field(name="Records")
+
+
+def _json_strings(texts: list[str]) -> list[bytes]:
+    """What stands between the quotation marks of each."""
+    together = _encoder.encode(texts)
+    if b'\\"' in together:
+        # One that ends in a quotation mark and a comma looks like the end of a string before it.
+        return [_encoder.encode(text)[1:-1] for text in texts]
+    return together[2:-2].split(b'","')
+
+
+_data_of = attrgetter("data")
+_partition_key_of = attrgetter("partition_key")
+_explicit_hash_key_of = attrgetter("explicit_hash_key")
+_encoder = msgspec.json.Encoder()
+_count_decoder = msgspec.json.Decoder(_Count)
+_results_decoder = msgspec.json.Decoder(_Results)
+
+
+class PutRecordsCodec:
+    """Bodies of PutRecords for one stream, in JSON; answers of either format are read."""
+
+    content_type: ClassVar[str | None] = None
+    """Of the bodies; None for the client's own."""
+
+    def __init__(self, *, stream_name: str | None, stream_arn: str | None) -> None:
+        stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
+        self._head = _encoder.encode(stream)[:-1] + b',"Records":'
+
+    def encode(self, entries: Sequence[KinesisRequestEntry]) -> bytes:
+        """The request's body."""
+        entries = entries if isinstance(entries, list) else list(entries)
+        sample = entries[:: 1 + len(entries) // _SAMPLE]
+        if sum(map(len, map(_data_of, sample))) <= _SIMD_WORTHWHILE_BYTES * len(sample):
+            return b"".join((self._head, _encoder.encode(entries), b"}"))
+        return self._encode_columns(
+            list(map(_data_of, entries)),
+            list(map(_partition_key_of, entries)),
+            list(map(_explicit_hash_key_of, entries)),
+        )
+
+    def _encode_columns(self, data: list[bytes], keys: list[str], hash_keys: list[str | None]) -> bytes:
+        # One join of all parts: nothing of the body is copied twice.
+        count = len(data)
+        parts = [b'","PartitionKey":"'] * (4 * count)
+        parts[0::4] = [b'"},{"Data":"'] * count
+        parts[0] = self._head + b'[{"Data":"'
+        parts[1::4] = map(pybase64.b64encode, data)
+        parts[3::4] = _json_strings(keys)
+        if any(hash_keys):
+            for place, hash_key in enumerate(hash_keys):
+                if hash_key is not None:
+                    parts[4 * place + 3] += b'","ExplicitHashKey":' + _encoder.encode(hash_key)[:-1]
+        parts.append(b'"}]}')
+        return b"".join(parts)
+
+    def failures(self, answer: bytes, entry_count: int) -> list[EntryFailure]:
+        """The entries that were not accepted, by place; the answer is in the order of the request.
+
+        Raises:
+            ValueError: the answer is not of PutRecords, or about another number of records.
+        """
+        if is_success_in_cbor(answer):
+            return []
+        answer = as_json(answer)
+        if _count_decoder.decode(answer).failed_record_count == 0:
+            return []
+        results = _results_decoder.decode(answer).records
+        if len(results) != entry_count:
+            raise ValueError(f"PutRecords of {entry_count} records was answered for {len(results)}")
+        return [
+            EntryFailure(
+                index,
+                result.error_code,
+                result.error_message or "",
+                classify_code(result.error_code) is ErrorKind.THROTTLED,
+            )
+            for index, result in enumerate(results)
+            if result.error_code
+        ]
+
+    def shards(self, answer: bytes) -> list[str | None]:
+        """The shard of each record of the request, accepted or not; None where the answer does not name it.
+
+        Raises:
+            ValueError: the answer is not of PutRecords.
+        """
+        return [result.shard for result in _results_decoder.decode(as_json(answer)).records]
+
 
 WireFormat: TypeAlias = Literal["cbor", "json"]
 

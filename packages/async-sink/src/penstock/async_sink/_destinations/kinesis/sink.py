@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
-from penstock.async_sink._core.converter import ElementConverter
+from penstock.async_sink._core.entries import ElementConverter
 from penstock.async_sink._core.sink import AsyncSinkBase
 from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler

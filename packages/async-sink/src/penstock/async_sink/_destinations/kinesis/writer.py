@@ -6,13 +6,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.async_sink._core.entries import EntryFailure, EntryListener
-from penstock.async_sink._core.result import ResultHandler
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._destinations.aws import AwsSinkWriter
-from penstock.async_sink._destinations.kinesis.arrow import check_rows
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry, check_entry, size_in_bytes
 from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
 from penstock.async_sink._destinations.kinesis.put_records import PutRecords, WireFormat
+from penstock.async_sink._destinations.kinesis.rows import check_rows
 from penstock.async_sink.errors import InvalidRecordError
 from penstock.aws import AwsOptions, AwsSession, JsonClient
 

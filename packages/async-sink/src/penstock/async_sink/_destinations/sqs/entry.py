@@ -1,18 +1,91 @@
-"""A message on its way to a queue."""
+"""A message on its way to a queue: its fields, its attributes, and its bytes in a saved state."""
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
 
-from penstock.async_sink._destinations.sqs.attributes import (
-    AttributeValue,
-    attribute_size_in_bytes,
-    check_attributes,
-    wire_attribute,
-)
 from penstock.async_sink.errors import InvalidRecordError
+
+AttributeValue = str | int | float | Decimal | bytes
+"""A string, a number, or a binary."""
+
+_MAX_ATTRIBUTES = 10
+_NAME = re.compile(r"(?!(?i:aws|amazon)\.)(?!\.)(?!.*\.\.)[A-Za-z0-9_.-]{1,256}(?<!\.)")
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*")
+
+
+def wire_attribute(value: AttributeValue) -> dict[str, Any]:
+    """The value as the API has it; numbers are exact."""
+    if isinstance(value, str):
+        return {"DataType": "String", "StringValue": value}
+    if isinstance(value, bytes):
+        return {"DataType": "Binary", "BinaryValue": value}
+    return {"DataType": "Number", "StringValue": str(value)}
+
+
+def exact_number(text: str) -> int | Decimal:
+    """The number with all of its digits.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    if _INTEGER.fullmatch(text):
+        return int(text)
+    try:
+        exact = Decimal(text)
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is no number") from None
+    if not exact.is_finite():
+        raise ValueError(f"{text!r} is no number that a message can have")
+    return exact
+
+
+def number_of(text: str) -> int | float | Decimal:
+    """A number that `wire_attribute` makes the same text of: a float where that has all of its digits.
+
+    Raises:
+        ValueError: it is no number.
+    """
+    exact = exact_number(text)
+    if isinstance(exact, int):
+        return exact
+    number = float(exact)
+    return number if str(number) == text else exact
+
+
+def attribute_size_in_bytes(name: str, value: AttributeValue) -> int:
+    """Bytes as the service counts them: name, type and value."""
+    wire = wire_attribute(value)
+    content = value if isinstance(value, bytes) else wire["StringValue"].encode()
+    return len(name.encode()) + len(wire["DataType"]) + len(content)
+
+
+def _fault(name: Any, value: Any) -> str | None:
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None:
+        return "has a name that is not of 1 to 256 letters, digits, _, - and single dots, or begins with AWS."
+    if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal | bytes):
+        return f"is {type(value).__name__}, not a string, a number or bytes"
+    if isinstance(value, str | bytes):
+        return None if value else "is empty"
+    return None if Decimal(value).is_finite() else "is not finite"
+
+
+def check_attributes(attributes: Mapping[str, AttributeValue], record_number: int) -> None:
+    """Check what the service would refuse.
+
+    Raises:
+        InvalidRecordError: there are too many, or one breaks a rule.
+    """
+    if len(attributes) > _MAX_ATTRIBUTES:
+        raise InvalidRecordError(record_number, f"it has {len(attributes)} attributes, more than {_MAX_ATTRIBUTES}")
+    for name, value in attributes.items():
+        fault = _fault(name, value)
+        if fault is not None:
+            raise InvalidRecordError(record_number, f"its attribute {name!r} {fault}")
+
 
 # The characters that SendMessage does not take, by its reference.
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -81,3 +154,57 @@ def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
             )
     if entry.attributes:
         check_attributes(entry.attributes, record_number)
+
+
+_encoder = msgspec.msgpack.Encoder()
+# A binary is itself; a number is the digits that it has on the wire.
+_decoder = msgspec.msgpack.Decoder(
+    tuple[str, str | None, str | None, int | None, dict[str, tuple[str, Any]]],
+)
+
+
+def _attribute(kind: str, value: Any) -> AttributeValue:
+    match kind, value:
+        case "String", str():
+            return value
+        case "Number", str():
+            return exact_number(value)
+        case "Float", str():
+            return float(exact_number(value))
+        case "Binary", bytes():
+            return value
+        case _:
+            raise ValueError(f"an attribute of type {kind!r} has a value of type {type(value).__name__}")
+
+
+class SqsEntryCodec:
+    """An `EntryCodec`."""
+
+    name = "sqs"
+    version = 1
+
+    def encode(self, entry: SqsRequestEntry) -> bytes:
+        """The entry as bytes."""
+        attributes = {}
+        for name, value in entry.attributes.items():
+            wire = wire_attribute(value)
+            # On the wire all numbers are alike; here a float comes back as one.
+            kind = "Float" if isinstance(value, float) else wire["DataType"]
+            attributes[name] = (kind, value if isinstance(value, bytes) else wire["StringValue"])
+        return _encoder.encode(
+            (entry.body, entry.group_id, entry.deduplication_id, entry.delay_seconds, attributes),
+        )
+
+    def decode(self, raw: bytes, version: int) -> SqsRequestEntry:
+        """The entry of these bytes.
+
+        Raises:
+            ValueError: they hold no message.
+        """
+        body, group_id, deduplication_id, delay_seconds, attributes = _decoder.decode(raw)
+        values = {name: _attribute(kind, value) for name, (kind, value) in attributes.items()}
+        return SqsRequestEntry(body, group_id, deduplication_id, delay_seconds, values)
+
+    def get_size_in_bytes(self, entry: SqsRequestEntry) -> int:
+        """Body and attributes, as the service counts them."""
+        return size_in_bytes(entry)

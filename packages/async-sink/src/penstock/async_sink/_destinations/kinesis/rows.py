@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from penstock.async_sink._core.batches import BatchEntries, made
 from penstock.async_sink._core.runs import EntryRun
 from penstock.async_sink._destinations.columns import ColumnValues, byte_ends, first_row, integers, read_column
-from penstock.async_sink._destinations.kinesis.cbor_rows import CborRows
+from penstock.async_sink._destinations.kinesis.cbor import CborRows
 from penstock.async_sink._destinations.kinesis.entry import (
     MAX_PARTITION_KEY_LENGTH,
     KinesisRequestEntry,

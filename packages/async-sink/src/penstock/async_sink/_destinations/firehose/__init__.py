@@ -1,1 +1,0 @@
-"""Amazon Data Firehose as a destination."""
