@@ -22,9 +22,10 @@ from penstock.operator_attributes import (
 )
 from penstock.spark_plugin._stages.run.bars import RunBars
 from penstock.spark_plugin._stages.run.builder import StageBuilder
+from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.claims import Outcome, StageClaims
 from penstock.spark_plugin._stages.run.lookup import StageLookup
-from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun, words
+from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.store.pins import RunPins
 from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
@@ -197,14 +198,17 @@ class RunLoop:
             raise error
 
     def _failed(self, stage: Stage, span: Span, error: Exception) -> None:
-        _log.warning("stage %s failed", stage.name, exc_info=error)
+        reason = words(error)
+        # The words of a mistake in the declaration name the place that has to be changed.
+        _log.warning("stage %s failed: %s", stage.name, reason, exc_info=not isinstance(error, PipelineError) and error)
+        self._run.causes[stage.id] = error
         span.record_exception(error)
         span.set_status(Status(StatusCode.ERROR, str(error)))
         # Without its input any stage fails; with it, the same plan is refused again; anything else may have been the
         # machine.
         lost = self._find_lost_inputs(stage)
         retryable = lost or not isinstance(error, AnalysisException | PipelineError)
-        self._job.apply(StageFailed(stage_id=stage.id, at=self._clock(), error=words(error), retryable=retryable))
+        self._job.apply(StageFailed(stage_id=stage.id, at=self._clock(), error=reason, retryable=retryable))
         self._end(stage, span)
 
     def _end(self, stage: Stage, span: Span) -> None:

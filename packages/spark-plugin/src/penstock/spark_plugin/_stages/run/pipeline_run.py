@@ -25,6 +25,7 @@ from penstock.operator_attributes import (
     measures_of,
     mermaid,
 )
+from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.store.store import StageStore
 
 _SECONDS_BETWEEN_LOOKS = 1
@@ -40,6 +41,8 @@ class PipelineRun:
         self._scheduler = scheduler
         self._store = store
         self._clock = clock
+        self.causes: dict[str, BaseException] = {}
+        """Why stages failed the last time, by id."""
         self._live: dict[str, list[StreamingQuery]] = {}
         self._materialised: list[DataFrame] = []
         self._looking = threading.Lock()
@@ -137,17 +140,10 @@ class PipelineRun:
                 continue
             failed = next((error for query in queries if (error := query.exception()) is not None), None)
             if failed is not None:
+                self.causes[stage_id] = failed
                 # The checkpoint is where it goes on: a new run does that, from the beginning of the failed micro-batch.
                 self._scheduler.apply(
                     StageFailed(stage_id=stage_id, at=self._clock(), error=words(failed), retryable=False)
                 )
             elif not any(query.isActive for query in queries):
                 self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
-
-
-def words(error: BaseException) -> str:
-    """The first line of an error, and what was noted on it: whose function it came from."""
-    text = str(error).strip() or type(error).__name__
-    told = "; ".join([text.splitlines()[0][:500], *getattr(error, "__notes__", ())])
-    # Names of files that are no UTF-8 are in errors as halves of pairs, which nobody takes that this is told to.
-    return told.encode(errors="replace").decode()

@@ -111,7 +111,7 @@ def run_pipeline(
         run.stop()
     for stage in plan.stages:
         if job.state(stage.id) is StageState.FAILED:
-            raise StageFailedError(stage.name, run.progress[stage.id].error, run)
+            raise StageFailedError(stage.name, run.progress[stage.id].error, run) from run.causes.get(stage.id)
     return run
 
 

@@ -1,0 +1,104 @@
+"""A stage that failed is told by the exception of the user's own code, and by where that was raised."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from patience import PATIENCE_SECONDS
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
+
+from penstock.operator_attributes import OperatorAttributes, StageState
+from penstock.spark_plugin import Pipeline, PipelineRun
+from penstock.spark_plugin.errors import StageFailedError
+
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
+
+
+def divider() -> Callable[[int], int]:
+    def divide(value: int) -> int:  # one of a module would be looked for where Spark's workers have no tests
+        return 1 // (value - value)
+
+    return divide
+
+
+def line_of(function: Callable[..., Any], offset: int = 1) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno + offset}, in {function.__name__}"
+
+
+def batch(folder: Path, function: Callable[[DataFrame], DataFrame]) -> Pipeline:
+    pipeline = Pipeline("job", store=folder / "store")
+    pipeline.source(bounded=True, name="a")(lambda spark: spark.range(3))
+    pipeline.op(attributes=FULL_DAM, name="b", inputs=["a"])(function)
+    pipeline.sink(name="c", inputs=["b"])(lambda b: b.write.format("noop").mode("overwrite"))
+    return pipeline
+
+
+def live(folder: Path, sink: Callable[[DataFrame], Any]) -> Pipeline:
+    (folder / "in").mkdir()
+    (folder / "in" / "0.csv").write_text("0\n")
+    pipeline = Pipeline("job", store=folder / "store")
+    pipeline.source(bounded=False, name="a")(lambda spark: spark.readStream.schema("n int").csv(str(folder / "in")))
+    pipeline.sink(name="out", inputs=["a"])(sink)
+    return pipeline
+
+
+def failed(run: PipelineRun) -> str:
+    with pytest.raises(StreamingQueryException):
+        run.await_termination(PATIENCE_SECONDS)
+    assert run.states == {"out": StageState.FAILED}
+    (state,) = [line.strip() for line in run.explain().splitlines() if "state:" in line]
+    run.stop()
+    return state.partition(" s, ")[2]
+
+
+def test_a_failed_batch_stage_shows_the_users_exception(spark: SparkSession, tmp_path: Path) -> None:
+    """That of a udf, not that something was thrown; and has it as its cause."""
+    divide = divider()
+    with pytest.raises(StageFailedError) as caught:
+        batch(tmp_path, lambda a: a.select(F.udf(divide, "int")("id").alias("x"))).run(spark, max_attempts=1)
+    wanted = f"ZeroDivisionError: integer division or modulo by zero ({line_of(divide)})"
+    assert str(caught.value) == f"stage 'b' failed: {wanted}"
+    assert wanted in caught.value.run.explain()
+    assert "ZeroDivisionError" in str(caught.value.__cause__)
+
+
+def test_all_lines_of_a_message_are_shown(spark: SparkSession, tmp_path: Path) -> None:
+    """Notes are lines, too."""
+
+    def check(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        error = ValueError("bad value\nin row 3")
+        error.add_note("look at the file")
+        raise error
+
+    with pytest.raises(StageFailedError) as caught:
+        batch(tmp_path, lambda a: a.mapInPandas(check, "id long")).run(spark, max_attempts=1)
+    assert caught.value.reason == f"ValueError: bad value; in row 3; look at the file ({line_of(check, 3)})"
+
+
+def test_an_error_of_spark_is_shown_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
+    """Without the plan and the frames of the JVM."""
+    with pytest.raises(StageFailedError) as caught:
+        batch(tmp_path, lambda a: a.select(F.raise_error(F.lit("no such rate")).alias("x"))).run(spark, max_attempts=1)
+    assert caught.value.reason == "[USER_RAISED_EXCEPTION] no such rate SQLSTATE: P0001"
+
+
+def test_a_failed_live_stage_shows_the_users_exception(spark: SparkSession, tmp_path: Path) -> None:
+    """In explain: that of a udf."""
+    divide = divider()
+    pipeline = live(tmp_path, lambda a: a.select(F.udf(divide, "int")("n")).writeStream.format("noop"))
+    run = pipeline.run(spark)
+    assert failed(run) == f"ZeroDivisionError: integer division or modulo by zero ({line_of(divide)})"
+
+
+def test_a_failed_sink_shows_the_users_exception(spark: SparkSession, tmp_path: Path) -> None:
+    """In explain: that of a function for micro-batches, not a line of the bridge to the JVM."""
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        raise KeyError(batch_id)
+
+    run = live(tmp_path, lambda a: a.writeStream.foreachBatch(write)).run(spark)
+    assert failed(run) == f"KeyError: 0 ({line_of(write)})"
