@@ -165,7 +165,11 @@ def test_a_time_that_has_hardly_passed_is_waited_for() -> None:
             waits.append(seconds)
             clock.advance(seconds)
 
-        now = at(time.time())
-        assert position(resolve(emulator, now, sleep=wait)).timestamp_millis == now.timestamp_millis
-        assert clock.time() * 1000 >= (now.timestamp_millis or 0)
+        # On a busy machine the time passes before it is asked about: then there is nothing to wait for.
+        for _ in range(20):
+            now = at(time.time())
+            assert position(resolve(emulator, now, sleep=wait)).timestamp_millis == now.timestamp_millis
+            assert clock.time() * 1000 >= (now.timestamp_millis or 0)
+            if waits:
+                break
         assert 0 < sum(waits) < 3
