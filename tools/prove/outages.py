@@ -192,6 +192,8 @@ class World:
 
     Attributes:
         folder: of the driver's tables.
+        keys: shard and sequence number of each record that was put.
+        is_flooded: whether records are large now, whatever the time.
     """
 
     emulator: RunningEmulator
@@ -203,6 +205,7 @@ class World:
     folder: Path
     driver: Driver
     keys: list[tuple[str, str]] = field(default_factory=list)
+    is_flooded: bool = False
     _stop: threading.Event = field(default_factory=threading.Event)
     _is_done: threading.Event = field(default_factory=threading.Event)
 
@@ -222,7 +225,7 @@ class World:
         number = 0
         while not self._stop.wait(1.0):
             # Now and then more than buffers hold, for the spill.
-            size = 60_000 if number % 120 < 60 else 200
+            size = 60_000 if self.is_flooded or number % 120 < 60 else 200
             entries = [{"Data": os.urandom(size), "PartitionKey": f"{number}-{n}"} for n in range(RECORDS_PER_SECOND)]
             for one in client.put_records(StreamName=STREAM, Records=entries)["Records"]:
                 if "SequenceNumber" in one:
@@ -360,7 +363,12 @@ def _without_sts(world: World) -> Iterator[None]:
 @contextmanager
 def _full_disk(world: World) -> Iterator[None]:
     with world.driver.held("efo"), world.reader.without_disk():
-        yield
+        # A full disk is nobody's trouble until buffers overflow.
+        world.is_flooded = True
+        try:
+            yield
+        finally:
+            world.is_flooded = False
 
 
 TROUBLES: dict[str, Trouble] = {
