@@ -8,6 +8,7 @@ import pytest
 from reader_homes import HOMES, read, reader_at, request, until
 
 from penstock.efo_consumer import (
+    EfoConsumerConfigError,
     FencedConsumerError,
     LocalShardReader,
     PositionsError,
@@ -82,6 +83,81 @@ async def test_an_older_lease_is_refused(home: str) -> None:
             await reader.open(request(start, "other", consumers=lease(6, created=2)))
         assert (raised.value.stream, raised.value.fencing_token, raised.value.seen_fencing_token) == ("s", 6, 7)
         await reader.open(request(start, "other", consumers=lease(8)))
+
+
+ENORMOUS = 2**63 - 1
+
+
+def consumer(token: int, arn: str = "arn:aws:kinesis:us-east-1:1:stream/s/consumer/c:1") -> tuple[StreamConsumer, ...]:
+    return (StreamConsumer("s", arn, token),)
+
+
+@HOMES
+async def test_nobody_is_locked_out_by_a_token_that_no_registry_gives(home: str) -> None:
+    """Neither an enormous token nor one of an opening that failed is remembered; and no text but a consumer's ARN."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    async with reader_at(home, kinesis) as reader:
+        for token in (ENORMOUS, -1):
+            with pytest.raises(EfoConsumerConfigError, match="none that a registry gives"):
+                await reader.open(request(start, "attack", consumers=consumer(token)))
+        with pytest.raises(EfoConsumerConfigError, match="no ARN of a consumer of 's'"):
+            await reader.open(request(start, "attack", consumers=consumer(1, "x" * 1_000)))
+        with pytest.raises(EfoConsumerConfigError, match="none that a reader gave"):
+            await reader.open(request(start, "attack", consumers=consumer(1_000), epoch=ENORMOUS))
+        await reader.open(request(start, consumers=consumer(7)))
+
+
+async def test_a_lease_is_forgotten_some_time_after_its_last_session() -> None:
+    """Who made up a token locks others out for ten minutes at most; a session that is open keeps it."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    now = 0.0
+    async with LocalShardReader(kinesis, clock=lambda: now) as reader:
+        epoch = await reader.open(request(start, "attack", consumers=consumer(1_000)))
+        now = 10_000.0
+        with pytest.raises(FencedConsumerError):
+            await reader.open(request(start, consumers=consumer(7)))
+        await reader.close_session("attack", epoch)
+        with pytest.raises(FencedConsumerError):
+            await reader.open(request(start, consumers=consumer(7)))
+        now += 601
+        await reader.open(request(start, consumers=consumer(7)))
+
+
+@HOMES
+@pytest.mark.parametrize("option", ["epoch", "after_epoch"])
+async def test_no_number_of_a_run_ends_all_numbers(home: str, option: str) -> None:
+    """After an enormous one no later run of any session could have a larger one."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    async with reader_at(home, kinesis) as reader:
+        with pytest.raises(EfoConsumerConfigError, match="none that a reader gave") as raised:
+            await reader.open(request(start, "attack", **{option: ENORMOUS}))
+        assert raised.value.option == option
+        first = await reader.open(request(start, number_only=True))
+        assert await reader.open(request(start, **{option: first})) >= first
+
+
+async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:
+    """How long a session is kept that nobody calls, how large a batch is, and how long names are."""
+    kinesis = FakeKinesis()
+    kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    async with reader_at("remote", kinesis) as reader:
+        for option, value in {
+            "session_seconds": float("inf"),
+            "session_id": "q" * 1_025,
+            "owner": "o" * 1_025,
+        }.items():
+            with pytest.raises(EfoConsumerConfigError) as raised:
+                await reader.open(request(start, **{"session_id": "q", option: value}))
+            assert raised.value.option == option
+        with pytest.raises(EfoConsumerConfigError, match="max_batch_bytes"):
+            _ = [one async for one in reader.read_range("q", ranges_between(start, start), max_batch_bytes=2**40)]
 
 
 @HOMES

@@ -22,12 +22,13 @@ from penstock.efo_consumer._model.schema import DEFAULT_MAX_BATCH_BYTES, ReadCol
 from penstock.efo_consumer._publish.condition import RETENTION_SHARE, ShardAlarms
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.deaggregator import Deaggregator
+from penstock.efo_consumer._reader.fencing import FencingTokens
 from penstock.efo_consumer._reader.follow import follow_steps
 from penstock.efo_consumer._reader.metrics import observe
 from penstock.efo_consumer._reader.replay import prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession
 from penstock.efo_consumer._reader.signal import Bell
-from penstock.efo_consumer.errors import EfoConsumerError, FencedConsumerError, PositionsError, SessionNotFoundError
+from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, PositionsError, SessionNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
         PositionsSnapshot,
         SessionInfo,
         ShardStats,
-        StreamConsumer,
     )
     from penstock.efo_consumer._reader.backend import ReaderBackend
     from penstock.efo_consumer._reader.replay import Proof
@@ -53,6 +53,7 @@ _WATCH_SECONDS = 1.0
 _ALARM_SECONDS = 2.0
 _OPENING_PATIENCE = timedelta(seconds=3)
 _NUMBERS_PER_MILLI = 1000
+_CLOCKS_DIFFER_MILLIS = 24 * 3_600_000
 
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("penstock.efo_consumer")
@@ -94,7 +95,7 @@ class LocalShardReader:
         self._alarm: asyncio.Task[None] | None = None
         self._alarms: dict[str, ShardAlarms] = {}
         observe(self)
-        self._fencing_tokens: dict[str, int] = {}
+        self._fencing = FencingTokens(clock)
         deaggregates = self._config.deaggregate and self._config.publisher.deaggregate
         self._deaggregator = Deaggregator(backend) if deaggregates else None
 
@@ -128,7 +129,7 @@ class LocalShardReader:
         """See `ShardReader.open`."""
         if not any(request.positions.streams.values()) and not request.named_shards_only:
             raise PositionsError("a session needs a position in at least one shard")
-        self._check_fencing(request.consumers)
+        self._fencing.check(request.consumers, self._sessions)
         self._check_run(request)
         self._loop = asyncio.get_running_loop()
         fail = self._fails_on_data_loss(request.fail_on_data_loss)
@@ -141,7 +142,7 @@ class LocalShardReader:
         lost = await self._lost(request.positions, fail=fail)
         async with self._opening:
             # Somebody with a newer lease may have come meanwhile.
-            self._check_fencing(request.consumers)
+            self._fencing.check(request.consumers, self._sessions)
             self._check_run(request)
             epoch = self._number(request)
             session = self._sessions.get(request.session_id)
@@ -159,6 +160,7 @@ class LocalShardReader:
             if self._deaggregator is not None:
                 self._deaggregator.look_again(streams)
             await session.adopt(request, epoch, created)
+            self._fencing.opened(request.session_id, request.consumers)
             session.skipped(lost)
             self._watch_for_abandoned(session)
             if self._alarm is None:
@@ -380,6 +382,15 @@ class LocalShardReader:
             session.check_epoch(request.epoch)
 
     def _number(self, request: OpenRequest) -> int:
+        """The number of the request's run.
+
+        Raises:
+            EfoConsumerConfigError: it is none that a reader gave: no run could ever have a larger one.
+        """
+        newest = max(self._last_epoch, (self._backend.service_millis() + _CLOCKS_DIFFER_MILLIS) * _NUMBERS_PER_MILLI)
+        for name, number in (("epoch", request.epoch), ("after_epoch", request.after_epoch)):
+            if not 0 <= number <= newest:
+                raise EfoConsumerConfigError(option=name, reason=f"{number} is none that a reader gave to a run")
         epoch = request.epoch or self._next_epoch(request)
         self._last_epoch = max(self._last_epoch, epoch)
         return epoch
@@ -396,17 +407,6 @@ class LocalShardReader:
             + 1
             + secrets.randbelow(_NUMBERS_PER_MILLI - 1)
         )
-
-    def _check_fencing(self, consumers: Sequence[StreamConsumer]) -> None:
-        for consumer in consumers:
-            # The last part is the consumer's creation time: a successor of the same name must count as the same.
-            name = consumer.consumer_arn.rpartition(":")[0]
-            seen = self._fencing_tokens.get(name, 0)
-            if consumer.fencing_token and consumer.fencing_token < seen:
-                raise FencedConsumerError(
-                    stream=consumer.stream_name, fencing_token=consumer.fencing_token, seen_fencing_token=seen
-                )
-            self._fencing_tokens[name] = max(seen, consumer.fencing_token)
 
     def _fails_on_data_loss(self, asked: bool | None, session: ReaderSession | None = None) -> bool:
         if asked is None and session is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock.aws import AwsError, AwsLocation
 from penstock.efo_consumer._model.positions import PositionType, ShardPosition, ShardRange, StreamPositions
@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.config import SessionSettings
 
 _T = TypeVar("_T")
+MAX_SESSION_SECONDS: Final = 86_400.0
+"""For which a caller may have a session kept that it does not call."""
+MAX_NAME_CHARACTERS: Final = 1_024
+"""Of a session's id, and of its owner."""
+_MAX_BATCH_BYTES = 32 * 1024 * 1024  # half of the largest message
 _POSITION_TYPES = {kind: pb.PositionType.Value(f"POSITION_TYPE_{kind.name}") for kind in PositionType}
 _STATE_TYPES = {state: pb.ShardState.Value(f"SHARD_STATE_{state.name}") for state in ShardState}
 _STATES = {number: state for state, number in _STATE_TYPES.items()}
@@ -117,7 +122,18 @@ def open_to_message(request: OpenRequest) -> pb.OpenRequest:
 
 
 def open_from_message(message: pb.OpenRequest) -> OpenRequest:
-    """Message to request."""
+    """Message to request.
+
+    Raises:
+        EfoConsumerConfigError: a setting or name is beyond what a caller may ask for.
+        PositionsError: a position is malformed.
+    """
+    for option, text in (("session_id", message.session_id), ("owner", message.owner)):
+        if len(text) > MAX_NAME_CHARACTERS:
+            raise EfoConsumerConfigError(option=option, reason=f"is longer than {MAX_NAME_CHARACTERS} characters")
+    if not 0 <= message.session_seconds <= MAX_SESSION_SECONDS:
+        reason = f"{message.session_seconds} is not between 0 and {MAX_SESSION_SECONDS:g} seconds"
+        raise EfoConsumerConfigError(option="session_seconds", reason=reason)
     polling = message.record_publisher == pb.RECORD_PUBLISHER_TYPE_POLLING
     return OpenRequest(
         session_id=message.session_id,
@@ -209,6 +225,18 @@ def patience_from_message(message: pb.OpenRequest | pb.ReadRangeRequest) -> floa
     if not 0 <= seconds <= timedelta.max.total_seconds():
         raise EfoConsumerConfigError(option="retry_patience", reason=f"{seconds} is no number of seconds, 0 or more")
     return seconds
+
+
+def batch_bytes_from_message(message: pb.ReadRangeRequest) -> int:
+    """Most bytes of one batch; 0 where the request leaves them to the reader.
+
+    Raises:
+        EfoConsumerConfigError: more than a message of gRPC may hold.
+    """
+    if not 0 <= message.max_batch_bytes <= _MAX_BATCH_BYTES:
+        reason = f"{message.max_batch_bytes} is not between 0 and {_MAX_BATCH_BYTES} bytes"
+        raise EfoConsumerConfigError(option="max_batch_bytes", reason=reason)
+    return message.max_batch_bytes
 
 
 def snapshot_to_message(snapshot: PositionsSnapshot) -> pb.PositionsResponse:

@@ -96,7 +96,7 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
                 messages.ranges_from_messages(request.ranges),
                 epoch=request.epoch,
                 with_encryption_type=request.with_encryption_type,
-                max_batch_bytes=request.max_batch_bytes,
+                max_batch_bytes=messages.batch_bytes_from_message(request),
                 fail_on_data_loss=request.fail_on_data_loss if request.HasField("fail_on_data_loss") else None,
                 retry_patience_seconds=messages.patience_from_message(request),
             )

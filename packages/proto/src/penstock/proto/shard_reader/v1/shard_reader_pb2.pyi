@@ -239,7 +239,9 @@ class StreamConsumer(_message.Message):
     consumer_arn: _builtins.str
     """ARN of the consumer, chosen by Kinesis."""
     fencing_token: _builtins.int
-    """Of the lease, chosen by the registry; zero when the caller has no lease. The reader refuses an older token than it has seen."""
+    """Of the lease, chosen by the registry; zero when the caller has no lease. The reader refuses an older token than it has seen in a session
+    of the last ten minutes, and one that leaps ahead of it by more than 10^9.
+    """
     def __init__(
         self,
         *,
@@ -282,7 +284,7 @@ class OpenRequest(_message.Message):
     named_shards_only: _builtins.bool
     """Follow exactly the shards that the caller names, never their children by itself: the caller spreads shards over several readers."""
     session_seconds: _builtins.float
-    """Seconds after which a session that nobody called is ended; zero leaves it to the reader."""
+    """Seconds after which a session that nobody called is ended, at most a day; zero leaves it to the reader."""
     fail_on_data_loss: _builtins.bool
     """Whether records that the stream no longer holds are an error, instead of counted and skipped; the reader's own setting where absent."""
     retry_patience_seconds: _builtins.float
@@ -655,7 +657,7 @@ class ReadRangeRequest(_message.Message):
     with_encryption_type: _builtins.bool
     """Add the columns `encryptionType` and `explicitHashKey`."""
     max_batch_bytes: _builtins.int
-    """Most bytes of one Arrow batch; zero leaves it to the reader."""
+    """Most bytes of one Arrow batch, up to 32 MiB; zero leaves it to the reader."""
     fail_on_data_loss: _builtins.bool
     """As in Open; what was said there where absent."""
     with_shared_blocks: _builtins.bool
