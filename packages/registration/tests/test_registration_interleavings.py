@@ -6,7 +6,7 @@ import pytest
 
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.registration import ConsumerRecord, RegistrationPhase
-from penstock.registration._heartbeat_inbox import HeartbeatInbox
+from penstock.registration._remote.heartbeats import HeartbeatInbox
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 

@@ -7,8 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from penstock.registration import ConflictPolicy, ConsumerRecord, RegistrationPhase, _lease
-from penstock.registration._watch import Sight, Standing
+from penstock.registration import ConflictPolicy, ConsumerRecord, RegistrationPhase
+from penstock.registration._lease import rules
+from penstock.registration._lease.watch import Sight, Standing
 
 STREAM = "arn:aws:kinesis:eu-west-1:123456789012:stream/flights"
 ARN = f"{STREAM}/consumer/delays:1"
@@ -26,7 +27,7 @@ def new_record(now=1000.0, **fields):
 
 
 def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sight=LIVE, claim="", after_token=None):
-    return _lease.acquire(
+    return rules.acquire(
         record or new_record(),
         job_id=job_id,
         time_to_live_seconds=TIME_TO_LIVE,
@@ -40,7 +41,7 @@ def decide(job_id, record=None, *, now=1000.0, policy=ConflictPolicy.REFUSE, sig
 
 def held_by(job_id, record=None, **options):
     outcome = decide(job_id, record, **options)
-    assert isinstance(outcome, _lease.Granted)
+    assert isinstance(outcome, rules.Granted)
     return outcome.record
 
 
@@ -52,33 +53,33 @@ def registered(record, **fields):
 def test_a_second_job_is_refused_with_the_holder_and_its_age():
     """The refusal says who, since when, and for how long still, as the registry watched it."""
     record = held_by("a", now=1000.0)
-    record = _lease.renew(record, job_id="a", fencing_token=1, now=1020.0)
+    record = rules.renew(record, job_id="a", fencing_token=1, now=1020.0)
     outcome = decide("b", record, now=1025.0)
-    assert isinstance(outcome, _lease.Refused)
+    assert isinstance(outcome, rules.Refused)
     assert (outcome.holder.job_id, outcome.held_seconds, outcome.remaining_seconds) == ("a", 25.0, 18.0)
 
 
 def test_nobody_is_refused_for_a_holder_of_which_no_sign_of_life_was_seen():
     """It is watched until it shows one, or is over."""
-    assert decide("b", held_by("a"), sight=UNPROVED) == _lease.Wait(18.0)
+    assert decide("b", held_by("a"), sight=UNPROVED) == rules.Wait(18.0)
 
 
 def test_who_waits_is_told_how_long_at_most():
     """Until the lease would be over by itself."""
-    assert decide("b", held_by("a"), policy=ConflictPolicy.WAIT) == _lease.Wait(18.0)
+    assert decide("b", held_by("a"), policy=ConflictPolicy.WAIT) == rules.Wait(18.0)
 
 
 @pytest.mark.parametrize("now", [-5000.0, 1000.0, 10.0**9])
 def test_times_in_records_decide_nothing(now):
     """Whatever clock wrote them, and whatever the clock of this registry says."""
-    assert isinstance(decide("b", held_by("a"), now=now), _lease.Refused)
-    assert isinstance(decide("b", held_by("a"), now=now, sight=OVER), _lease.Granted)
+    assert isinstance(decide("b", held_by("a"), now=now), rules.Refused)
+    assert isinstance(decide("b", held_by("a"), now=now, sight=OVER), rules.Granted)
 
 
 def test_a_lease_that_ran_out_is_taken_back_by_its_job():
     """When nobody has it: given back, ended by a sweep, or left behind by a rival that is dead."""
-    ended = _lease.begin_deregistration(registered(held_by("a")), now=1001.0)
-    back = held_by("a", _lease.finish_deregistration(ended), after_token=1)
+    ended = rules.begin_deregistration(registered(held_by("a")), now=1001.0)
+    back = held_by("a", rules.finish_deregistration(ended), after_token=1)
     assert (back.holding.job_id, back.fencing_token) == ("a", 2)
     assert held_by("a", held_by("b", ended), sight=OVER, after_token=1).fencing_token == 3
 
@@ -86,14 +87,14 @@ def test_a_lease_that_ran_out_is_taken_back_by_its_job():
 def test_a_lease_that_another_job_has_is_not_taken_back():
     """Its holder is named."""
     outcome = decide("a", held_by("b", held_by("a"), sight=OVER), after_token=1)
-    assert (outcome.holder.job_id, type(outcome)) == ("b", _lease.Refused)
+    assert (outcome.holder.job_id, type(outcome)) == ("b", rules.Refused)
 
 
 def test_a_lease_that_a_later_run_of_the_job_has_is_not_taken_back():
     """The predecessor that stood still is told so, whether the successor was seen or not."""
     for sight in (LIVE, UNPROVED, OVER):
         outcome = decide("a", held_by("a", held_by("a", claim="1"), claim="2"), sight=sight, claim="1", after_token=1)
-        assert outcome == _lease.Lost("a later run of the same job holds the consumer, by token 2")
+        assert outcome == rules.Lost("a later run of the same job holds the consumer, by token 2")
 
 
 def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way():
@@ -102,13 +103,13 @@ def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way():
     again = held_by("a", first, claim="run-1", after_token=1)
     assert held_by("a", again, claim="run-1", after_token=1).fencing_token == 3
     later = held_by("a", again, claim="run-2")
-    assert isinstance(decide("a", later, claim="run-1", after_token=1), _lease.Lost)
+    assert isinstance(decide("a", later, claim="run-1", after_token=1), rules.Lost)
 
 
 def test_a_lease_that_an_operator_ended_is_not_taken_back():
     """His word stands; a new acquire is another matter."""
-    ended = _lease.end(held_by("a"), now=1001.0)
-    assert decide("a", ended, after_token=1) == _lease.Lost("an operator ended it")
+    ended = rules.end(held_by("a"), now=1001.0)
+    assert decide("a", ended, after_token=1) == rules.Lost("an operator ended it")
     assert held_by("a", ended).fencing_token == 2
 
 
@@ -116,7 +117,7 @@ def test_taking_over_ends_the_holders_lease():
     """The new holder has a greater token, and the old one's heartbeat is refused."""
     record = held_by("b", held_by("a"), now=1001.0, policy=ConflictPolicy.TAKE_OVER)
     assert record.fencing_token == 2
-    assert _lease.renew(record, job_id="a", fencing_token=1, now=1002.0) is None
+    assert rules.renew(record, job_id="a", fencing_token=1, now=1002.0) is None
 
 
 def test_the_same_job_gets_its_lease_again_with_a_greater_token():
@@ -124,12 +125,12 @@ def test_the_same_job_gets_its_lease_again_with_a_greater_token():
     record = held_by("a", registered(held_by("a")), now=1005.0)
     assert record.holding.fencing_token == 2
     assert record.phase is RegistrationPhase.REGISTERED
-    assert _lease.renew(record, job_id="a", fencing_token=1, now=1006.0) is None
+    assert rules.renew(record, job_id="a", fencing_token=1, now=1006.0) is None
 
 
 def test_a_late_heartbeat_renews_a_lease_that_nobody_else_got():
     """Time alone takes nothing away: only somebody else's token, or a sweep, does."""
-    assert _lease.renew(held_by("a"), job_id="a", fencing_token=1, now=10.0**9).holding.renewed_at == 10.0**9
+    assert rules.renew(held_by("a"), job_id="a", fencing_token=1, now=10.0**9).holding.renewed_at == 10.0**9
 
 
 def test_a_lease_that_is_over_goes_to_whoever_asks_and_keeps_the_registration():
@@ -141,15 +142,15 @@ def test_a_lease_that_is_over_goes_to_whoever_asks_and_keeps_the_registration():
 def test_an_old_token_releases_nothing():
     """A predecessor that shuts down late does not take its successor's lease along."""
     record = held_by("a", held_by("a"))
-    assert _lease.release(record, job_id="a", fencing_token=1, now=1001.0) is None
+    assert rules.release(record, job_id="a", fencing_token=1, now=1001.0) is None
 
 
 def test_the_token_grows_on_after_release_and_deregistration():
     """The record outlives both, so that no token is given twice."""
     record = registered(held_by("a"))
-    record = _lease.release(record, job_id="a", fencing_token=1, now=1001.0)
-    record = _lease.begin_deregistration(record, now=1001.0)
-    record = _lease.finish_deregistration(record)
+    record = rules.release(record, job_id="a", fencing_token=1, now=1001.0)
+    record = rules.begin_deregistration(record, now=1001.0)
+    record = rules.finish_deregistration(record)
     assert record.phase is RegistrationPhase.ABSENT
     assert held_by("b", record, now=1002.0).fencing_token == 2
 
@@ -157,59 +158,59 @@ def test_the_token_grows_on_after_release_and_deregistration():
 def test_a_registration_that_is_not_ours_is_forgotten_not_ended():
     """Kinesis is not to be asked: the phase is ABSENT at once."""
     record = registered(held_by("a"), registration_is_ours=False)
-    record = _lease.begin_deregistration(record, now=2000.0)
+    record = rules.begin_deregistration(record, now=2000.0)
     assert (record.phase, record.fencing_token) == (RegistrationPhase.ABSENT, 1)
 
 
 def test_what_we_made_is_ours_and_what_was_there_is_not():
     """The one who asked Kinesis successfully owns it."""
-    record = _lease.begin_registration(held_by("a"), fencing_token=1)
-    made = _lease.finish_registration(record, consumer_arn=ARN, made=True, fencing_token=1)
-    found = _lease.finish_registration(record, consumer_arn=ARN, made=False, fencing_token=1)
+    record = rules.begin_registration(held_by("a"), fencing_token=1)
+    made = rules.finish_registration(record, consumer_arn=ARN, made=True, fencing_token=1)
+    found = rules.finish_registration(record, consumer_arn=ARN, made=False, fencing_token=1)
     assert made.registration_is_ours
     assert not found.registration_is_ours
 
 
 def test_what_a_dead_predecessor_had_begun_to_register_is_ours():
     """It died between Kinesis's answer and its own note: the intention tells."""
-    record = _lease.begin_registration(held_by("a"), fencing_token=1)
+    record = rules.begin_registration(held_by("a"), fencing_token=1)
     record = held_by("a", record, now=1001.0)
-    record = _lease.finish_registration(record, consumer_arn=ARN, made=False, fencing_token=2)
+    record = rules.finish_registration(record, consumer_arn=ARN, made=False, fencing_token=2)
     assert record.registration_is_ours
 
 
 def test_a_consumer_made_again_by_somebody_else_is_not_ours_any_more():
     """The same name under another ARN is another registration."""
-    record = _lease.finish_registration(registered(held_by("a")), consumer_arn=ARN + "2", made=False, fencing_token=1)
+    record = rules.finish_registration(registered(held_by("a")), consumer_arn=ARN + "2", made=False, fencing_token=1)
     assert not record.registration_is_ours
 
 
 def test_an_adopted_registration_is_ours_and_its_grace_period_counts_from_now():
     """Nobody holds it: what is left of an old lease is gone."""
     record = registered(held_by("a"), registration_is_ours=False)
-    adopted = _lease.adopt(record, consumer_arn=ARN, is_over=True, now=5000.0)
+    adopted = rules.adopt(record, consumer_arn=ARN, is_over=True, now=5000.0)
     assert (adopted.registration_is_ours, adopted.holding, adopted.idle_since) == (True, None, 5000.0)
 
 
 def test_a_job_that_gives_the_arn_of_a_registration_of_ours_does_not_make_it_anothers():
     """What we registered stays ours to end; what its user registered stays his."""
-    assert _lease.note_given(registered(held_by("a")), consumer_arn=ARN).registration_is_ours
-    assert not _lease.note_given(registered(held_by("a")), consumer_arn=ARN + "2").registration_is_ours
-    assert not _lease.note_given(held_by("a"), consumer_arn=ARN).registration_is_ours
+    assert rules.note_given(registered(held_by("a")), consumer_arn=ARN).registration_is_ours
+    assert not rules.note_given(registered(held_by("a")), consumer_arn=ARN + "2").registration_is_ours
+    assert not rules.note_given(held_by("a"), consumer_arn=ARN).registration_is_ours
 
 
 def test_adopting_leaves_a_live_lease_alone():
     """Its holder reads on, and its end is the registration's."""
     record = registered(held_by("a"), registration_is_ours=False)
-    adopted = _lease.adopt(record, consumer_arn=ARN, is_over=False, now=1010.0)
+    adopted = rules.adopt(record, consumer_arn=ARN, is_over=False, now=1010.0)
     assert (adopted.holding, adopted.idle_since) == (record.holding, None)
 
 
 def test_a_refused_registration_is_taken_back_by_who_began_it():
     """Not by somebody whose intention was replaced."""
-    record = _lease.begin_registration(held_by("a"), fencing_token=1)
-    assert _lease.abandon_registration(record, fencing_token=2) is None
-    assert _lease.abandon_registration(record, fencing_token=1).phase is RegistrationPhase.ABSENT
+    record = rules.begin_registration(held_by("a"), fencing_token=1)
+    assert rules.abandon_registration(record, fencing_token=2) is None
+    assert rules.abandon_registration(record, fencing_token=1).phase is RegistrationPhase.ABSENT
 
 
 @pytest.mark.parametrize(
@@ -226,7 +227,7 @@ def test_a_refused_registration_is_taken_back_by_who_began_it():
 )
 def test_what_is_ours_to_end(fields, arn, ours):
     """What we made or adopted under that very ARN, or had begun and not seen through."""
-    assert _lease.is_ours(registered(held_by("a"), **fields), arn) == ours
+    assert rules.is_ours(registered(held_by("a"), **fields), arn) == ours
 
 
 class LeaseLife(RuleBasedStateMachine):
@@ -253,10 +254,10 @@ class LeaseLife(RuleBasedStateMachine):
         after = data.draw(st.sampled_from(self.given)) if takes_back and self.given else None
         holder = self.record.holding
         outcome = decide(job, self.record, now=self.now, policy=policy, sight=sight, after_token=after)
-        if isinstance(outcome, _lease.Lost):
+        if isinstance(outcome, rules.Lost):
             assert after is not None
             return
-        if not isinstance(outcome, _lease.Granted):
+        if not isinstance(outcome, rules.Granted):
             assert holder.job_id != job
             assert policy is not ConflictPolicy.TAKE_OVER
             assert sight is not OVER
@@ -272,7 +273,7 @@ class LeaseLife(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS), data=st.data())
     def heartbeat(self, job, data):
         token = data.draw(st.sampled_from(self.given))
-        renewed = _lease.renew(self.record, job_id=job, fencing_token=token, now=self.now)
+        renewed = rules.renew(self.record, job_id=job, fencing_token=token, now=self.now)
         if renewed is not None:
             assert token == max(self.given)
             self.record = renewed
@@ -281,7 +282,7 @@ class LeaseLife(RuleBasedStateMachine):
     @rule(job=st.sampled_from(JOBS), data=st.data())
     def release(self, job, data):
         token = data.draw(st.sampled_from(self.given))
-        released = _lease.release(self.record, job_id=job, fencing_token=token, now=self.now)
+        released = rules.release(self.record, job_id=job, fencing_token=token, now=self.now)
         if released is not None:
             assert token == max(self.given)
             assert released.holding is None
@@ -291,30 +292,30 @@ class LeaseLife(RuleBasedStateMachine):
     @rule()
     def end(self):
         token = self.record.holding.fencing_token
-        self.record = _lease.end(self.record, now=self.now)
+        self.record = rules.end(self.record, now=self.now)
         for job in JOBS:
-            assert isinstance(decide(job, self.record, after_token=token), _lease.Lost)
+            assert isinstance(decide(job, self.record, after_token=token), rules.Lost)
 
     @precondition(lambda self: self.record.holding is not None)
     @rule(made=st.booleans())
     def register(self, made):
         token = self.record.fencing_token
-        self.record = _lease.begin_registration(self.record, fencing_token=token)
-        self.record = _lease.finish_registration(self.record, consumer_arn=ARN, made=made, fencing_token=token)
+        self.record = rules.begin_registration(self.record, fencing_token=token)
+        self.record = rules.finish_registration(self.record, consumer_arn=ARN, made=made, fencing_token=token)
         assert self.record.registration_is_ours == made
 
     @rule(is_over=st.booleans())
     def adopt(self, is_over):
         before = self.record.holding
-        self.record = _lease.adopt(self.record, consumer_arn=ARN, is_over=is_over, now=self.now)
+        self.record = rules.adopt(self.record, consumer_arn=ARN, is_over=is_over, now=self.now)
         assert self.record.registration_is_ours
         assert self.record.holding == (None if is_over else before)
 
     @rule()
     def sweep(self):
-        begun = _lease.begin_deregistration(self.record, now=self.now)
+        begun = rules.begin_deregistration(self.record, now=self.now)
         if begun is not None:
-            self.record = begun if begun.phase is RegistrationPhase.ABSENT else _lease.finish_deregistration(begun)
+            self.record = begun if begun.phase is RegistrationPhase.ABSENT else rules.finish_deregistration(begun)
 
     @invariant()
     def the_token_never_falls(self):

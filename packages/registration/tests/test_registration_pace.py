@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.registration._pace import CallPace
+from penstock.registration._kinesis.pace import CallPace
 
 
 def moments(operation, streams, count):

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, Renewal, SqliteLeaseStore, _lease
-from penstock.registration._sqlite_file import SqliteFile
+from penstock.registration import ConsumerRecord, Holding, RegistrationPhase, Renewal, SqliteLeaseStore
+from penstock.registration._lease import rules
+from penstock.registration._stores.sqlite_file import SqliteFile
 from penstock.registration.errors import LeaseStoreError
 
 HOLDING = Holding(
@@ -91,7 +92,7 @@ async def test_a_renewal_prolongs_the_newest_lease(store):
     assert await store.renew([renewal(at=20.5)]) == [30.0]
     renewed = await store.get("flights", "delays")
     assert renewed == replace(read, version=2, holding=replace(HOLDING, renewed_at=20.5))
-    assert renewed.holding == _lease.renew(read, job_id="job", fencing_token=7, now=20.5).holding
+    assert renewed.holding == rules.renew(read, job_id="job", fencing_token=7, now=20.5).holding
     assert await store.write([replace(read, fencing_token=8)]) == [False]
 
 

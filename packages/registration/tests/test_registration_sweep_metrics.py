@@ -1,8 +1,8 @@
 """What a sweep tells of its consumers."""
 
 from penstock.registration import ConsumerRecord, RegistrationPhase
-from penstock.registration._registry_metrics import SweepMetrics
-from penstock.registration._watch import Watch
+from penstock.registration._lease.watch import Watch
+from penstock.registration._local.metrics import SweepMetrics
 
 
 def test_only_what_is_ours_is_an_orphan_that_costs():

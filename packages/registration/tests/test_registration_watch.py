@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from penstock.registration import ConsumerRecord, Holding
-from penstock.registration._watch import Standing, Watch
+from penstock.registration._lease.watch import Standing, Watch
 
 HOLDING = Holding(job_id="job", fencing_token=1, acquired_at=0.0, renewed_at=0.0, time_to_live_seconds=30.0)
 RECORD = ConsumerRecord(stream_arn="arn:any", consumer_name="any", created_at=0.0, version=5, holding=HOLDING)

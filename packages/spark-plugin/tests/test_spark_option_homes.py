@@ -18,7 +18,7 @@ from penstock.efo_consumer._remote.messages import open_from_message, open_to_me
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
 from penstock.proto.shard_reader.v1 import shard_reader_pb2
 from penstock.registration import Lease, RegistrarConfig
-from penstock.registration._messages import acquire_message, acquire_request
+from penstock.registration._remote.messages import acquire_message, acquire_request
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._connections import caller_location
 from penstock.spark_plugin._options._field_names import field_name

@@ -1,103 +1,15 @@
-"""Options of registration, as FLIP-128 names them, and the names and ARNs of streams and consumers."""
+"""How calls to Kinesis are tried again, and how long leases live."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Final
 
 from penstock.aws import BackoffPolicy
 from penstock.registration.errors import RegistrationOptionError
 
-E = TypeVar("E", bound=StrEnum)
-
-_CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
-_CONSUMER_ARN: Final = re.compile(
-    r"arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+)/consumer/(?P<consumer>[a-zA-Z0-9_.-]+):\d+"
-)
-_STREAM_ARN: Final = re.compile(r"arn:aws[^:]*:kinesis:[^:]*:\d{12}:stream/(?P<stream>[a-zA-Z0-9_.-]+)")
 _CALLS: Final = ("register", "deregister", "list")
-
-
-class RegistrationStrategy(StrEnum):
-    """When a consumer is registered and deregistered (FLIP-128, `efo.registration`)."""
-
-    LAZY = "lazy"
-    """When the query starts; deregistered when the last lease is gone."""
-    EAGER = "eager"
-    """When the DataFrame is made; deregistered when the last lease is gone."""
-    NONE = "none"
-    """Never: the caller names the consumer's ARN, and ends it himself."""
-
-
-class ConflictPolicy(StrEnum):
-    """What to do when another job holds the consumer."""
-
-    REFUSE = "refuse"
-    """Fail at once, naming the holder."""
-    WAIT = "wait"
-    """Wait until its lease ends, or the timeout."""
-    TAKE_OVER = "take_over"
-    """End its lease: its fencing token is refused from now on."""
-
-
-def one_of(kind: type[E], value: str, option: str) -> E:
-    """The member of the enumeration, which may also be given by its value.
-
-    Raises:
-        RegistrationOptionError: there is no such member; the error lists those that there are.
-    """
-    try:
-        return kind(value)
-    except ValueError as error:
-        names = ", ".join(member.value for member in kind)
-        raise RegistrationOptionError(option=option, reason=f"{value!r} is none of {names}") from error
-
-
-def consumer_name_of(consumer_arn: str) -> str:
-    """The name inside a consumer's ARN.
-
-    Raises:
-        RegistrationOptionError: it is no ARN of a stream consumer.
-    """
-    match = _CONSUMER_ARN.fullmatch(consumer_arn)
-    if match is None:
-        raise RegistrationOptionError(
-            option="consumer_arn", reason=f"{consumer_arn!r} is not the ARN of a stream consumer"
-        )
-    return match["consumer"]
-
-
-def is_arn(stream: str) -> bool:
-    """Whether a stream is given by its ARN, not by its name."""
-    return stream.startswith("arn:")
-
-
-def stream_name_of(stream: str) -> str:
-    """The name of a stream that is given by its name or its ARN."""
-    return stream.rpartition("stream/")[2] if is_arn(stream) else stream
-
-
-def stream_arn_of(consumer_arn: str) -> str:
-    """The ARN of the stream inside a consumer's ARN; empty when there is none."""
-    stream, _, rest = consumer_arn.partition("/consumer/")
-    return stream if rest else ""
-
-
-def check_stream_arn(arn: str, option: str = "stream_arn") -> None:
-    """Raise RegistrationOptionError unless it is the ARN of a stream."""
-    if _STREAM_ARN.fullmatch(arn) is None:
-        raise RegistrationOptionError(option=option, reason=f"{arn!r} is not the ARN of a stream")
-
-
-def check_consumer_name(name: str, option: str = "consumer_name") -> None:
-    """Raise RegistrationOptionError unless Kinesis would accept the name."""
-    if _CONSUMER_NAME.fullmatch(name) is None:
-        raise RegistrationOptionError(
-            option=option, reason=f"{name!r} is not 1 to 128 characters of letters, digits, _ . and -"
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,3 +69,35 @@ class RegistrarConfig:
             exponent=getattr(self, f"{call}_backoff_expconst"),
             max_attempts=getattr(self, f"{call}_max_retries") + 1,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeaseSettings:
+    """How long leases live, and what they leave behind.
+
+    Raises:
+        RegistrationOptionError: naming the option that is out of range.
+    """
+
+    default_time_to_live: timedelta = timedelta(seconds=30)
+    """For requests that name none. Default: 30 s, so that a job whose JVM pauses does not lose its consumer."""
+    longest_time_to_live: timedelta = timedelta(minutes=5)
+    """Cap for requests that name one. Default: 5 minutes."""
+    grace_period: timedelta = timedelta(0)
+    """Between the end of the last lease and the de-registration.
+
+    Default: none, for a registry that ends with its process."""
+
+    def __post_init__(self) -> None:
+        if self.default_time_to_live <= timedelta(0):
+            raise RegistrationOptionError(option="default_time_to_live", reason="must be positive")
+        if self.longest_time_to_live < self.default_time_to_live:
+            raise RegistrationOptionError(
+                option="longest_time_to_live", reason="must not be less than default_time_to_live"
+            )
+        if self.grace_period < timedelta(0):
+            raise RegistrationOptionError(option="grace_period", reason="must not be negative")
+
+    def time_to_live_seconds(self, wanted: timedelta | None) -> float:
+        """What a request gets."""
+        return min(wanted or self.default_time_to_live, self.longest_time_to_live).total_seconds()

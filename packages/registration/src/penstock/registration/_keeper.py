@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from penstock.registration._clock import Clock, elapsed_seconds
-from penstock.registration._config import ConflictPolicy
 from penstock.registration._registry import ConsumerRegistry
-from penstock.registration._values import AcquireRequest, Heartbeat, Lease
+from penstock.registration._values import AcquireRequest, ConflictPolicy, Heartbeat, Lease
 from penstock.registration.errors import (
     ConsumerHeldError,
     InvalidRequestError,

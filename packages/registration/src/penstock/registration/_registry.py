@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
+from penstock.registration.errors import RegistrationError
+
+_LOOK_SECONDS: Final = 2.0
 
 
 class ConsumerRegistry(Protocol):
@@ -94,3 +99,35 @@ class RegistryAdministration(Protocol):
             RegistrationError: Kinesis does not answer for a stream.
         """
         ...
+
+
+class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
+    """What a servicer needs behind it: the calls of jobs and those of operators, and heartbeats by the batch."""
+
+    async def stream_arn(self, stream_name: str) -> str:
+        """The ARN of the stream that this name means here.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+            RegistrationError: Kinesis does not answer.
+        """
+        ...
+
+    async def heartbeat_all(self, leases: Sequence[Lease]) -> list[Heartbeat]:
+        """Prolong leases of any jobs together. One entry per lease, as `heartbeat` would answer.
+
+        Raises:
+            RegistrationError: unknown which of them are held.
+        """
+        ...
+
+
+async def holder_of(registry: ConsumerRegistry, request: AcquireRequest) -> str | None:
+    """The job that keeps the request waiting, for the words of an error; None when there is none, or nobody knows."""
+    try:
+        async with asyncio.timeout(_LOOK_SECONDS):
+            consumers = await registry.list_consumers(request.stream_arn or request.stream_name)
+    except (TimeoutError, RegistrationError):
+        return None
+    leases = (one.lease for one in consumers if one.consumer_name == request.consumer_name)
+    return next((one.job_id for one in leases if one is not None and one.job_id != request.job_id), None)

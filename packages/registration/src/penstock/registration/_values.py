@@ -6,21 +6,56 @@ import uuid
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
+from typing import TypeVar
 
 from penstock.aws import AwsLocation
-from penstock.registration._config import (
-    ConflictPolicy,
-    RegistrarConfig,
-    RegistrationStrategy,
+from penstock.registration._config import RegistrarConfig
+from penstock.registration._names import (
     check_consumer_name,
     check_stream_arn,
     consumer_name_of,
     is_arn,
-    one_of,
     stream_arn_of,
     stream_name_of,
 )
 from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class RegistrationStrategy(StrEnum):
+    """When a consumer is registered and deregistered (FLIP-128, `efo.registration`)."""
+
+    LAZY = "lazy"
+    """When the query starts; deregistered when the last lease is gone."""
+    EAGER = "eager"
+    """When the DataFrame is made; deregistered when the last lease is gone."""
+    NONE = "none"
+    """Never: the caller names the consumer's ARN, and ends it himself."""
+
+
+class ConflictPolicy(StrEnum):
+    """What to do when another job holds the consumer."""
+
+    REFUSE = "refuse"
+    """Fail at once, naming the holder."""
+    WAIT = "wait"
+    """Wait until its lease ends, or the timeout."""
+    TAKE_OVER = "take_over"
+    """End its lease: its fencing token is refused from now on."""
+
+
+def one_of(kind: type[E], value: str, option: str) -> E:
+    """The member of the enumeration, which may also be given by its value.
+
+    Raises:
+        RegistrationOptionError: there is no such member; the error lists those that there are.
+    """
+    try:
+        return kind(value)
+    except ValueError as error:
+        names = ", ".join(member.value for member in kind)
+        raise RegistrationOptionError(option=option, reason=f"{value!r} is none of {names}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.aws import AwsServiceError
-from penstock.registration import _lease as lease_rules
-from penstock.registration._record import ConsumerRecord
-from penstock.registration._store import Renewal
-from penstock.registration._testing_dynamodb import DynamoDbClients, running_dynamodb
-from penstock.registration._testing_wire import Wire, WireCall, running_wire
+from penstock.registration._lease import rules as lease_rules
+from penstock.registration._lease.record import ConsumerRecord
+from penstock.registration._stores.store import Renewal
+from penstock.registration._testing_servers import DynamoDbClients, Wire, WireCall, running_dynamodb, running_wire
 
 __all__ = [
     "DynamoDbClients",

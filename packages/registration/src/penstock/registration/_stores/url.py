@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from platformdirs import user_state_path
+
 from penstock.aws import AwsSession
-from penstock.registration._dynamodb_store import DynamoDbLeaseStore
-from penstock.registration._sqlite_store import SqliteLeaseStore
-from penstock.registration._store import LeaseStore
+from penstock.registration._stores.dynamodb import DynamoDbLeaseStore
+from penstock.registration._stores.sqlite import SqliteLeaseStore
+from penstock.registration._stores.store import LeaseStore
 from penstock.registration.errors import RegistrationOptionError
 
 _TABLE: Final = re.compile(r"[a-zA-Z0-9_.-]{3,255}")
 _FORMS: Final = "sqlite:///PATH or dynamodb://TABLE"
+
+
+def default_store_path() -> Path:
+    """`registry.db` in the user's state directory."""
+    return user_state_path("penstock") / "registry.db"
 
 
 def store_location(url: str) -> Path | str:

@@ -10,10 +10,10 @@ from typing import Final
 
 from opentelemetry import metrics
 
-from penstock.registration import _lease as lease_rules
-from penstock.registration._listing import is_listed
-from penstock.registration._record import ConsumerRecord
-from penstock.registration._watch import Watch
+from penstock.registration._lease import rules as lease_rules
+from penstock.registration._lease.listing import is_listed
+from penstock.registration._lease.record import ConsumerRecord
+from penstock.registration._lease.watch import Watch
 
 _GAUGES: Final = (
     ("consumers", "{consumer}", "Stream consumers that the registry knows, as of its last sweep"),

@@ -1,4 +1,4 @@
-"""The registry in the caller's own process: a registrar, a store, and the rules of `_lease`."""
+"""The registry in the caller's own process: a registrar, a store, and the rules of leases."""
 
 from __future__ import annotations
 
@@ -9,23 +9,28 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Final
 from weakref import WeakValueDictionary
 
-from penstock.registration import _lease as lease_rules
-from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD, Administration
+from penstock.aws import AwsSession
 from penstock.registration._clock import Clock, elapsed_seconds
-from penstock.registration._config import RegistrationStrategy, is_arn
-from penstock.registration._lease_settings import LeaseSettings
-from penstock.registration._listing import consumer_of, holder_of, is_listed
-from penstock.registration._record import ConsumerRecord, RegistrationPhase
-from penstock.registration._records import Records
-from penstock.registration._registrar import StreamConsumerRegistrar
-from penstock.registration._registrations import Registrations
-from penstock.registration._registry_metrics import SweepMetrics
-from penstock.registration._store import LeaseStore
-from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan
-from penstock.registration._watch import Key, Watch
+from penstock.registration._config import LeaseSettings, RegistrarConfig
+from penstock.registration._kinesis.registrar import StreamConsumerRegistrar
+from penstock.registration._lease import rules as lease_rules
+from penstock.registration._lease.listing import consumer_of, is_listed
+from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
+from penstock.registration._lease.watch import Key, Watch
+from penstock.registration._local.administration import CONSUMER_SHARD_HOUR_USD, Administration
+from penstock.registration._local.metrics import SweepMetrics
+from penstock.registration._local.records import Records
+from penstock.registration._local.registrations import Registrations
+from penstock.registration._names import is_arn
+from penstock.registration._registry import holder_of
+from penstock.registration._stores.sqlite import SqliteLeaseStore
+from penstock.registration._stores.store import LeaseStore
+from penstock.registration._stores.url import default_store_path
+from penstock.registration._values import AcquireRequest, Consumer, Heartbeat, Lease, Orphan, RegistrationStrategy
 from penstock.registration.errors import (
     AcquireTimeoutError,
     ConsumerHeldError,
@@ -396,3 +401,23 @@ class LocalConsumerRegistry:
             time_to_live_seconds=time_to_live,
             registration_is_ours=record.registration_is_ours,
         )
+
+
+def open_local_registry(
+    session: AwsSession,
+    store_path: Path | None = None,
+    *,
+    store: LeaseStore | None = None,
+    config: RegistrarConfig | None = None,
+    settings: LeaseSettings | None = None,
+    consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD,
+) -> LocalConsumerRegistry:
+    """The in-process registry, over `store` or a SQLite file that it shares with other endpoints and regions."""
+    if store is None:
+        store = SqliteLeaseStore(store_path or default_store_path(), namespace=session.endpoint_url("kinesis"))
+    return LocalConsumerRegistry(
+        StreamConsumerRegistrar(session, config),
+        store,
+        settings=settings,
+        consumer_shard_hour_usd=consumer_shard_hour_usd,
+    )

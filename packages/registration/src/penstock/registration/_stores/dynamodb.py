@@ -6,26 +6,28 @@ import asyncio
 import builtins
 import random as random_module
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from botocore.exceptions import ClientError
 
 from penstock.aws import AwsError, AwsServiceError, BackoffPolicy, retry
-from penstock.registration._dynamodb_items import (
-    KEY_SCHEMA,
-    KEY_TYPES,
-    Item,
-    from_item,
-    key_of,
-    to_item,
-)
-from penstock.registration._lookups import AwsClients
-from penstock.registration._record import ConsumerRecord
-from penstock.registration._store import Renewal
+from penstock.registration._kinesis.registrar import AwsClients
+from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase
+from penstock.registration._stores.store import Renewal
 from penstock.registration.errors import LeaseStoreError
 
+Item = dict[str, dict[str, Any]]
+
+_PARTITION_KEY: Final = "stream"
+"""Namespace and stream ARN: the consumers of a stream lie together, and streams spread over partitions."""
+_SORT_KEY: Final = "consumer_name"
+_KEY_SCHEMA: Final = (
+    {"AttributeName": _PARTITION_KEY, "KeyType": "HASH"},
+    {"AttributeName": _SORT_KEY, "KeyType": "RANGE"},
+)
+_KEY_TYPES: Final = tuple({"AttributeName": name, "AttributeType": "S"} for name in (_PARTITION_KEY, _SORT_KEY))
 _RETRIES: Final = BackoffPolicy(
     base=timedelta(milliseconds=50), maximum=timedelta(seconds=1), exponent=2.0, max_attempts=8
 )
@@ -65,9 +67,9 @@ class DynamoDbLeaseStore:
 
     async def get(self, stream_arn: str, consumer_name: str) -> ConsumerRecord | None:
         """See LeaseStore."""
-        key = key_of(self._namespace, stream_arn, consumer_name)
+        key = _key_of(self._namespace, stream_arn, consumer_name)
         answer = await self._call("get_item", Key=key, ConsistentRead=True)
-        return from_item(answer["Item"]) if "Item" in answer else None
+        return _from_item(answer["Item"]) if "Item" in answer else None
 
     async def list(self) -> list[ConsumerRecord]:
         """See LeaseStore. Reads the whole table."""
@@ -82,7 +84,7 @@ class DynamoDbLeaseStore:
             answer = await self._call("scan", **parameters)
             items += answer["Items"]
             if not answer.get("LastEvaluatedKey"):
-                return sorted(map(from_item, items), key=lambda record: record.key)
+                return sorted(map(_from_item, items), key=lambda record: record.key)
             parameters["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
 
     async def write(self, records: Sequence[ConsumerRecord]) -> builtins.list[bool]:
@@ -100,7 +102,7 @@ class DynamoDbLeaseStore:
     async def _write_one(self, record: ConsumerRecord) -> bool:
         write_id = uuid.uuid4().hex
         parameters: dict[str, Any] = {
-            "Item": to_item(record, self._namespace, write_id),
+            "Item": _to_item(record, self._namespace, write_id),
             "ConditionExpression": "attribute_not_exists(#version)",
             "ExpressionAttributeNames": {"#version": "version"},
             "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
@@ -117,7 +119,7 @@ class DynamoDbLeaseStore:
         conflict = await self._try(
             "update_item",
             into=answer,
-            Key=key_of(self._namespace, renewal.stream_arn, renewal.consumer_name),
+            Key=_key_of(self._namespace, renewal.stream_arn, renewal.consumer_name),
             UpdateExpression="SET renewed_at = :at, #version = #version + :one",
             ConditionExpression="job_id = :job AND holding_token = :token",
             ExpressionAttributeNames={"#version": "version"},
@@ -171,8 +173,8 @@ class DynamoDbLeaseStore:
                 await self._request(
                     "create_table",
                     TableName=self._table_name,
-                    KeySchema=KEY_SCHEMA,
-                    AttributeDefinitions=KEY_TYPES,
+                    KeySchema=_KEY_SCHEMA,
+                    AttributeDefinitions=_KEY_TYPES,
                     BillingMode="PAY_PER_REQUEST",
                 )
             except AwsServiceError as error:
@@ -197,3 +199,79 @@ class DynamoDbLeaseStore:
 
     def _error(self, reason: str) -> LeaseStoreError:
         return LeaseStoreError(store=f"dynamodb://{self._table_name}", reason=reason)
+
+
+def _partition_of(namespace: str, stream_arn: str) -> str:
+    """The partition key. An ARN, or a name of the first release, holds no blank, so that it tells both of its parts."""
+    return f"{stream_arn} {namespace}"
+
+
+def _key_of(namespace: str, stream_arn: str, consumer_name: str) -> Item:
+    """The primary key."""
+    return {_PARTITION_KEY: {"S": _partition_of(namespace, stream_arn)}, _SORT_KEY: {"S": consumer_name}}
+
+
+def _to_item(record: ConsumerRecord, namespace: str, write_id: str) -> Item:
+    """With the version that it will have when it is written, and the id of the attempt to write it."""
+    item: Item = {
+        **_key_of(namespace, *record.key),
+        "namespace": {"S": namespace},
+        # So that a replica of the first release, which knows streams by this attribute, finds the same lease.
+        "stream_name": {"S": record.stream_arn},
+        "version": _number(record.version + 1),
+        "write_id": {"S": write_id},
+        "fencing_token": _number(record.fencing_token),
+        "created_at": _number(record.created_at),
+        "phase": {"S": record.phase.value},
+        "consumer_arn": {"S": record.consumer_arn},
+        "registration_is_ours": {"BOOL": record.registration_is_ours},
+        "registering_token": _number(record.registering_token),
+        "ended_token": _number(record.ended_token),
+    }
+    holding = record.holding
+    if holding is not None:
+        item |= {
+            "job_id": {"S": holding.job_id},
+            "holding_token": _number(holding.fencing_token),
+            "acquired_at": _number(holding.acquired_at),
+            "renewed_at": _number(holding.renewed_at),
+            "time_to_live_seconds": _number(holding.time_to_live_seconds),
+            "claim": {"S": holding.claim},
+        }
+    if record.idle_since is not None:
+        item["idle_since"] = _number(record.idle_since)
+    return item
+
+
+def _from_item(item: Mapping[str, Mapping[str, Any]]) -> ConsumerRecord:
+    """The record as it was written."""
+    holding = None
+    if "holding_token" in item:
+        holding = Holding(
+            job_id=item["job_id"]["S"],
+            fencing_token=int(item["holding_token"]["N"]),
+            acquired_at=float(item["acquired_at"]["N"]),
+            renewed_at=float(item["renewed_at"]["N"]),
+            time_to_live_seconds=float(item["time_to_live_seconds"]["N"]),
+            claim=item["claim"]["S"] if "claim" in item else "",
+        )
+    return ConsumerRecord(
+        stream_arn=item["stream_name"]["S"],
+        consumer_name=item[_SORT_KEY]["S"],
+        created_at=float(item["created_at"]["N"]),
+        version=int(item["version"]["N"]),
+        fencing_token=int(item["fencing_token"]["N"]),
+        phase=RegistrationPhase(item["phase"]["S"]),
+        consumer_arn=item["consumer_arn"]["S"],
+        registration_is_ours=bool(item["registration_is_ours"]["BOOL"]),
+        registering_token=int(item["registering_token"]["N"]),
+        holding=holding,
+        idle_since=float(item["idle_since"]["N"]) if "idle_since" in item else None,
+        # Absent from items of the first release, as the claim is.
+        ended_token=int(item["ended_token"]["N"]) if "ended_token" in item else 0,
+    )
+
+
+def _number(value: float) -> dict[str, str]:
+    # The shortest text that reads back as the same number: DynamoDB keeps 38 digits, a float needs 17 at most.
+    return {"N": repr(value)}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.registration._record import ConsumerRecord
+from penstock.registration._lease.record import ConsumerRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class LeaseStore(Protocol):
         ...
 
     async def renew(self, renewals: Sequence[Renewal]) -> builtins.list[float | None]:
-        """Prolong each lease that is still the newest of its consumer, as `_lease.renew` would, in one step.
+        """Prolong each lease that is still the newest of its consumer, as `rules.renew` would, in one step.
 
         Returns one entry per renewal: the lease's time to live in seconds; None when it is another's, or ended. The
         version counts up, so that whoever read the record before must read again. What is not None is durable.

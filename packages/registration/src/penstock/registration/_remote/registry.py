@@ -13,10 +13,10 @@ import grpc
 from penstock.aws import BackoffPolicy, retry
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
-from penstock.registration import _messages as messages
-from penstock.registration._heartbeat_stream import HeartbeatStream
-from penstock.registration._listing import holder_of
-from penstock.registration._status import (
+from penstock.registration._registry import holder_of
+from penstock.registration._remote import messages
+from penstock.registration._remote.heartbeats import HeartbeatStream
+from penstock.registration._remote.status import (
     deadline_passed,
     is_transport_failure,
     registration_error,

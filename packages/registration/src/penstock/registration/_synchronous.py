@@ -14,20 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
-from platformdirs import user_state_path
-
 from penstock.aws import AwsOptions, AwsSession
-from penstock.registration._administration import CONSUMER_SHARD_HOUR_USD
 from penstock.registration._clock import elapsed_seconds
-from penstock.registration._config import RegistrarConfig
+from penstock.registration._config import LeaseSettings, RegistrarConfig
 from penstock.registration._keeper import LeaseKeeper, OnLost, OnRegained
-from penstock.registration._lease_settings import LeaseSettings
-from penstock.registration._local_registry import LocalConsumerRegistry
-from penstock.registration._registrar import StreamConsumerRegistrar
+from penstock.registration._local.registry import LocalConsumerRegistry, open_local_registry
 from penstock.registration._registry import ConsumerRegistry
-from penstock.registration._remote_registry import RemoteConsumerRegistry
-from penstock.registration._sqlite_store import SqliteLeaseStore
-from penstock.registration._store import LeaseStore
+from penstock.registration._remote.registry import RemoteConsumerRegistry
 from penstock.registration._values import AcquireRequest, Consumer, Lease
 from penstock.registration.errors import (
     RegistrationError,
@@ -39,31 +32,6 @@ from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, Loop
 T = TypeVar("T")
 PATIENCE = timedelta(minutes=10)
 _logger = logging.getLogger(__name__)
-
-
-def default_store_path() -> Path:
-    """`registry.db` in the user's state directory."""
-    return user_state_path("penstock") / "registry.db"
-
-
-def open_local_registry(
-    session: AwsSession,
-    store_path: Path | None = None,
-    *,
-    store: LeaseStore | None = None,
-    config: RegistrarConfig | None = None,
-    settings: LeaseSettings | None = None,
-    consumer_shard_hour_usd: float = CONSUMER_SHARD_HOUR_USD,
-) -> LocalConsumerRegistry:
-    """The in-process registry, over `store` or a SQLite file that it shares with other endpoints and regions."""
-    if store is None:
-        store = SqliteLeaseStore(store_path or default_store_path(), namespace=session.endpoint_url("kinesis"))
-    return LocalConsumerRegistry(
-        StreamConsumerRegistrar(session, config),
-        store,
-        settings=settings,
-        consumer_shard_hour_usd=consumer_shard_hour_usd,
-    )
 
 
 def open_registry(

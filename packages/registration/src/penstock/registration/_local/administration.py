@@ -9,16 +9,15 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Final
 
-from penstock.registration import _lease as lease_rules
-from penstock.registration._config import stream_name_of
-from penstock.registration._listing import consumer_of
-from penstock.registration._lookups import FoundConsumer
-from penstock.registration._record import ConsumerRecord
-from penstock.registration._records import Records
-from penstock.registration._registrar import StreamConsumerRegistrar
-from penstock.registration._registrations import Registrations
+from penstock.registration._kinesis.registrar import FoundConsumer, StreamConsumerRegistrar
+from penstock.registration._lease import rules as lease_rules
+from penstock.registration._lease.listing import consumer_of
+from penstock.registration._lease.record import ConsumerRecord
+from penstock.registration._lease.watch import Key, Standing, Watch
+from penstock.registration._local.records import Records
+from penstock.registration._local.registrations import Registrations
+from penstock.registration._names import stream_name_of
 from penstock.registration._values import Consumer, ConsumerState, Lease, Orphan, OrphanFate
-from penstock.registration._watch import Key, Standing, Watch
 from penstock.registration.errors import (
     ConsumerNotFoundError,
     InvalidRequestError,

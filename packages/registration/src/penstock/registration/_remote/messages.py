@@ -9,8 +9,17 @@ from penstock.aws import AwsLocation, BackoffPolicy
 from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
 from penstock.proto.aws.v1.aws_pb2 import Backoff
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
-from penstock.registration._config import ConflictPolicy, RegistrarConfig, RegistrationStrategy
-from penstock.registration._values import AcquireRequest, Consumer, ConsumerState, Lease, Orphan, OrphanFate
+from penstock.registration._config import RegistrarConfig
+from penstock.registration._values import (
+    AcquireRequest,
+    ConflictPolicy,
+    Consumer,
+    ConsumerState,
+    Lease,
+    Orphan,
+    OrphanFate,
+    RegistrationStrategy,
+)
 from penstock.registration.errors import InvalidRequestError, RegistrationOptionError
 
 _STRATEGIES: Final = {

@@ -2,7 +2,7 @@
 
 Every function takes a record, and returns the record that should replace it; the caller writes it with the version
 that it read, and decides again when somebody else was faster. Whether a lease is over is not read off the record: the
-registry's watch says so, by what it saw (`_watch`). Times in records are for people to read.
+registry's watch says so, by what it saw (`watch`). Times in records are for people to read.
 
 | lease | by | becomes |
 | --- | --- | --- |
@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from penstock.registration._config import ConflictPolicy
-from penstock.registration._record import ConsumerRecord, Holding, RegistrationPhase
-from penstock.registration._watch import Sight, Standing
+from penstock.registration._lease.record import ConsumerRecord, Holding, RegistrationPhase
+from penstock.registration._lease.watch import Sight, Standing
+from penstock.registration._values import ConflictPolicy
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,24 @@
-"""Registering and deregistering stream consumers with Kinesis."""
+"""Looking up, registering and deregistering stream consumers with Kinesis."""
 
 from __future__ import annotations
 
 import asyncio
 import random as random_module
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Final, Self
+from typing import Any, Final, Protocol, Self
+from weakref import WeakValueDictionary
 
 from opentelemetry import trace
 
 from penstock.aws import AwsError, ErrorKind, classify, error_code, retry
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._config import RegistrarConfig
-from penstock.registration._kinesis_errors import NOT_FOUND, typed_error
-from penstock.registration._lookups import AwsClients, FoundConsumer, KinesisLookups
+from penstock.registration._kinesis.errors import NOT_FOUND, typed_error
+from penstock.registration._kinesis.pace import CallPace
+from penstock.registration._names import is_arn
 from penstock.registration.errors import (
     ConsumerLimitError,
     ConsumerNotFoundError,
@@ -26,6 +28,45 @@ from penstock.registration.errors import (
 
 _CREATING_AT_ONCE: Final = 5
 """Consumers in CREATING at once (API reference)."""
+
+
+class AwsCalls(Protocol):
+    """A client of one service: `penstock.aws.AwsClient`, or a fake."""
+
+    async def call(self, operation: str, /, **parameters: Any) -> dict[str, Any]:
+        """Make a call. Raises errors of `penstock.aws`."""
+        ...
+
+    async def close(self) -> None:
+        """Close the connections."""
+        ...
+
+
+class AwsClients(Protocol):
+    """What gives clients: `penstock.aws.AwsSession`, or a fake."""
+
+    def aio_client(self, service_name: str) -> AwsCalls:
+        """A client of the service."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundConsumer:
+    """A consumer as Kinesis describes it."""
+
+    name: str
+    arn: str
+    status: str
+    """CREATING, ACTIVE or DELETING."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundStream:
+    """A stream as Kinesis describes it."""
+
+    arn: str
+    open_shards: int
+    is_on_demand: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +87,11 @@ async def _nothing() -> None:
     """Nobody wants to know."""
 
 
-class StreamConsumerRegistrar(KinesisLookups):
-    """Registers a consumer with a stream, as FLIP-128 has it, and ends it again."""
+class StreamConsumerRegistrar:
+    """Looks up, registers and deregisters stream consumers, as FLIP-128 has it, below Kinesis's limits.
+
+    Retryable errors are retried as the config says; the last one is raised as an error of this package.
+    """
 
     def __init__(
         self,
@@ -58,7 +102,14 @@ class StreamConsumerRegistrar(KinesisLookups):
         random: Callable[[], float] = random_module.random,
         clock: Clock = elapsed_seconds,
     ) -> None:
-        super().__init__(session, config, sleep=sleep, random=random, clock=clock)
+        self._kinesis = session.aio_client("kinesis")
+        self._config = config or RegistrarConfig()
+        self._sleep = sleep
+        self._random = random
+        self._clock = clock
+        self._pace = CallPace()
+        self._stream_arns: dict[str, str] = {}
+        self._looking_up: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tracer = trace.get_tracer("penstock.registration")
         self._creating = asyncio.Semaphore(_CREATING_AT_ONCE)
 
@@ -75,6 +126,61 @@ class StreamConsumerRegistrar(KinesisLookups):
         same = copy(self)
         same._config = replace(self._config, **asked)
         return same
+
+    async def find_stream_arn(self, stream_name: str) -> str:
+        """The stream's ARN, asked once per name, however many ask at once. An ARN is its own.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        if is_arn(stream_name):
+            return stream_name
+        async with self._looking_up.setdefault(stream_name, asyncio.Lock()):
+            if stream_name not in self._stream_arns:
+                self._stream_arns[stream_name] = (await self.describe_stream(stream_name)).arn
+            return self._stream_arns[stream_name]
+
+    async def describe_stream(self, stream_name: str) -> FoundStream:
+        """The stream as it is now. By its name or, across accounts, by its ARN.
+
+        Raises:
+            StreamNotFoundError: there is no such stream.
+        """
+        which = "StreamARN" if is_arn(stream_name) else "StreamName"
+        try:
+            answer = await self._call("list", "describe_stream_summary", **{which: stream_name})
+        except ConsumerNotFoundError as error:
+            raise StreamNotFoundError(stream_name=stream_name) from error
+        summary = answer["StreamDescriptionSummary"]
+        return FoundStream(
+            arn=summary["StreamARN"],
+            open_shards=summary.get("OpenShardCount", 0),
+            is_on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
+        )
+
+    async def find(
+        self, stream_name: str, consumer_name: str, *, stream_arn: str | None = None
+    ) -> FoundConsumer | None:
+        """The consumer in whatever state it is; None when there is none of that name."""
+        stream_arn = stream_arn or await self.find_stream_arn(stream_name)
+        try:
+            answer = await self._call(
+                "list", "describe_stream_consumer", StreamARN=stream_arn, ConsumerName=consumer_name
+            )
+        except ConsumerNotFoundError:
+            return None
+        return _found(answer["ConsumerDescription"])
+
+    async def list_consumers(self, stream_arn: str) -> list[FoundConsumer]:
+        """All consumers of the stream, in the order of the answer."""
+        consumers: list[FoundConsumer] = []
+        page: dict[str, str] = {}
+        while True:
+            answer = await self._call("list", "list_stream_consumers", StreamARN=stream_arn, **page)
+            consumers += map(_found, answer["Consumers"])
+            if not answer.get("NextToken"):
+                return consumers
+            page = {"NextToken": answer["NextToken"]}
 
     async def register(
         self,
@@ -114,6 +220,33 @@ class StreamConsumerRegistrar(KinesisLookups):
                     )
             span.set_attribute("penstock.registration_made", consumer.made)
             return consumer
+
+    async def deregister(self, consumer_arn: str) -> None:
+        """End the registration and wait until it is gone. One that is gone already is no error.
+
+        By ARN: it holds the creation time, so that a newer consumer of the same name is never hit.
+
+        Raises:
+            RegistrationDeniedError, RegistrationFailedError, RegistryUnavailableError: after the retries.
+            RegistrationTimeoutError: not gone within `deregister_timeout`.
+        """
+        give_up = self._deadline(self._config.deregister_timeout, consumer_arn, "gone")
+        attempt = 0
+        asked = False
+        try:
+            while True:
+                if not asked:
+                    asked = await self._deregister_once(consumer_arn)
+                await self._call("list", "describe_stream_consumer", ConsumerARN=consumer_arn)
+                give_up()
+                await self._sleep(self._config.policy("list").delay_seconds(attempt, self._random))
+                attempt += 1
+        except ConsumerNotFoundError:
+            return
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._kinesis.close()
 
     async def _bring_active(
         self,
@@ -173,29 +306,6 @@ class StreamConsumerRegistrar(KinesisLookups):
                 raise StreamNotFoundError(stream_name=stream_name) from error
             raise typed_error(error, "RegisterStreamConsumer", consumer_name) from error
 
-    async def deregister(self, consumer_arn: str) -> None:
-        """End the registration and wait until it is gone. One that is gone already is no error.
-
-        By ARN: it holds the creation time, so that a newer consumer of the same name is never hit.
-
-        Raises:
-            RegistrationDeniedError, RegistrationFailedError, RegistryUnavailableError: after the retries.
-            RegistrationTimeoutError: not gone within `deregister_timeout`.
-        """
-        give_up = self._deadline(self._config.deregister_timeout, consumer_arn, "gone")
-        attempt = 0
-        asked = False
-        try:
-            while True:
-                if not asked:
-                    asked = await self._deregister_once(consumer_arn)
-                await self._call("list", "describe_stream_consumer", ConsumerARN=consumer_arn)
-                give_up()
-                await self._sleep(self._config.policy("list").delay_seconds(attempt, self._random))
-                attempt += 1
-        except ConsumerNotFoundError:
-            return
-
     async def _deregister_once(self, consumer_arn: str) -> bool:
         """Ask Kinesis to deregister. Returns False when the consumer is in a state that does not allow it yet."""
         try:
@@ -214,3 +324,28 @@ class StreamConsumerRegistrar(KinesisLookups):
                 raise RegistrationTimeoutError(consumer=consumer, state=state, timeout_seconds=timeout.total_seconds())
 
         return give_up
+
+    async def _attempt(self, operation: str, **parameters: Any) -> Any:
+        """Make one call when it is its turn. Raises errors of `penstock.aws`."""
+        subject = str(parameters.get("StreamARN") or parameters.get("ConsumerARN") or "")
+        seconds = self._pace.reserve(operation, subject.partition("/consumer/")[0], self._clock())
+        if seconds > 0:
+            await self._sleep(seconds)
+        return await self._kinesis.call(operation, **parameters)
+
+    async def _call(self, policy: str, operation: str, **parameters: Any) -> Any:
+        try:
+            return await retry(
+                lambda: self._attempt(operation, **parameters),
+                self._config.policy(policy),
+                sleep=self._sleep,
+                random=self._random,
+            )
+        except AwsError as error:
+            raise typed_error(error, operation, str(next(iter(reversed(parameters.values()))))) from error
+
+
+def _found(description: Mapping[str, Any]) -> FoundConsumer:
+    return FoundConsumer(
+        name=description["ConsumerName"], arn=description["ConsumerARN"], status=description["ConsumerStatus"]
+    )

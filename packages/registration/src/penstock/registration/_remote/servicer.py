@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import grpc
 
 from penstock.aws import AwsLocation, account_of
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as pb
 from penstock.proto.consumer_registry.v1 import consumer_registry_pb2_grpc as pb_grpc
-from penstock.registration import _messages as messages
-from penstock.registration._heartbeat_inbox import HeartbeatInbox
-from penstock.registration._registry import ConsumerRegistry, RegistryAdministration
-from penstock.registration._status import STATUS
-from penstock.registration._values import AcquireRequest, Heartbeat, Lease
+from penstock.registration._registry import ServedRegistry
+from penstock.registration._remote import messages
+from penstock.registration._remote.heartbeats import HeartbeatInbox
+from penstock.registration._remote.status import STATUS
+from penstock.registration._values import AcquireRequest
 from penstock.registration.errors import LocationMismatchError, RegistrationError
 from penstock.rpc import abort_with
 
@@ -25,27 +25,6 @@ SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ConsumerRegistryService"].
 """For health checks and reflection."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
-
-
-class ServedRegistry(ConsumerRegistry, RegistryAdministration, Protocol):
-    """What a servicer needs behind it: the calls of jobs and those of operators, and heartbeats by the batch."""
-
-    async def stream_arn(self, stream_name: str) -> str:
-        """The ARN of the stream that this name means here.
-
-        Raises:
-            StreamNotFoundError: there is no such stream.
-            RegistrationError: Kinesis does not answer.
-        """
-        ...
-
-    async def heartbeat_all(self, leases: Sequence[Lease]) -> list[Heartbeat]:
-        """Prolong leases of any jobs together. One entry per lease, as `heartbeat` would answer.
-
-        Raises:
-            RegistrationError: unknown which of them are held.
-        """
-        ...
 
 
 class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from penstock.registration import _lease as lease_rules
 from penstock.registration._clock import Clock
-from penstock.registration._config import RegistrationStrategy, stream_name_of
-from penstock.registration._record import ConsumerRecord, RegistrationPhase
-from penstock.registration._records import Records
-from penstock.registration._registrar import StreamConsumerRegistrar
-from penstock.registration._values import AcquireRequest
-from penstock.registration._watch import Key, Watch
+from penstock.registration._kinesis.registrar import StreamConsumerRegistrar
+from penstock.registration._lease import rules as lease_rules
+from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
+from penstock.registration._lease.watch import Key, Watch
+from penstock.registration._local.records import Records
+from penstock.registration._names import stream_name_of
+from penstock.registration._values import AcquireRequest, RegistrationStrategy
 from penstock.registration.errors import ConsumerLimitError, StaleFencingTokenError, StreamNotFoundError
 
 _PATIENCE_SECONDS: Final = 10.0

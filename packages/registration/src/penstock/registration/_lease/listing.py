@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from typing import Final, Protocol
-
-from penstock.registration._record import ConsumerRecord, RegistrationPhase
-from penstock.registration._values import AcquireRequest, Consumer, Lease
-from penstock.registration._watch import Standing, Watch
-from penstock.registration.errors import RegistrationError
-
-_LOOK_SECONDS: Final = 2.0
-
-
-class _Lists(Protocol):
-    async def list_consumers(self, stream_name: str | None = None) -> Sequence[Consumer]: ...
+from penstock.registration._lease.record import ConsumerRecord, RegistrationPhase
+from penstock.registration._lease.watch import Standing, Watch
+from penstock.registration._values import Consumer, Lease
 
 
 def is_listed(record: ConsumerRecord, watch: Watch) -> bool:
@@ -56,14 +45,3 @@ def consumer_of(record: ConsumerRecord, watch: Watch, now: float) -> Consumer:
         age_seconds=max(0.0, now - record.created_at),
         held_seconds=0.0 if lease is None or holding is None else max(0.0, now - holding.acquired_at),
     )
-
-
-async def holder_of(registry: _Lists, request: AcquireRequest) -> str | None:
-    """The job that keeps the request waiting, for the words of an error; None when there is none, or nobody knows."""
-    try:
-        async with asyncio.timeout(_LOOK_SECONDS):
-            consumers = await registry.list_consumers(request.stream_arn or request.stream_name)
-    except (TimeoutError, RegistrationError):
-        return None
-    leases = (one.lease for one in consumers if one.consumer_name == request.consumer_name)
-    return next((one.job_id for one in leases if one is not None and one.job_id != request.job_id), None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
-from penstock.registration._record import ConsumerRecord
+from penstock.registration._lease.record import ConsumerRecord
 
 Key = tuple[str, str]
 

@@ -5,23 +5,53 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import queue
 import sqlite3
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
-from penstock.registration._sqlite_rows import CREATE, UPGRADES
-from penstock.registration._threads import DaemonThread
 from penstock.registration.errors import LeaseStoreError
 
 T = TypeVar("T")
 
 _SCHEMA_VERSION: Final = 2
 """2 has leases by the ARN of their stream, and the tokens that operators ended."""
+_CREATE: Final = """
+CREATE TABLE IF NOT EXISTS consumers (
+  namespace TEXT NOT NULL,
+  stream_name TEXT NOT NULL,
+  consumer_name TEXT NOT NULL,
+  version INTEGER NOT NULL,
+  fencing_token INTEGER NOT NULL,
+  created_at REAL NOT NULL,
+  phase TEXT NOT NULL,
+  consumer_arn TEXT NOT NULL,
+  registration_is_ours INTEGER NOT NULL,
+  registering_token INTEGER NOT NULL,
+  job_id TEXT,
+  holding_token INTEGER,
+  acquired_at REAL,
+  renewed_at REAL,
+  time_to_live_seconds REAL,
+  idle_since REAL,
+  ended_token INTEGER NOT NULL DEFAULT 0,
+  claim TEXT NOT NULL DEFAULT '',
+  PRIMARY KEY (namespace, stream_name, consumer_name)
+) WITHOUT ROWID
+"""
+_UPGRADES: Final = {
+    1: (
+        "ALTER TABLE consumers ADD COLUMN ended_token INTEGER NOT NULL DEFAULT 0",
+        "ALTER TABLE consumers ADD COLUMN claim TEXT NOT NULL DEFAULT ''",
+    )
+}
+"""From one schema to the next. Records by the name of a stream are moved to its ARN by the registry."""
 _OLDEST_SQLITE: Final = (3, 35, 0)
 _BUSY_SECONDS: Final = 30.0
 _LOCKED_PAUSE_SECONDS: Final = 0.02
@@ -217,8 +247,57 @@ def _set_up(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     # Again, under the lock: another process may have been faster.
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    for statement in UPGRADES.get(version, ()):
+    for statement in _UPGRADES.get(version, ()):
         connection.execute(statement)
-    connection.execute(CREATE)
+    connection.execute(_CREATE)
     connection.execute(f"PRAGMA user_version = {_SCHEMA_VERSION}")
     connection.execute("COMMIT")
+
+
+class _Job(Generic[T]):
+    def __init__(self, call: Callable[[], T]) -> None:
+        self.future: Future[T] = Future()
+        self._call = call
+
+    def run(self) -> None:
+        if not self.future.set_running_or_notify_cancel():
+            return
+        try:
+            self.future.set_result(self._call())
+        except BaseException as error:
+            self.future.set_exception(error)
+
+
+class DaemonThread:
+    """Runs blocking calls, one after the other.
+
+    `asyncio.to_thread` uses threads that the interpreter joins when it exits: a file whose disk hangs would then hold
+    up the end of the process that merely keeps a lease.
+    """
+
+    def __init__(self, *, name: str) -> None:
+        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._name = name
+        self._lock = threading.Lock()
+        self._lives = False
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run the call in the thread, for whoever cares about its outcome."""
+        job: _Job[T] = _Job(call)
+        with self._lock:
+            if not self._lives:
+                self._lives = True
+                threading.Thread(target=self._work, name=self._name, daemon=True).start()
+        self._jobs.put(job)
+        return job.future
+
+    def close(self) -> None:
+        """Let the thread end after what it is doing now. Does not wait."""
+        with self._lock:
+            if self._lives:
+                self._lives = False
+                self._jobs.put(None)
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run()

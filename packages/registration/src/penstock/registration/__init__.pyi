@@ -1,0 +1,71 @@
+# Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._config import LeaseSettings, RegistrarConfig
+from ._keeper import LeaseKeeper, OnLost, OnRegained
+from ._kinesis.registrar import AwsClients, FoundConsumer, FoundStream, RegisteredConsumer, StreamConsumerRegistrar
+from ._lease.record import ConsumerRecord, Holding, RegistrationPhase
+from ._local.administration import CONSUMER_SHARD_HOUR_USD
+from ._local.registry import LocalConsumerRegistry, open_local_registry
+from ._registry import ConsumerRegistry, RegistryAdministration, ServedRegistry
+from ._remote.registry import RemoteConsumerRegistry
+from ._remote.servicer import SERVICE_NAME, ConsumerRegistryServicer
+from ._remote.status import STATUS
+from ._stores.dynamodb import DynamoDbLeaseStore
+from ._stores.sqlite import SqliteLeaseStore
+from ._stores.store import LeaseStore, Renewal
+from ._stores.url import default_store_path, open_store, store_location
+from ._synchronous import BlockingConsumerRegistry, open_registry
+from ._values import (
+    AcquireRequest,
+    ConflictPolicy,
+    Consumer,
+    ConsumerState,
+    Heartbeat,
+    Lease,
+    Orphan,
+    OrphanFate,
+    RegistrationStrategy,
+)
+
+__all__ = [
+    "CONSUMER_SHARD_HOUR_USD",
+    "SERVICE_NAME",
+    "STATUS",
+    "AcquireRequest",
+    "AwsClients",
+    "BlockingConsumerRegistry",
+    "ConflictPolicy",
+    "Consumer",
+    "ConsumerRecord",
+    "ConsumerRegistry",
+    "ConsumerRegistryServicer",
+    "ConsumerState",
+    "DynamoDbLeaseStore",
+    "FoundConsumer",
+    "FoundStream",
+    "Heartbeat",
+    "Holding",
+    "Lease",
+    "LeaseKeeper",
+    "LeaseSettings",
+    "LeaseStore",
+    "LocalConsumerRegistry",
+    "OnLost",
+    "OnRegained",
+    "Orphan",
+    "OrphanFate",
+    "RegisteredConsumer",
+    "RegistrarConfig",
+    "RegistrationPhase",
+    "RegistrationStrategy",
+    "RegistryAdministration",
+    "RemoteConsumerRegistry",
+    "Renewal",
+    "ServedRegistry",
+    "SqliteLeaseStore",
+    "StreamConsumerRegistrar",
+    "default_store_path",
+    "open_local_registry",
+    "open_registry",
+    "open_store",
+    "store_location",
+]

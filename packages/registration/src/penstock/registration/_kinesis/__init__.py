@@ -1,0 +1,1 @@
+"""Stream consumers with Kinesis: looked up, registered and deregistered, below its limits."""

@@ -1,0 +1,1 @@
+"""The registry in the caller's own process."""

@@ -1,0 +1,1 @@
+"""Where the records of leases are kept: SQLite, DynamoDB, and stores by URL."""
