@@ -1,6 +1,7 @@
 """TLS, mutual TLS and tokens on the real socket, for clients of the API and for the commands."""
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,8 +10,8 @@ from pathlib import Path
 import pytest
 import trustme
 
-from penstock.operator_attributes import RemoteStageScheduler, open_stage_scheduler
-from penstock.operator_attributes.errors import RemoteSchedulerError
+from penstock.operator_attributes import ClaimDecision, LocalStageScheduler, RemoteStageScheduler, open_stage_scheduler
+from penstock.operator_attributes.errors import ClaimLostError, RemoteSchedulerError
 from penstock.rpc import ClientSecurity
 from penstock.rpc.testing import ServiceProcess, service_process
 from penstock.services.stage_scheduler.__main__ import main
@@ -136,3 +137,35 @@ def test_the_commands_prove_themselves_by_flags_or_environment(
     printed = capsys.readouterr()
     assert "the token is missing" in printed.err
     assert TOKEN not in printed.out + printed.err
+
+
+async def test_nobody_takes_or_ends_the_claim_of_another_driver(tls: ServiceProcess, files: Files) -> None:
+    """By its name, or by a token near to one's own; the driver itself gets its claim again, by its secret."""
+    async with asyncio.timeout(DEADLINE):
+        async with RemoteStageScheduler(tls.address, ClientSecurity(ca_file=files.ca)) as scheduler:
+            owner = "night#a-secret-of-the-driver"
+            mine = await scheduler.claim("store", "taken", owner=owner, lease_seconds=600)
+            assert (mine.decision, mine.owner) == (ClaimDecision.COMPUTE, "night")
+            for name in (mine.owner, "night#", "night#guessed"):
+                seen = await scheduler.claim("store", "taken", owner=name)
+                assert (seen.decision, seen.owner, seen.token) == (ClaimDecision.WAIT, "night", 0)
+            near = (await scheduler.claim("store", "other", owner="attacker")).token
+            for token in range(near - 1_000, near):
+                forged = dataclasses.replace(mine, token=token)
+                await scheduler.release_claim(forged)
+            with pytest.raises(ClaimLostError):
+                await scheduler.commit_claim(dataclasses.replace(mine, token=near - 1), location="elsewhere")
+            await scheduler.renew_claim(mine)
+            again = await scheduler.claim("store", "taken", owner=owner, lease_seconds=600)
+            assert again.decision is ClaimDecision.COMPUTE
+            await scheduler.commit_claim(again, location="here")
+            reused = await scheduler.claim("store", "taken", owner="attacker")
+            await scheduler.commit_claim(reused, location="elsewhere")
+            assert (await scheduler.claim("store", "taken", owner="attacker")).location == "here"
+
+
+async def test_a_driver_without_a_secret_waits_until_its_claim_runs_out() -> None:
+    """Nobody could tell it from another that gives its name."""
+    async with LocalStageScheduler() as scheduler:
+        await scheduler.claim("store", "abc", owner="night")
+        assert (await scheduler.claim("store", "abc", owner="night")).decision is ClaimDecision.WAIT

@@ -154,13 +154,13 @@ class StageSchedulerApi(Protocol):
 
         COMPUTE: the caller does, renews the claim meanwhile, and commits it. WAIT: another driver does; ask again.
         REUSE: it is there. When two ask at once, one of them computes. A claim that is not renewed runs out, and the
-        next who asks computes. An owner that asks for what it holds already takes it over with a new token: it is a
-        driver that came back.
+        next who asks computes. An owner with a secret that asks for what it holds already takes it over with a new
+        token: its first answer was lost, or it came back.
 
         Args:
             store: Where the drivers keep their results: the same text in each of them.
             fingerprint: Names the result: stage, code and data.
-            owner: Names the driver.
+            owner: Names the driver, with a secret behind the first `#` that others are not told: `night-job#…`.
             lease_seconds: Time until the claim runs out; None leaves it to the scheduler.
             wait_seconds: Time for which the answer WAIT may be held back; bounded by the scheduler.
 

@@ -1,6 +1,7 @@
 """Who computes a result that several drivers need: claims on fingerprints, decided without I/O."""
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -8,6 +9,12 @@ from penstock.operator_attributes.errors import ClaimLostError, InvalidOptionErr
 
 DEFAULT_LEASE_SECONDS = 30.0
 MAX_LEASE_SECONDS = 24 * 3600.0
+_MARK = "#"
+
+
+def _leap() -> int:
+    # A token gives a claim up or commits it: that of another driver must not be the one before the own.
+    return 1 + secrets.randbelow(2**32)
 
 
 class ClaimDecision(StrEnum):
@@ -31,9 +38,9 @@ class Claim:
     """Names the result."""
     decision: ClaimDecision
     owner: str
-    """The driver that computes it, or did."""
+    """The driver that computes it, or did, without its secret."""
     token: int
-    """Grows with each claim that is granted: an older one cannot commit any more."""
+    """Grows with each claim that is granted: an older one cannot commit any more. 0 with WAIT: it is another's."""
     expires_seconds: float = 0.0
     """Seconds until the claim runs out; 0 of a committed result."""
     location: str = ""
@@ -49,6 +56,7 @@ class ClaimRecord:
     store: str
     fingerprint: str
     owner: str
+    """The driver and its secret."""
     token: int
     lease_seconds: float
     expires_at: float
@@ -71,8 +79,19 @@ class ClaimBook:
     once that record is safe on a disk.
     """
 
-    def __init__(self, records: Iterable[ClaimRecord] = (), *, last_token: int = 0, max_claims: int = 10_000) -> None:
-        """Go on from what was remembered; beyond `max_claims`, the results that were committed first are forgotten."""
+    def __init__(
+        self,
+        records: Iterable[ClaimRecord] = (),
+        *,
+        last_token: int = 0,
+        max_claims: int = 10_000,
+        leap: Callable[[], int] = _leap,
+    ) -> None:
+        """Go on from what was remembered; beyond `max_claims`, the results that were committed first are forgotten.
+
+        `leap` gives the distance of a token from the one before.
+        """
+        self._leap = leap
         self._records = {record.key: record for record in records}
         self._last_token = max([last_token, *(record.token for record in self._records.values())])
         self._max_claims = max_claims
@@ -90,13 +109,14 @@ class ClaimBook:
         if present is not None:
             if present.committed:
                 return _answer(present, ClaimDecision.REUSE, now), None
-            if present.owner != owner and present.expires_at > now:
+            is_back = present.owner == owner and _MARK in owner
+            if not is_back and present.expires_at > now:
                 return _answer(present, ClaimDecision.WAIT, now), None
         record = ClaimRecord(
             store=store,
             fingerprint=fingerprint,
             owner=owner,
-            token=self._last_token + 1,
+            token=self._last_token + self._leap(),
             lease_seconds=lease_seconds,
             expires_at=now + lease_seconds,
         )
@@ -113,6 +133,9 @@ class ClaimBook:
     def commit(self, claim: Claim, *, location: str, rows: int | None, size_bytes: int | None) -> ClaimRecord:
         """The result is there; by the same claim again, the same result. Raises: ClaimLostError."""
         present = self._held(claim)
+        if present.committed:
+            # All drivers know its token by now: none of them may say that it is somewhere else.
+            return present
         return replace(present, committed=True, location=location, rows=rows, size_bytes=size_bytes)
 
     def is_held(self, claim: Claim) -> bool:
@@ -158,8 +181,8 @@ def _answer(record: ClaimRecord, decision: ClaimDecision, now: float) -> Claim:
         store=record.store,
         fingerprint=record.fingerprint,
         decision=decision,
-        owner=record.owner,
-        token=record.token,
+        owner=record.owner.partition(_MARK)[0],
+        token=0 if decision is ClaimDecision.WAIT else record.token,
         # A clock that was put back must not make a lease longer than it is.
         expires_seconds=0.0 if record.committed else min(record.lease_seconds, max(0.0, record.expires_at - now)),
         location=record.location,

@@ -802,7 +802,9 @@ class ClaimRequest(_message.Message):
     fingerprint: _builtins.str
     """Names the result: the stage, its code and its data. Chosen by the driver."""
     owner: _builtins.str
-    """Names the driver. One that came back under its name takes over the claims that it had at once."""
+    """Names the driver, for people; behind the first `#` a secret of its own, which is told to nobody. Who knows the secret takes over at once
+    what the driver claimed, as after an answer that was lost; without one nobody does before the claim runs out.
+    """
     lease_seconds: _builtins.float
     """Seconds until the claim runs out if it is not renewed; zero leaves it to the scheduler."""
     wait_seconds: _builtins.float
@@ -840,9 +842,11 @@ class ClaimResponse(_message.Message):
     decision: Global___ClaimDecision.ValueType
     """What the caller is to do."""
     token: _builtins.int
-    """Grows with each claim that is granted. Of the caller's claim, of the other driver's, or of the committed result's."""
+    """Grows with each claim that is granted, by steps that cannot be guessed. Of the caller's claim or of the committed result's; zero where
+    another driver computes it.
+    """
     owner: _builtins.str
-    """The driver that computes it, or did."""
+    """The driver that computes it, or did, without its secret."""
     expires_seconds: _builtins.float
     """Seconds until the claim runs out; zero of a committed result."""
     location: _builtins.str

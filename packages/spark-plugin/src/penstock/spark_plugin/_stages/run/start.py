@@ -1,6 +1,7 @@
 """Begins a run: finds where the last one was left, here and at the stage scheduler."""
 
 import logging
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -82,7 +83,7 @@ def run_pipeline(
             builder,
             service=service,
             results=folder_id(store.stages) if service is not None else "",
-            owner=job.job_id,
+            owner=f"{job.job_id}#{secrets.token_urlsafe(16)}",
             lease_seconds=settings.lease_seconds,
         )
         bars = None
