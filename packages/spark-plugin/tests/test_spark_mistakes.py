@@ -153,6 +153,6 @@ def test_a_trigger_that_spark_does_not_have_is_told_with_its_sink(spark: SparkSe
     """By name and line, and is not tried again."""
     pipeline = Pipeline("trigger", store=tmp_path)
     rows = pipeline.read("rows", format="rate", bounded=False)
-    rows.write_to("out", format="noop", trigger={"procesingTime": "1 second"})
-    with pytest.raises(PipelineError, match=rf"'out' \(.*{HERE}\) has the trigger .*procesingTime"):
+    rows.write_to("out", format="noop", trigger={"processingTime": ""})
+    with pytest.raises(PipelineError, match=rf"'out' \(.*{HERE}\) has the trigger .*processingTime"):
         pipeline.run(spark)

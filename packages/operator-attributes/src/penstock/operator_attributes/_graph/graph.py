@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from penstock.operator_attributes._graph.attributes import OperatorAttributes
+from penstock.operator_attributes._graph.attributes import OperatorAttributes, OperatorAttributesBuilder
 from penstock.operator_attributes._graph.windows import WindowAssigner, window_attributes
 from penstock.operator_attributes.errors import (
     DuplicateNameError,
@@ -85,6 +85,15 @@ class Vertex:
             raise InvalidOptionError("name", self.name, "a text that is not empty")
         if self.parallelism < 1:
             raise InvalidOptionError("parallelism", self.parallelism, "at least 1")
+        if isinstance(self.attributes, OperatorAttributesBuilder):
+            raise InvalidVertexError(self.name, "its attributes are a builder: call `.build()` on it", self.call_site)
+        if not isinstance(self.attributes, OperatorAttributes):
+            raise InvalidVertexError(
+                self.name,
+                f"its attributes are of type {type(self.attributes).__name__}: give "
+                "OperatorAttributes(output_only_after_end_of_stream=…, internal_sorter_supported=…)",
+                self.call_site,
+            )
         if self.kind is VertexKind.SOURCE:
             if self.inputs:
                 raise InvalidVertexError(self.name, "a source has no inputs", self.call_site)
@@ -167,7 +176,7 @@ class JobGraph:
                 name=name,
                 kind=VertexKind.OPERATOR,
                 inputs=_inputs(inputs, keyed=keyed),
-                attributes=attributes or _NO_ATTRIBUTES,
+                attributes=_NO_ATTRIBUTES if attributes is None else attributes,
                 chained=chained,
                 parallelism=parallelism,
                 call_site=caller() if call_site is None else call_site,

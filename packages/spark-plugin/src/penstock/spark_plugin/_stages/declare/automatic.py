@@ -33,8 +33,12 @@ def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
+        PipelineDefinitionError: It is no DataFrame.
     """
-    root, site = plans_of(frame).read(frame), caller(also_skip=(_PACKAGE,))
+    site = caller(also_skip=(_PACKAGE,))
+    if not isinstance(frame, DataFrame):
+        raise PipelineDefinitionError(f"{site}: plan takes a DataFrame, not a {type(frame).__name__}")
+    root = plans_of(frame).read(frame)
     return stage_plan(root, find_cuts(root, output_mode=output_mode, site=site), site=site)
 
 
@@ -73,13 +77,14 @@ def run_staged(
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
-        PipelineDefinitionError: The writer's frame is no stream; or one of Spark Connect whose columns refer to half of
-            a blocking part.
+        PipelineDefinitionError: It is no writer of a stream, or was started; or one of Spark Connect whose columns
+            refer to half of a blocking part.
         StageFailedError: See `Pipeline.run`.
         StoreInUseError: See there.
         SchedulerUnavailableError: See there.
     """
     site = caller(also_skip=(_PACKAGE,))
+    _check_writer(writer, site)
     plans = plans_of(writer)
     frame = plans.written(writer)
     pipeline = _pipeline(writer, store, name, site)
@@ -98,6 +103,21 @@ def run_staged(
     finally:
         # Staged again, the writer must not begin with what was committed for this run.
         plans.write_instead(writer, frame)
+
+
+def _check_writer(writer: object, site: str) -> None:
+    kind = type(writer).__name__  # the same for sessions of both kinds
+    if kind == "DataStreamWriter":
+        return
+    cures = {
+        "DataFrame": ": write `run_staged(df.writeStream.format(…), store=…)`",
+        "DataFrameWriter": ": a batch job is one stage already",
+        "StreamingQuery": ": leave `.start()` out",
+    }
+    raise PipelineDefinitionError(
+        f"{site}: run_staged takes a DataStreamWriter that is not started (`df.writeStream…`), not a {kind}"
+        + cures.get(kind, "")
+    )
 
 
 def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str) -> Pipeline:

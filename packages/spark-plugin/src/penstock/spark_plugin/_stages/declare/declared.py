@@ -39,13 +39,16 @@ class Declared:
     @property
     def call_site(self) -> str:
         """`file:line` of the function."""
-        if self.site is not None:
-            return self.site
-        function = inspect.unwrap(self.function)
-        while isinstance(function, functools.partial):
-            function = function.func
-        code = getattr(function, "__code__", None)  # an object that can be called has none
-        return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
+        return place_of(self.function) if self.site is None else self.site
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """`file:line` of a function."""
+    function = inspect.unwrap(function)
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(function, "__code__", None)  # an object that can be called has none
+    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else ""
 
 
 def named(declared: Sequence[Declared]) -> str:

@@ -4,9 +4,10 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import (
     Boundedness,
@@ -18,7 +19,7 @@ from penstock.operator_attributes import (
     compile,
     explain,
 )
-from penstock.spark_plugin._stages.declare.declared import Declared, named
+from penstock.spark_plugin._stages.declare.declared import Declared, named, place_of
 from penstock.spark_plugin._stages.store.names import safe_name, store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -59,6 +60,8 @@ class Pipeline:
         if not name:
             raise PipelineDefinitionError("a pipeline needs a name")
         self.name = name
+        self.site = caller(also_skip=(_PACKAGE,))
+        """`file:line` where it was begun."""
         self.store = store_folder(store)
         self.stages = store_folder(stages) if stages is not None else None
         self._declared: dict[str, Declared] = {}
@@ -71,8 +74,8 @@ class Pipeline:
 
     def source(
         self,
-        *,
-        bounded: bool,
+        *misplaced: Never,
+        bounded: bool | None = None,
         name: str | None = None,
         parallelism: int = 1,
         fingerprint: str | None = None,
@@ -80,14 +83,25 @@ class Pipeline:
         """Declare a source; the function takes the session and gives a DataFrame.
 
         Args:
-            bounded: Whether it ends. It must be what Spark says of the DataFrame: `isStreaming` is its opposite.
+            bounded: Whether it ends; always to be said. It must be what Spark says of the DataFrame: `isStreaming` is
+                its opposite.
             name: Default: the function's.
             parallelism: Slots that it takes.
             fingerprint: Names the data where that cannot be seen (a database, an RDD): while it stays the same, stages
                 on it are used again. Files need none.
+
+        Raises:
+            PipelineDefinitionError: As with `op` and `sink`, it is used without parentheses, or names something that
+                cannot be; with the place.
         """
+        _refuse(misplaced, "source", "bounded=True")
 
         def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
+            if bounded is None:
+                raise PipelineDefinitionError(
+                    f"source {function.__name__!r} ({place_of(function)}) does not say whether it ends: write "
+                    "`@pipeline.source(bounded=True)`, or False of a stream"
+                )
             self._add(
                 Declared(
                     name=name or function.__name__,
@@ -105,7 +119,7 @@ class Pipeline:
 
     def op(
         self,
-        *,
+        *misplaced: Never,
         attributes: OperatorAttributes | None = None,
         inputs: Sequence[str] | None = None,
         name: str | None = None,
@@ -123,6 +137,7 @@ class Pipeline:
             chained: Whether it goes with its only input.
             parallelism: Slots that it takes.
         """
+        _refuse(misplaced, "op")
 
         def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
             self._add(
@@ -143,7 +158,7 @@ class Pipeline:
 
     def sink(
         self,
-        *,
+        *misplaced: Never,
         trigger: Mapping[str, Any] | None = None,
         inputs: Sequence[str] | None = None,
         name: str | None = None,
@@ -163,6 +178,7 @@ class Pipeline:
                 `queryName`.
             parallelism: Slots that it takes.
         """
+        _refuse(misplaced, "sink")
 
         def declare(function: Callable[_P, _R]) -> Callable[_P, _R]:
             self._add(
@@ -217,15 +233,16 @@ class Pipeline:
 
         Raises:
             penstock.operator_attributes.errors.CompileError: It cannot be planned; names the place in the user's code.
+            PipelineDefinitionError: A sink has a trigger that would be ignored.
         """
-        plan = compile(self.graph())
+        plan = self._plan()
         for warning in self._warnings():
             _log.warning("%s", warning)
         return plan
 
     def explain(self) -> str:
         """The stages as text, before anything runs, and what to be warned of. Raises: as `compile`."""
-        text = explain(compile(self.graph()))
+        text = explain(self._plan())
         return text + "".join(f"\nwarning: {warning}\n" for warning in self._warnings())
 
     def readers(self) -> dict[str, list[Declared]]:
@@ -242,6 +259,16 @@ class Pipeline:
                     if one.name in above and one.kind is VertexKind.SOURCE and not one.bounded:
                         found.setdefault(one.name, []).append(sink)
         return found
+
+    def _plan(self) -> StagePlan:
+        plan, endless = compile(self.graph()), self._endless()
+        for one in self._declared.values():
+            if one.trigger is not None and one.name not in endless:
+                raise PipelineDefinitionError(
+                    f"{named([one])} has the trigger {one.trigger!r}, but all that it reads is bounded, and a batch "
+                    "write has none: leave the trigger out, or declare its source with bounded=False"
+                )
+        return plan
 
     def _warnings(self) -> list[str]:
         return [
@@ -289,6 +316,7 @@ class Pipeline:
                 computed here. Default: the service's, 30.
 
         Raises:
+            PipelineDefinitionError: It has no sink, or is declared in a way that is found to be wrong before it runs.
             StageFailedError: A stage failed for good, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
             StoreInUseError: Another driver runs on the store.
@@ -297,6 +325,16 @@ class Pipeline:
         """
         from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
 
+        if not self._declared:
+            raise PipelineDefinitionError(
+                f"pipeline {self.name!r} ({self.site}) is empty: declare its functions by @pipeline.source(…), "
+                "@pipeline.op() and @pipeline.sink() before it is run"
+            )
+        if all(one.kind is not VertexKind.SINK for one in self._declared.values()):
+            raise PipelineDefinitionError(
+                f"pipeline {self.name!r} ({self.site}) has no sink, so that nothing would be written: declare one by "
+                "@pipeline.sink()"
+            )
         settings = RunSettings(
             resume=resume,
             refresh=refresh,
@@ -390,10 +428,39 @@ class Pipeline:
                 f"{one.name!r} ({one.call_site}) and {other.name!r} ({other.call_site}) would have one folder, "
                 f"{folder!r}: give one of them another `name=`"
             )
+        if one.trigger is not None:
+            _check_trigger(one)
         self._declared[one.name] = one
 
 
+def _refuse(misplaced: Sequence[object], decorator: str, arguments: str = "") -> None:
+    """Of what was given by position: the function itself, or a name."""
+    if misplaced:
+        example = f"write `@pipeline.{decorator}({arguments})`"
+        if callable(function := misplaced[0]) and len(misplaced) == 1:
+            name = getattr(function, "__name__", type(function).__name__)
+            raise PipelineDefinitionError(f"{name!r} ({place_of(function)}) is declared without parentheses: {example}")
+        site = caller(also_skip=(_PACKAGE,))
+        raise PipelineDefinitionError(f"{site}: `{decorator}` takes arguments by name alone: {example}")
+
+
+def _check_trigger(one: Declared) -> None:
+    known = ", ".join(name for name in inspect.signature(DataStreamWriter.trigger).parameters if name != "self")
+    wrong = ""
+    if not isinstance(one.trigger, Mapping):
+        wrong = "which is not a mapping such as {'processingTime': '1 second'}"
+    elif not set(one.trigger) <= set(known.split(", ")):
+        wrong = "which Spark does not know"
+    if wrong:
+        raise PipelineDefinitionError(f"{named([one])} has the trigger {one.trigger!r}, {wrong}: give one of {known}")
+
+
 def _inputs(function: Callable[..., Any], inputs: Sequence[str] | None) -> tuple[str, ...]:
+    if isinstance(inputs, str):
+        raise PipelineDefinitionError(
+            f"{function.__name__!r} ({place_of(function)}) has inputs={inputs!r}, which is one text: write "
+            f"inputs=[{inputs!r}]"
+        )
     if inputs is not None:
         return tuple(inputs)
     parameters = inspect.signature(function).parameters.values()
@@ -403,5 +470,7 @@ def _inputs(function: Callable[..., Any], inputs: Sequence[str] | None) -> tuple
         if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD) and one.default is one.empty
     )
     if not names:
-        raise PipelineDefinitionError(f"{function.__name__!r} reads nothing: name its inputs as its parameters")
+        raise PipelineDefinitionError(
+            f"{function.__name__!r} ({place_of(function)}) reads nothing: name its inputs as its parameters"
+        )
     return names

@@ -1,0 +1,181 @@
+"""Mistakes in a pipeline are told with their place, and with what to write, before anything runs."""
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.operator_attributes import OperatorAttributesBuilder
+from penstock.operator_attributes.errors import InvalidVertexError
+from penstock.spark_plugin import Pipeline, plan, run_staged
+from penstock.spark_plugin.errors import PipelineDefinitionError
+
+
+def here(offset: int = 0) -> str:
+    """The caller's line."""
+    frame = inspect.currentframe()
+    assert frame is not None
+    assert frame.f_back is not None
+    return f"{__file__}:{frame.f_back.f_lineno + offset}"
+
+
+def place(function: Callable[..., Any]) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def refusal(call: Callable[[], object]) -> str:
+    with pytest.raises(PipelineDefinitionError) as caught:
+        call()
+    return str(caught.value)
+
+
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(1)
+
+
+def same(a: DataFrame) -> DataFrame:
+    return a
+
+
+def write(a: DataFrame) -> Any:
+    return a.write.format("noop").mode("overwrite")
+
+
+@pytest.mark.parametrize(
+    ("attributes", "reason"),
+    [
+        (
+            OperatorAttributesBuilder().set_output_only_after_end_of_stream(True),
+            "its attributes are a builder: call `.build()` on it",
+        ),
+        (
+            {"output_only_after_end_of_stream": True},
+            "its attributes are of type dict: give OperatorAttributes(output_only_after_end_of_stream=…, "
+            "internal_sorter_supported=…)",
+        ),
+        (
+            {},
+            "its attributes are of type dict: give OperatorAttributes(output_only_after_end_of_stream=…, "
+            "internal_sorter_supported=…)",
+        ),
+    ],
+)
+def test_attributes_that_are_none(tmp_path: Path, attributes: Any, reason: str) -> None:
+    """A builder that was not built, and a dict; in decorators and in streams."""
+    pipeline = Pipeline("job", store=tmp_path)
+    pipeline.source(bounded=True, name="a")(rows)
+    pipeline.op(attributes=attributes, name="b", inputs=["a"])(same)
+    with pytest.raises(InvalidVertexError) as caught:
+        pipeline.compile()
+    assert str(caught.value) == f"'b' ({place(same)}): {reason}"
+    pipeline = Pipeline("job", store=tmp_path)
+    pipeline.source(bounded=True, name="a")(rows)
+    pipeline.stream("a").transform(same, attributes=attributes)
+    line = here(-1)
+    with pytest.raises(InvalidVertexError) as caught:
+        pipeline.compile()
+    assert str(caught.value) == f"'same' ({line}): {reason}"
+
+
+@pytest.mark.parametrize(
+    ("decorator", "example"),
+    [
+        ("source", "@pipeline.source(bounded=True)"),
+        ("op", "@pipeline.op()"),
+        ("sink", "@pipeline.sink()"),
+    ],
+)
+def test_a_decorator_without_parentheses(tmp_path: Path, decorator: str, example: str) -> None:
+    """Python's own words would be of positional arguments."""
+    pipeline: Any = Pipeline("job", store=tmp_path)
+    assert refusal(lambda: getattr(pipeline, decorator)(same)) == (
+        f"'same' ({place(same)}) is declared without parentheses: write `{example}`"
+    )
+    line = here(1)
+    assert refusal(lambda: getattr(pipeline, decorator)("flights", name="a")) == (
+        f"{line}: `{decorator}` takes arguments by name alone: write `{example}`"
+    )
+
+
+def test_a_source_says_whether_it_ends(tmp_path: Path) -> None:
+    """Nobody guesses."""
+    pipeline = Pipeline("job", store=tmp_path)
+    assert refusal(lambda: pipeline.source()(rows)) == (
+        f"source 'rows' ({place(rows)}) does not say whether it ends: write `@pipeline.source(bounded=True)`, or False "
+        "of a stream"
+    )
+
+
+@pytest.mark.parametrize(
+    ("trigger", "reason"),
+    [
+        ({"procesingTime": "1 second"}, "which Spark does not know: "),
+        ("1 second", "which is not a mapping such as {'processingTime': '1 second'}: "),
+    ],
+)
+def test_a_misspelt_trigger(tmp_path: Path, trigger: Any, reason: str) -> None:
+    """Of a sink, whether it is live or not: it is told when it is declared."""
+    pipeline = Pipeline("job", store=tmp_path)
+    told = refusal(lambda: pipeline.sink(trigger=trigger)(write))
+    assert told.startswith(f"sink 'write' ({place(write)}) has the trigger {trigger!r}, {reason}")
+    assert "availableNow" in told
+
+
+def test_a_trigger_of_a_batch_write(tmp_path: Path) -> None:
+    """It would be ignored."""
+    pipeline = Pipeline("job", store=tmp_path)
+    pipeline.source(bounded=True, name="a")(rows)
+    pipeline.sink(trigger={"processingTime": "1 second"})(write)
+    assert refusal(pipeline.compile) == (
+        f"sink 'write' ({place(write)}) has the trigger {{'processingTime': '1 second'}}, but all that it reads is "
+        "bounded, and a batch write has none: leave the trigger out, or declare its source with bounded=False"
+    )
+
+
+def test_pipelines_that_would_do_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """An empty one, and one without a sink, can be looked at but not run."""
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    line = here(-1)
+    assert refusal(lambda: pipeline.run(spark)) == (
+        f"pipeline 'job' ({line}) is empty: declare its functions by @pipeline.source(…), @pipeline.op() and "
+        "@pipeline.sink() before it is run"
+    )
+    pipeline.source(bounded=True, name="a")(rows)
+    pipeline.op(name="b", inputs=["a"])(same)
+    assert "b" in pipeline.explain()
+    assert refusal(lambda: pipeline.run(spark)) == (
+        f"pipeline 'job' ({line}) has no sink, so that nothing would be written: declare one by @pipeline.sink()"
+    )
+    assert not (tmp_path / "store").exists()
+
+
+def test_inputs_that_are_one_text(tmp_path: Path) -> None:
+    """Its letters are not names."""
+    pipeline: Any = Pipeline("job", store=tmp_path)
+    assert refusal(lambda: pipeline.op(inputs="rates")(same)) == (
+        f"'same' ({place(same)}) has inputs='rates', which is one text: write inputs=['rates']"
+    )
+
+
+def test_run_staged_takes_a_writer(spark: SparkSession, tmp_path: Path) -> None:
+    """That is not started; and plan a DataFrame."""
+    frame = spark.readStream.format("rate").load()
+    staged: Any = run_staged
+
+    def told(writer: Any) -> str:
+        return refusal(lambda: staged(writer, store=tmp_path / "store"))
+
+    wanted = "run_staged takes a DataStreamWriter that is not started (`df.writeStream…`), not"
+    line = here(-3)
+    assert told(frame) == f"{line}: {wanted} a DataFrame: write `run_staged(df.writeStream.format(…), store=…)`"
+    assert told(rows(spark).write) == f"{line}: {wanted} a DataFrameWriter: a batch job is one stage already"
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    query.stop()
+    assert told(query) == f"{line}: {wanted} a StreamingQuery: leave `.start()` out"
+    assert told(None) == f"{line}: {wanted} a NoneType"
+    plan_of: Any = plan
+    line = here(1)
+    assert refusal(lambda: plan_of(frame.writeStream)) == (f"{line}: plan takes a DataFrame, not a DataStreamWriter")
