@@ -23,7 +23,8 @@ from penstock.async_sink import (
     kinesis_aggregation_config,
     write_batches,
 )
-from penstock.async_sink._destinations.kinesis.aggregate import MAGIC, Aggregate, ShardRanges, hash_key_of
+from penstock.async_sink._destinations.kinesis.aggregate import MAGIC, Aggregate, ShardRanges
+from penstock.async_sink._rate.per_shard import hash_key_of
 from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.async_sink.testing import wait_until
 from penstock.aws.testing import emulator_options

@@ -10,7 +10,7 @@ from penstock.async_sink import (
     PerShardRateLimitingStrategy,
     RequestInfo,
     ResultInfo,
-    paced_strategy,
+    kinesis_strategy,
 )
 from penstock.async_sink._rate.per_shard import ShardBucket
 
@@ -112,9 +112,9 @@ def test_an_answer_with_a_throttle_teaches_where_each_record_went() -> None:
 
 
 def test_the_strategy_of_a_stream_shrinks_once_per_round_trip_and_never_below_a_batch() -> None:
-    """`paced_strategy`, as its description says; what one shard refuses must not stop the others."""
+    """`kinesis_strategy`, as its description says; what one shard refuses must not stop the others."""
     config = AsyncSinkConfig(max_batch_size=100, max_in_flight_requests=10)
-    strategy = paced_strategy(config)
+    strategy = kinesis_strategy(config)
     assert strategy.limit == 100
     for expected in (200, 400, 800):
         answered = strategy.limit

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     )
     from penstock.async_sink._core.loop import Clock, Timer
     from penstock.async_sink._core.settlement import ResultHandler, TerminalReason
-    from penstock.async_sink._core.sink import AsyncSinkBase
     from penstock.async_sink._core.state import BufferedRequestState, EntryCodec
     from penstock.async_sink._core.terminal import (
         CallbackHandler,
@@ -26,26 +25,16 @@ if TYPE_CHECKING:
         TerminalRecord,
         TerminalRecordHandler,
     )
-    from penstock.async_sink._core.writer import AsyncSinkWriter
+    from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
     from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
-    from penstock.async_sink._destinations.dynamodb.writer import DynamoDbSink, dynamodb_config, dynamodb_strategy
-    from penstock.async_sink._destinations.firehose import (
-        FirehoseRequestEntry,
-        FirehoseSink,
-        firehose_config,
-        firehose_strategy,
-    )
+    from penstock.async_sink._destinations.dynamodb.writer import DynamoDbSink, dynamodb_config
+    from penstock.async_sink._destinations.firehose import FirehoseRequestEntry, FirehoseSink, firehose_config
     from penstock.async_sink._destinations.kinesis.aggregate import AggregationConfig
     from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
     from penstock.async_sink._destinations.kinesis.partition_key import KinesisElementConverter, PartitionKey
-    from penstock.async_sink._destinations.kinesis.sink import (
-        KinesisStreamsSink,
-        aggregation_strategy,
-        kinesis_aggregation_config,
-        kinesis_strategy,
-    )
+    from penstock.async_sink._destinations.kinesis.sink import KinesisStreamsSink, kinesis_aggregation_config
     from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry
-    from penstock.async_sink._destinations.sqs.writer import SqsSink, sqs_config, sqs_strategy
+    from penstock.async_sink._destinations.sqs.writer import SqsSink, sqs_config
     from penstock.async_sink._destinations.state_format import state_from_bytes, state_to_bytes
     from penstock.async_sink._gateway.client import RemoteSink
     from penstock.async_sink._rate.congestion import (
@@ -57,7 +46,13 @@ if TYPE_CHECKING:
         ScalingTarget,
         ThresholdCongestionControlStrategy,
     )
-    from penstock.async_sink._rate.defaults import aimd_strategy, paced_strategy, rate_strategy
+    from penstock.async_sink._rate.defaults import (
+        aggregation_strategy,
+        aimd_strategy,
+        kinesis_strategy,
+        rate_strategy,
+        slow_start_strategy,
+    )
     from penstock.async_sink._rate.gradient import GradientRateLimitingStrategy
     from penstock.async_sink._rate.per_shard import PerShardRateLimitingStrategy
     from penstock.async_sink._rate.scaling import (
@@ -146,15 +141,12 @@ __all__ = [
     "aggregation_strategy",
     "aimd_strategy",
     "dynamodb_config",
-    "dynamodb_strategy",
     "firehose_config",
-    "firehose_strategy",
     "kinesis_aggregation_config",
     "kinesis_strategy",
-    "paced_strategy",
     "rate_strategy",
+    "slow_start_strategy",
     "sqs_config",
-    "sqs_strategy",
     "state_from_bytes",
     "state_to_bytes",
     "write_batches",
@@ -174,7 +166,6 @@ _MODULES = {
     ),
     "_core.loop": ("Clock", "Timer"),
     "_core.settlement": ("ResultHandler", "TerminalReason"),
-    "_core.sink": ("AsyncSinkBase",),
     "_core.state": ("BufferedRequestState", "EntryCodec"),
     "_core.terminal": (
         "CallbackHandler",
@@ -183,21 +174,16 @@ _MODULES = {
         "TerminalRecord",
         "TerminalRecordHandler",
     ),
-    "_core.writer": ("AsyncSinkWriter",),
+    "_core.writer": ("AsyncSinkBase", "AsyncSinkWriter"),
     "_destinations.dynamodb.entry": ("DynamoDbRequestEntry",),
-    "_destinations.dynamodb.writer": ("DynamoDbSink", "dynamodb_config", "dynamodb_strategy"),
-    "_destinations.firehose": ("FirehoseRequestEntry", "FirehoseSink", "firehose_config", "firehose_strategy"),
+    "_destinations.dynamodb.writer": ("DynamoDbSink", "dynamodb_config"),
+    "_destinations.firehose": ("FirehoseRequestEntry", "FirehoseSink", "firehose_config"),
     "_destinations.kinesis.aggregate": ("AggregationConfig",),
     "_destinations.kinesis.entry": ("KinesisRequestEntry",),
     "_destinations.kinesis.partition_key": ("KinesisElementConverter", "PartitionKey"),
-    "_destinations.kinesis.sink": (
-        "KinesisStreamsSink",
-        "aggregation_strategy",
-        "kinesis_aggregation_config",
-        "kinesis_strategy",
-    ),
+    "_destinations.kinesis.sink": ("KinesisStreamsSink", "kinesis_aggregation_config"),
     "_destinations.sqs.entry": ("SqsRequestEntry",),
-    "_destinations.sqs.writer": ("SqsSink", "sqs_config", "sqs_strategy"),
+    "_destinations.sqs.writer": ("SqsSink", "sqs_config"),
     "_destinations.state_format": ("state_from_bytes", "state_to_bytes"),
     "_gateway.client": ("RemoteSink",),
     "_rate.congestion": (
@@ -209,7 +195,13 @@ _MODULES = {
         "ScalingTarget",
         "ThresholdCongestionControlStrategy",
     ),
-    "_rate.defaults": ("aimd_strategy", "paced_strategy", "rate_strategy"),
+    "_rate.defaults": (
+        "aggregation_strategy",
+        "aimd_strategy",
+        "kinesis_strategy",
+        "rate_strategy",
+        "slow_start_strategy",
+    ),
     "_rate.gradient": ("GradientRateLimitingStrategy",),
     "_rate.per_shard": ("PerShardRateLimitingStrategy",),
     "_rate.scaling": ("AIMDScalingStrategy", "NoOpScalingStrategy", "ProportionalScalingStrategy", "ScalingStrategy"),

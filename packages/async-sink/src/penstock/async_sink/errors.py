@@ -198,7 +198,7 @@ class StateFormatError(SinkError, ValueError):
 class GatewayError(SinkError):
     """The sink gateway cannot be used, or gave up. `code` is the name of the gRPC status.
 
-    Cure: Look at `code`: UNAVAILABLE means that nobody answers at the endpoint, UNAUTHENTICATED that the token is
+    Cure: Look at `code`: UNAVAILABLE means that the endpoint does not answer, UNAUTHENTICATED that the token is
     wrong; the gateway's log has the rest.
     """
 
@@ -246,7 +246,7 @@ class GatewayDrainingError(SinkError):
 class GatewayProtocolError(SinkError):
     """A client broke the gateway's contract. `reason` says how.
 
-    Cure: Let client and gateway be of one version; a client of one's own has to begin with `hello`.
+    Cure: Run client and gateway in one version; a client of your own has to begin with `hello`.
     """
 
     def __init__(self, reason: str) -> None:

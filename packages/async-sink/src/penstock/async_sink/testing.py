@@ -1,4 +1,4 @@
-"""Fakes for tests of sinks: time that is moved, destinations that do as they are told."""
+"""Fakes for tests of sinks: time that is moved, destinations with a script."""
 
 import asyncio
 import heapq

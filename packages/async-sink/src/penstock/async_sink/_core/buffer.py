@@ -16,7 +16,7 @@ R = TypeVar("R")
 class RequestBuffer(Generic[R]):
     """First in, first out; entries that come back take their old place at the head. Keeps the total of bytes.
 
-    Entries of one call may stand in it as a run. Who looks at entries one by one makes runs fall apart.
+    Entries of one call may stand in it as a run. Looking at entries one by one makes runs fall apart.
     """
 
     def __init__(self) -> None:

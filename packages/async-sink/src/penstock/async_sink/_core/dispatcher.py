@@ -1,6 +1,7 @@
 """Decides what leaves when: the writer without its I/O."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig, Ordering
@@ -24,8 +25,10 @@ from penstock.async_sink._rate.strategy import (
     ResultInfo,
 )
 
+R = TypeVar("R")
 
-class Demand:
+
+class _Demand:
     """Callers who wait for room, the buffer's timer and flushes ask for batches; a flush of what is in flight asks for
     none at all."""
 
@@ -70,85 +73,6 @@ class Demand:
         return "flush" if self.draining > 0 else None
 
 
-R = TypeVar("R")
-
-
-class Holdings(Generic[R]):
-    """What waits, by number and by bytes, and what is in flight.
-
-    What waits is in the buffer or on its way to the terminal record handler; the writer's room is what is left of it.
-    What is in flight is bounded by the requests in flight. An entry that comes back waits again even if there is no
-    room, and writes wait until there is: so no more is held than fits into the buffer and the requests together.
-    """
-
-    def __init__(self, most_entries: int, most_bytes: int) -> None:
-        self._most_entries = most_entries
-        self._most_bytes = most_bytes
-        self._terminal: dict[int, RequestEntryWrapper[R]] = {}
-        self.waiting = 0
-        """Entries that wait."""
-        self.waiting_bytes = 0
-        """Their bytes."""
-        self.in_flight = 0
-        """Entries that wait for an answer."""
-
-    @property
-    def entries(self) -> int:
-        """All of them, waiting or in flight."""
-        return self.waiting + self.in_flight
-
-    def has_room(self, size_in_bytes: int) -> bool:
-        """Whether an entry of that size may be added."""
-        return self.waiting < self._most_entries and self.waiting_bytes + size_in_bytes <= self._most_bytes
-
-    @property
-    def is_full_by_number(self) -> bool:
-        """Whether no entry may be added, however small."""
-        return self.waiting >= self._most_entries
-
-    @property
-    def room(self) -> int:
-        """Entries that may be added."""
-        return self._most_entries - self.waiting
-
-    @property
-    def room_bytes(self) -> int:
-        """Bytes that may be added."""
-        return self._most_bytes - self.waiting_bytes
-
-    def depart(self, entries: int, size_in_bytes: int) -> None:
-        """So many are sent."""
-        self.waiting -= entries
-        self.waiting_bytes -= size_in_bytes
-        self.in_flight += entries
-
-    def come_back(self, entries: int, size_in_bytes: int) -> None:
-        """The request of so many is answered: each of them waits until it is settled."""
-        self.waiting += entries
-        self.waiting_bytes += size_in_bytes
-        self.in_flight -= entries
-
-    def forget(self, entries: int, size_in_bytes: int) -> None:
-        """So many of those that wait are settled."""
-        self.waiting -= entries
-        self.waiting_bytes -= size_in_bytes
-
-    @property
-    def terminal(self) -> Iterable[RequestEntryWrapper[R]]:
-        """Entries on their way to the terminal record handler."""
-        return self._terminal.values()
-
-    def hold_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        """These are given up; until the handler has them they are held."""
-        for wrapper in wrappers:
-            self._terminal[wrapper.number] = wrapper
-
-    def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]]) -> None:
-        """The handler has them, or they go back to the buffer."""
-        for wrapper in wrappers:
-            self._terminal.pop(wrapper.number, None)
-
-
 def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: float) -> Batch[R]:
     for wrapper in wrappers:
         wrapper.attempts += 1
@@ -156,7 +80,12 @@ def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: 
 
 
 class Dispatcher(Generic[R]):
-    """Holds the buffer and what is in flight, and decides which batch leaves when. Takes `now`; does no I/O."""
+    """Holds the buffer and what is in flight, and decides which batch leaves when. Takes `now`; does no I/O.
+
+    What waits is in the buffer or on its way to the terminal record handler; the writer's room is what is left of it.
+    What is in flight is bounded by the requests in flight. An entry that comes back waits again even if there is no
+    room, and writes wait until there is: no more is held than fits into the buffer and the requests together.
+    """
 
     def __init__(
         self,
@@ -183,11 +112,18 @@ class Dispatcher(Generic[R]):
         self._fresh = self.buffer.fresh
         self._most_batch_bytes = config.max_batch_size_in_bytes
         self.in_flight: dict[int, Batch[R]] = {}
-        self.held: Holdings[R] = Holdings(config.max_buffered_requests, config.max_buffered_bytes)
+        self.in_flight_messages = 0
+        """Entries that wait for an answer."""
+        self.waiting = 0
+        """Entries in the buffer or on their way to the terminal record handler."""
+        self.waiting_bytes = 0
+        """Their bytes."""
+        self._most_waiting = config.max_buffered_requests
+        self._most_waiting_bytes = config.max_buffered_bytes
+        self._terminal: dict[int, RequestEntryWrapper[R]] = {}
         self._threshold = 1
-        self.expired: list[Termination[R]] = []
-        """Entries whose time was over before they could leave; for the caller to take."""
-        self.demand = Demand()
+        self._expired: list[Termination[R]] = []
+        self._demand = _Demand()
         self._blocked = False
         self.blocked_by: str | None = None
         """What keeps a batch that is due: `rate` or `requests_in_flight`."""
@@ -199,11 +135,63 @@ class Dispatcher(Generic[R]):
         """The strategy's lanes, if it has some and the order allows them."""
         return self._limiter
 
+    @property
+    def unsettled(self) -> int:
+        """Entries that are held, waiting or in flight."""
+        return self.waiting + self.in_flight_messages
+
+    @property
+    def terminal(self) -> Iterable[RequestEntryWrapper[R]]:
+        """Entries on their way to the terminal record handler."""
+        return self._terminal.values()
+
+    def has_room(self, size_in_bytes: int) -> bool:
+        """Whether an entry of that size may be added."""
+        return self.waiting < self._most_waiting and self.waiting_bytes + size_in_bytes <= self._most_waiting_bytes
+
+    @property
+    def is_full_by_number(self) -> bool:
+        """Whether no entry may be added, however small."""
+        return self.waiting >= self._most_waiting
+
+    def make_room(self) -> None:
+        """Somebody waits for room: let a batch leave though it is not full."""
+        self._demand.one_batch()
+
+    def time_is_up(self) -> None:
+        """What is in the buffer has waited long enough: let all of it leave, in batches that are full or not."""
+        self._demand.all_of(len(self._fresh))
+
+    @contextmanager
+    def draining(self) -> Iterator[None]:
+        """Let everything leave, full batches or not, until the block ends."""
+        self._demand.draining += 1
+        try:
+            yield
+        finally:
+            self._demand.draining -= 1
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Let nothing leave until the block ends."""
+        self._demand.suspended += 1
+        try:
+            yield
+        finally:
+            self._demand.suspended -= 1
+
+    def take_expired(self) -> list[Termination[R]]:
+        """Entries whose time was over before they could leave, since the last call; held until `release_terminal`."""
+        if not self._expired:
+            return []
+        expired, self._expired = self._expired, []
+        return expired
+
     def add(self, wrapper: RequestEntryWrapper[R]) -> bool:
         """Add an entry. Returns whether `next_batch` is worth a call."""
-        held, fresh, demand = self.held, self._fresh, self.demand
-        held.waiting += 1
-        held.waiting_bytes += wrapper.size_in_bytes
+        fresh, demand = self._fresh, self._demand
+        self.waiting += 1
+        self.waiting_bytes += wrapper.size_in_bytes
         # What else makes a batch due happened before the latest `next_batch`.
         return (
             fresh.add(wrapper) >= self._threshold
@@ -214,10 +202,10 @@ class Dispatcher(Generic[R]):
 
     def add_run(self, run: EntryRun[R]) -> bool:
         """Add entries. Returns whether `next_batch` is worth a call."""
-        self.held.waiting += run.count
-        self.held.waiting_bytes += run.size_in_bytes
+        self.waiting += run.count
+        self.waiting_bytes += run.size_in_bytes
         self._fresh.add_run(run)
-        return not self._blocked and not self.demand.suspended and self._due() is not None
+        return not self._blocked and not self._demand.suspended and self._due() is not None
 
     def rows_until(self, ends: Sequence[int], start: int) -> int:
         """How far rows from `start` on, of which the first has room, may be added at once: no further than where a
@@ -229,11 +217,11 @@ class Dispatcher(Generic[R]):
             start,
             min(
                 len(ends) - 1 - start,
-                self.held.room,
+                self._most_waiting - self.waiting,
                 # Past the number of a batch something holds batches back, and nothing leaves before it is asked again.
                 missing if missing > 0 else config.max_batch_size,
             ),
-            room=self.held.room_bytes,
+            room=self._most_waiting_bytes - self.waiting_bytes,
             enough=self._most_batch_bytes - fresh.total_size_in_bytes,
         )
 
@@ -258,17 +246,17 @@ class Dispatcher(Generic[R]):
         if fresh.first.attempts > 0:
             # What failed does not wait for newer entries to fill its batch up.
             return "retry"
-        return self.demand.reason
+        return self._demand.reason
 
     def next_batch(self, now: float) -> Batch[R] | None:
         """The batch that leaves now, registered as in flight; None when nothing may leave."""
         if self.ask_again_at is not None and now >= self.ask_again_at:
             self.ask_again_at = None
             self._blocked = False
-        if self._blocked or self.demand.suspended:
+        if self._blocked or self._demand.suspended:
             return None
         self.blocked_by = None
-        self.demand.stands_behind(self.buffer.rouse(now))
+        self._demand.stands_behind(self.buffer.rouse(now))
         while True:
             reason = self._due() or ("pace" if self.buffer.lanes_are_due(now) else None)
             if reason is None:
@@ -303,7 +291,7 @@ class Dispatcher(Generic[R]):
             extent = self._creator.measure(fresh, self._strategy.get_max_batch_size(), now)
             if not self._admits(RequestInfo(extent.batch_size, extent.size_in_bytes, now)):
                 return None
-            self.demand.met(extent.batch_size)
+            self._demand.met(extent.batch_size)
             batch = self._creator.create(fresh, extent, now)
             batch.reason = reason
             return self._launch(batch)
@@ -315,7 +303,7 @@ class Dispatcher(Generic[R]):
         if wrappers and not self._admits(RequestInfo(len(wrappers), size, now)):
             self.buffer.give_back(wrappers)
             return None
-        self.demand.met(looked_at)
+        self._demand.met(looked_at)
         if not wrappers:
             return None
         return self._launch(_batch(wrappers, size, reason, now))
@@ -324,16 +312,16 @@ class Dispatcher(Generic[R]):
         fresh = self.buffer.fresh
         while fresh and self._settler.is_expired(fresh.first, now):
             expired = fresh.take(fresh.first.count)
-            self.demand.met(len(expired))
+            self._demand.met(len(expired))
             for wrapper in expired:
                 self._expire(wrapper, now)
 
     def _expire(self, wrapper: RequestEntryWrapper[R], now: float) -> bool:
         if not self._settler.is_expired(wrapper, now):
             return False
-        self.held.hold_terminal([wrapper])
-        self.demand.follow(self.buffer.release_keys([wrapper]))
-        self.expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
+        self._terminal[wrapper.number] = wrapper
+        self._demand.follow(self.buffer.release_keys([wrapper]))
+        self._expired.append(Termination(wrapper, EXPIRED, TerminalReason.EXPIRED))
         return True
 
     def _admits(self, request: RequestInfo) -> bool:
@@ -347,9 +335,14 @@ class Dispatcher(Generic[R]):
 
     def _launch(self, batch: Batch[R]) -> Batch[R]:
         self.in_flight[id(batch)] = batch
-        self.held.depart(batch.size, batch.size_in_bytes)
+        self._forget(batch.size, batch.size_in_bytes)
+        self.in_flight_messages += batch.size
         self._strategy.register_in_flight_request(RequestInfo(batch.size, batch.size_in_bytes, batch.submitted_at))
         return batch
+
+    def _forget(self, entries: int, size_in_bytes: int) -> None:
+        self.waiting -= entries
+        self.waiting_bytes -= size_in_bytes
 
     def _block(self, until: float | None, reason: str) -> None:
         self._blocked = True
@@ -372,16 +365,19 @@ class Dispatcher(Generic[R]):
         given up are held until `release_terminal`.
         """
         del self.in_flight[id(batch)]
-        self.held.come_back(batch.size, batch.size_in_bytes)
+        # Each of them waits until it is settled.
+        self.waiting += batch.size
+        self.waiting_bytes += batch.size_in_bytes
+        self.in_flight_messages -= batch.size
         self._blocked = False
         self.ask_again_at = None
         settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
         self._put_back(settlement, now, give_up=give_up)
         terminated = [each.wrapper for each in settlement.terminated]
-        self.held.hold_terminal(terminated)
-        self.held.forget(settlement.accepted, settlement.accepted_bytes)
+        self._terminal.update((wrapper.number, wrapper) for wrapper in terminated)
+        self._forget(settlement.accepted, settlement.accepted_bytes)
         if self.buffer.keeps_keys:
-            self.demand.follow(self.buffer.release_keys([*fall_apart(settlement.acknowledged), *terminated]))
+            self._demand.follow(self.buffer.release_keys([*fall_apart(settlement.acknowledged), *terminated]))
         self._strategy.register_completed_request(
             ResultInfo(
                 failed_messages=len(failures),
@@ -411,9 +407,10 @@ class Dispatcher(Generic[R]):
         self.buffer.join_halves()
 
     def release_terminal(self, wrappers: Sequence[RequestEntryWrapper[R]], *, keep: bool = False) -> None:
-        """The handler has entries that were given up; with `keep` it has not, and they go back to the buffer."""
-        self.held.release_terminal(wrappers)
+        """The handler has taken entries that were given up; with `keep` it has not, and they go back to the buffer."""
+        for wrapper in wrappers:
+            self._terminal.pop(wrapper.number, None)
         if keep:
             self.buffer.put_back(sorted(wrappers, key=lambda wrapper: wrapper.number))
         else:
-            self.held.forget(len(wrappers), total_size_in_bytes(wrappers))
+            self._forget(len(wrappers), total_size_in_bytes(wrappers))

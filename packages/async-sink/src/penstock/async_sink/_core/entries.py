@@ -97,7 +97,7 @@ class FailedAttempt:
 class EntryListener(Protocol):
     """Learns what becomes of the entries that were written with it; called on the writer's loop.
 
-    One that has a method `acknowledged_many` as well (`EntryRunListener`) is told of neighbours by one call.
+    One that has a method `acknowledged_many` as well (`EntryRunListener`) gets neighbours in one call.
     """
 
     def acknowledged(self, entry_index: int, attempts: int) -> None:

@@ -94,7 +94,7 @@ class RequestPump(Generic[R]):
         self._buffer_timer: Timer | None = None
         self._wake_timer: Timer | None = None
         self._wake_at: float | None = None
-        self._tell_timer: Timer | None = None
+        self._spans_timer: Timer | None = None
         self._closed = False
         self.changed = Signal()
         self.failure: BaseException | None = None
@@ -122,7 +122,7 @@ class RequestPump(Generic[R]):
     def _time_is_up(self) -> None:
         self._buffer_timer = None
         # Only marks and starts: what the strategy holds back follows as answers come, and the loop never waits here.
-        self._dispatcher.demand.all_of(len(self._dispatcher.buffer.fresh))
+        self._dispatcher.time_is_up()
         self.pump()
 
     def pump(self) -> int:
@@ -138,15 +138,14 @@ class RequestPump(Generic[R]):
             # They have left room.
             self.changed.notify()
         self._telemetry.blocked(self._dispatcher.blocked_by, now)
-        if self._dispatcher.expired:
-            expired, self._dispatcher.expired = self._dispatcher.expired, []
+        if expired := self._dispatcher.take_expired():
             error = self._handover.give_up(expired, failed=self.failure is not None)
             if error is not None:
                 self.fail(error)
             self.changed.notify()
         self._schedule_wake()
         if self._dispatcher.buffer:
-            # Whatever stays behind leaves by the next expiry, though nobody writes any more.
+            # What stays behind leaves when the timer expires, even without another write.
             self.arm()
         else:
             self._disarm()
@@ -243,9 +242,9 @@ class RequestPump(Generic[R]):
             throttled=settlement.throttled,
             error=error,
         )
-        tell_at = self._telemetry.spans.tell_at
-        if tell_at is not None and self._tell_timer is None and not self._closed:
-            self._tell_timer = self._clock.call_at(tell_at, self._tell)
+        flush_at = self._telemetry.spans.flush_at
+        if flush_at is not None and self._spans_timer is None and not self._closed:
+            self._spans_timer = self._clock.call_at(flush_at, self._flush_spans)
         for part in acknowledged:
             if part.listener is not None:
                 _acknowledge(part.listener, part)
@@ -254,9 +253,9 @@ class RequestPump(Generic[R]):
         self.pump()
         self.changed.notify()
 
-    def _tell(self) -> None:
-        self._tell_timer = None
-        self._telemetry.spans.tell()
+    def _flush_spans(self) -> None:
+        self._spans_timer = None
+        self._telemetry.spans.flush()
 
     def _handed_over(self, error: BaseException | None) -> None:
         if error is not None:
@@ -282,7 +281,7 @@ class RequestPump(Generic[R]):
     def unacknowledged(self) -> list[RequestEntryWrapper[R]]:
         """Entries in the buffer, in flight, and not yet taken by the terminal handler, in the order of writing."""
         held = [wrapper for request in self._requests for wrapper in request.batch.wrappers]
-        held.extend(self._dispatcher.held.terminal)
+        held.extend(self._dispatcher.terminal)
         held.extend(self._dispatcher.buffer)
         held.sort(key=lambda wrapper: wrapper.number)
         return held
@@ -293,9 +292,9 @@ class RequestPump(Generic[R]):
         self._disarm()
         if self._wake_timer is not None:
             self._wake_timer.cancel()
-        if self._tell_timer is not None:
-            self._tell_timer.cancel()
-            self._tell_timer = None
+        if self._spans_timer is not None:
+            self._spans_timer.cancel()
+            self._spans_timer = None
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -303,8 +302,8 @@ class RequestPump(Generic[R]):
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             # Also when this is cancelled: the snapshot is to hold what was in flight.
-            self._handover.keep(list(self._dispatcher.held.terminal))
+            self._handover.keep(list(self._dispatcher.terminal))
             for request in list(self._requests):
                 request.handler.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
-            self._telemetry.spans.tell()
+            self._telemetry.spans.flush()
             self.changed.notify()

@@ -6,11 +6,11 @@ from enum import Enum
 from typing import Generic, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.backoff import full_jitter_seconds
 from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.entries import EntryFailure, FailedAttempt, RequestEntryWrapper, total_size_in_bytes
 from penstock.async_sink._core.runs import Part
 from penstock.async_sink._rate.strategy import LaneLimiter, LaneObservation
+from penstock.aws import BackoffPolicy
 
 R = TypeVar("R")
 
@@ -201,8 +201,9 @@ class Settler(Generic[R]):
     def __init__(self, config: AsyncSinkConfig, random: Callable[[], float]) -> None:
         self._max_attempts = 1 if config.fail_on_error else config.max_attempts
         self._time_to_live = None if config.time_to_live is None else config.time_to_live.total_seconds()
-        self._base = config.retry_backoff_base.total_seconds()
-        self._maximum = config.retry_backoff_maximum.total_seconds()
+        self._backoff = BackoffPolicy(
+            base=config.retry_backoff_base, maximum=config.retry_backoff_maximum, exponent=2.0
+        )
         self._random = random
 
     def is_expired(self, part: Part[R], now: float) -> bool:
@@ -241,7 +242,7 @@ class Settler(Generic[R]):
         if settlement.retried:
             # One wait for all of the request: they leave together again, and the batch is not cut between them.
             attempts = max(wrapper.attempts for wrapper in settlement.retried)
-            settlement.delay = full_jitter_seconds(attempts, self._base, self._maximum, self._random)
+            settlement.delay = self._backoff.delay_seconds(attempts - 1, self._random)
         return settlement
 
     @staticmethod

@@ -35,7 +35,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TerminalRecord(Generic[R]):
-    """A record that is not sent again, with what befell it."""
+    """A record that is not sent again, with the history of its failures."""
 
     destination: str
     """Name of the destination that did not take it."""
@@ -197,7 +197,7 @@ class Handover(Generic[R]):
         tasks: set[asyncio.Future[None]],
         ended: Callable[[BaseException | None], None],
     ) -> None:
-        """`tasks` are the writer's, which waits for them when it closes; `ended` is told when an asynchronous handler
+        """`tasks` are the writer's, which waits for them when it closes; `ended` is called when an asynchronous handler
         is done, with its error if it failed."""
         self._name = name
         self._destination = destination
@@ -215,15 +215,15 @@ class Handover(Generic[R]):
             return None
         self._telemetry.terminated(terminated)
         orphans: list[Termination[R]] = []
-        told: list[RequestEntryWrapper[R]] = []
+        listened: list[RequestEntryWrapper[R]] = []
         for each in terminated:
             wrapper = each.wrapper
             if wrapper.listener is None:
                 orphans.append(each)
             else:
                 wrapper.listener.rejected(wrapper.index, wrapper.attempts, each.failure)
-                told.append(wrapper)
-        self._dispatcher.release_terminal(told)
+                listened.append(wrapper)
+        self._dispatcher.release_terminal(listened)
         if not orphans:
             return None
         if self._terminal is None or failed:

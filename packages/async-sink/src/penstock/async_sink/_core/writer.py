@@ -15,22 +15,23 @@ from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
 from penstock.async_sink._core.dispatcher import Dispatcher
 from penstock.async_sink._core.entries import ElementConverter, EntryListener, RequestEntryWrapper, as_converter
-from penstock.async_sink._core.intake import Intake
 from penstock.async_sink._core.loop import Clock, LoopClock
 from penstock.async_sink._core.pump import RequestPump
+from penstock.async_sink._core.runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._rate.defaults import aimd_strategy
 from penstock.async_sink._rate.strategy import CompleteStrategy, RateLimitingStrategy
+from penstock.async_sink._telemetry.metrics import SinkGauges, SinkMetrics
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+from penstock.async_sink.errors import BufferFullError, InvalidRecordError, RecordTooLargeError, WriterClosedError
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
 
 
-class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
+class AsyncSinkWriter(ABC, Generic[I, R]):
     """Buffers entries, sends them in batches as fast as the destination takes them, and sends again what failed.
 
     A destination of your own implements `submit_request_entries` and `get_size_in_bytes`. The writer is an async
@@ -77,13 +78,6 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         self._classifier = classifier
         self._clock = clock
         self._terminal = terminal
-        self._telemetry = SinkTelemetry(
-            self._destination,
-            tracer_provider,
-            meter_provider,
-            max_batch_size=self._config.max_batch_size,
-            gauges=self.gauges,
-        )
         self._dispatcher: Dispatcher[R] = Dispatcher(
             self._config,
             self._complete,
@@ -93,7 +87,81 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         )
         keeps_keys = self._dispatcher.buffer.keeps_keys
         self._size_of = self._size_with_key if keeps_keys else self.get_size_in_bytes
+        self._pump: RequestPump[R] | None = None
+        self._records_written = 0
+        self._failure_was_raised = False
         self.restore(initial_states)
+        # Last: metrics are collected on another thread, which asks for the gauges.
+        self._telemetry = SinkTelemetry(
+            self._destination,
+            tracer_provider,
+            meter_provider,
+            max_batch_size=self._config.max_batch_size,
+            gauges=self.gauges,
+        )
+
+    @property
+    def config(self) -> AsyncSinkConfig:
+        """The writer's limits."""
+        return self._config
+
+    @property
+    def destination(self) -> str:
+        """Name of the destination."""
+        return self._destination
+
+    @property
+    def records_written(self) -> int:
+        """Records written so far, restored ones included."""
+        return self._records_written
+
+    @property
+    def metrics(self) -> SinkMetrics:
+        """Numbers since the writer was made."""
+        return self._telemetry.metrics
+
+    @property
+    def strategy(self) -> RateLimitingStrategy:
+        """The rate limiting strategy in use."""
+        return self._strategy
+
+    @property
+    def gives_up_records(self) -> bool:
+        """Whether a terminal record handler takes records that cannot be written."""
+        return self._terminal is not None
+
+    @property
+    def buffered_entries(self) -> int:
+        """Entries that wait to be sent."""
+        return len(self._dispatcher.buffer)
+
+    @property
+    def in_flight_requests(self) -> int:
+        """Requests that wait for their answer."""
+        return len(self._dispatcher.in_flight)
+
+    @property
+    def in_flight_messages(self) -> int:
+        """Entries that wait for their answer."""
+        return self._dispatcher.in_flight_messages
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the writer."""
+        return self._pump.failure if self._pump is not None else None
+
+    def gauges(self) -> SinkGauges:
+        """The writer at this moment."""
+        buffer, pump = self._dispatcher.buffer, self._pump
+        oldest = buffer.oldest_written_at()
+        return SinkGauges(
+            buffer_records=len(buffer),
+            buffer_bytes=buffer.total_size_in_bytes,
+            buffer_age_seconds=0.0 if oldest is None or pump is None else pump.now() - oldest,
+            in_flight_requests=self.in_flight_requests,
+            in_flight_messages=self.in_flight_messages,
+            limit=self._complete.limit,
+        )
 
     @abstractmethod
     async def submit_request_entries(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
@@ -121,7 +189,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         try:
             hash(key)
         except TypeError as error:
-            # Now: on its way out of the buffer there is nobody to tell.
+            # Checked now: later, no caller would get the error.
             reason = f"the key of its order cannot be compared ({error}): it is to be a string, a number or a tuple"
             raise InvalidRecordError(self._records_written, reason) from error
         return size
@@ -194,7 +262,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         if size > self._config.max_record_size_in_bytes:
             raise RecordTooLargeError(self._records_written, size, self._config.max_record_size_in_bytes)
         dispatcher = self._dispatcher
-        if not dispatcher.held.has_room(size):
+        if not dispatcher.has_room(size):
             await self._wait_for_room(pump, size)
         number = self._records_written
         self._records_written = number + 1
@@ -217,7 +285,7 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
             SinkError: the writer has failed.
         """
         if self._converts or not isinstance(elements, list | tuple):
-            # A converter is told how many were written, and nobody may take more of an iterator than it can write.
+            # A converter may ask how many were written, and no more is taken of an iterator than can be written.
             for index, element in enumerate(elements):
                 await self.write(element, listener=listener, index=index)
             return
@@ -233,6 +301,83 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         for index, entry in enumerate(entries, start=first_index):
             await self.write(entry, listener=listener, index=index)
 
+    def _open_pump(self) -> RequestPump[R]:
+        pump = self._pump
+        if pump is None:
+            raise WriterClosedError(type(self).__name__)
+        if pump.failure is not None:
+            self._failure_was_raised = True
+            raise pump.failure
+        return pump
+
+    def _sizes(self, entries: Sequence[R], size_of: Callable[[R], int]) -> list[int]:
+        """Bytes of each entry; none if one of them cannot be written."""
+        try:
+            sizes = list(map(size_of, entries))
+        except Exception:
+            return []
+        return sizes if max(sizes) <= self._config.max_record_size_in_bytes else []
+
+    async def _write_entries(
+        self, entries: Sequence[R], sizes: Iterable[int], *, listener: EntryListener | None, first_index: int
+    ) -> None:
+        """Write entries whose sizes are known and checked."""
+        await self._write_rows(EntryRows.of(entries, sizes), listener=listener, first_index=first_index)
+
+    async def _write_rows(self, rows: Rows[R], *, listener: EntryListener | None, first_index: int = 0) -> None:
+        """Write rows whose sizes are checked. Batches leave as if they were written one by one."""
+        dispatcher, context, ends = self._dispatcher, otel_context.get_current(), rows.ends
+        done, count = 0, len(ends) - 1
+        while done < count:
+            pump = self._open_pump()
+            size = ends[done + 1] - ends[done]
+            if not dispatcher.has_room(size):
+                await self._wait_for_room(pump, size)
+            upto = dispatcher.rows_until(ends, done)
+            due = dispatcher.add_run(
+                EntryRun(
+                    rows.cut(done, upto),
+                    number=self._records_written,
+                    context=context,
+                    listener=listener,
+                    index=first_index + done,
+                    written_at=pump.now(),
+                )
+            )
+            self._records_written += upto - done
+            done = upto
+            pump.arm()
+            if due and pump.pump():
+                await asyncio.sleep(0)
+
+    async def _wait_for_room(self, pump: RequestPump[R], size: int) -> None:
+        began, dispatcher = pump.now(), self._dispatcher
+        reason = "records" if dispatcher.is_full_by_number else "bytes"
+        limit = None if self._config.max_block_time is None else self._config.max_block_time.total_seconds()
+        timer = None if limit is None else pump.call_at(began + limit, pump.changed.notify)
+        try:
+            while not dispatcher.has_room(size):
+                dispatcher.make_room()
+                started = pump.pump()
+                # The pump itself may have ended the writer: an entry expired and there is no handler.
+                self._open_pump()
+                if dispatcher.has_room(size):
+                    # A request left, or a handler took such an entry, just now: nothing else would wake this call.
+                    if started:
+                        # Those who never wait would keep it from starting.
+                        await asyncio.sleep(0)
+                        self._open_pump()
+                        continue
+                    break
+                if limit is not None and pump.now() - began >= limit:
+                    raise BufferFullError(dispatcher.waiting, dispatcher.waiting_bytes, limit, reason)
+                await pump.changed.wait()
+                self._open_pump()
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._telemetry.waited(f"buffer_{reason}", pump.now() - began)
+
     async def flush(self, end_of_input: bool = False) -> None:
         """Wait until nothing is in flight; with `end_of_input`, until everything is acknowledged.
 
@@ -244,27 +389,25 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         """
         pump, dispatcher = self._open_pump(), self._dispatcher
         if end_of_input:
-            dispatcher.demand.draining += 1
             try:
-                pump.pump()
-                # It may have ended the writer itself: an entry's time was over, and nobody takes it.
-                self._open_pump()
-                while dispatcher.held.entries:
+                with dispatcher.draining():
+                    pump.pump()
+                    # The pump itself may have ended the writer: an entry expired and there is no handler.
+                    self._open_pump()
+                    while dispatcher.unsettled:
+                        await pump.changed.wait()
+                        self._open_pump()
+            finally:
+                # Before the caller's own span ends, which is the parent of the span of these requests.
+                self._telemetry.spans.flush()
+            return
+        try:
+            with dispatcher.suspended():
+                # In the snapshot that is taken next, what is on its way to the handler would be there twice.
+                while dispatcher.in_flight or dispatcher.terminal:
                     await pump.changed.wait()
                     self._open_pump()
-            finally:
-                dispatcher.demand.draining -= 1
-                # The caller's own span may end now, and with it what tells of these requests.
-                self._telemetry.spans.tell()
-            return
-        dispatcher.demand.suspended += 1
-        try:
-            # In the snapshot that is taken next, what is on its way to the handler would be there twice.
-            while dispatcher.in_flight or dispatcher.held.terminal:
-                await pump.changed.wait()
-                self._open_pump()
         finally:
-            dispatcher.demand.suspended -= 1
             # Later, so that a snapshot that is taken next sees the buffer as it was settled.
             asyncio.get_running_loop().call_soon(pump.pump)
 
@@ -312,3 +455,19 @@ class AsyncSinkWriter(Intake[R], ABC, Generic[I, R]):
         if self._pump is not None and wrappers:
             self._pump.arm()
             self._pump.pump()
+
+
+class AsyncSinkBase(ABC, Generic[I, R]):
+    """Describes a destination and makes its writers. Holds plain values only, so that it can be pickled."""
+
+    @abstractmethod
+    def create_writer(self) -> AsyncSinkWriter[I, R]:
+        """A writer with an empty buffer. Enter it with `async with`."""
+
+    @abstractmethod
+    def restore_writer(self, states: Iterable[BufferedRequestState[R]]) -> AsyncSinkWriter[I, R]:
+        """A writer that begins with what others left behind.
+
+        Raises:
+            RecordTooLargeError: an entry is larger than the limit.
+        """

@@ -3,14 +3,20 @@
 import asyncio
 import logging
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 
+import msgspec
+
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.entries import EntryFailure
+from penstock.async_sink._core.entries import ElementConverter, EntryFailure
 from penstock.async_sink._core.settlement import ResultHandler, all_failed
-from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._core.terminal import TerminalRecordHandler
+from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
+from penstock.async_sink._rate.defaults import StrategyFactory
 from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.aws import (
     AwsConnectionError,
@@ -23,6 +29,7 @@ from penstock.aws import (
     ErrorKind,
     JsonClient,
     classify,
+    classify_code,
     error_code,
     retry,
 )
@@ -60,21 +67,75 @@ I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
 
 _logger = logging.getLogger(__name__)
-# A request that fails now and then is nothing; so many in a row, and four times as many, and so on, are told.
+# Single failures are normal. A warning is logged after so many in a row, then after four times as many, and so on.
 _FIRST_WARNING = 4
 _MORE = 4
 
 
-def check_service_limits(config: AsyncSinkConfig, *, max_batch_size: int, max_batch_size_in_bytes: int) -> None:
-    """Check a configuration against what a service takes in a request.
+@dataclass(frozen=True, kw_only=True)
+class ServiceLimits:
+    """What a service takes in a request, and the limits of a writer that is given none."""
+
+    max_batch_size: int
+    """Entries in a request."""
+    max_batch_size_in_bytes: int
+    """Bytes in a request."""
+    defaults: Mapping[str, int] = field(default_factory=dict)
+    """Fields of `AsyncSinkConfig` that differ from the limits above, or from that class."""
+
+    def config(self, options: Mapping[str, Any]) -> AsyncSinkConfig:
+        """The limits of a writer; what the options leave out is the service's.
+
+        Raises:
+            SinkOptionError: an option is wrong.
+        """
+        limits = {"max_batch_size": self.max_batch_size, "max_batch_size_in_bytes": self.max_batch_size_in_bytes}
+        return AsyncSinkConfig(**{**limits, **self.defaults, **options})
+
+    def check(self, config: AsyncSinkConfig) -> None:
+        """Check that requests are not larger than the service takes.
+
+        Raises:
+            SinkOptionError: a limit is above the service's.
+        """
+        for name in ("max_batch_size", "max_batch_size_in_bytes"):
+            value, most = getattr(config, name), getattr(self, name)
+            if value > most:
+                raise SinkOptionError(name, f"{value} is more than the service takes, {most}")
+
+
+def code_and_message(error: BaseException) -> tuple[str, str]:
+    """Code and message of an error: the service's own if it has some."""
+    return error_code(error) or type(error).__name__, getattr(error, "message", None) or str(error)
+
+
+class RecordResult(msgspec.Struct):
+    """What an answer says of one record, in the order of the request."""
+
+    error_code: str | None = msgspec.field(name="ErrorCode", default=None)
+    error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
+
+
+def failures_by_place(
+    operation: str, results: Sequence[RecordResult], entry_count: int, *, throttle_codes: Collection[str] = ()
+) -> list[EntryFailure]:
+    """The entries that were not accepted. `throttle_codes` mean that the destination is full, besides the usual ones.
 
     Raises:
-        SinkOptionError: a limit is above the service's.
+        ValueError: the answer is about another number of records.
     """
-    for name, most in (("max_batch_size", max_batch_size), ("max_batch_size_in_bytes", max_batch_size_in_bytes)):
-        value = getattr(config, name)
-        if value > most:
-            raise SinkOptionError(name, f"{value} is more than the service takes, {most}")
+    if len(results) != entry_count:
+        raise ValueError(f"{operation} of {entry_count} records was answered for {len(results)}")
+    return [
+        EntryFailure(
+            index,
+            code,
+            result.error_message or "",
+            code in throttle_codes or classify_code(code) is ErrorKind.THROTTLED,
+        )
+        for index, result in enumerate(results)
+        if (code := result.error_code)
+    ]
 
 
 class AwsSinkWriter(AsyncSinkWriter[I, R]):
@@ -89,6 +150,10 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
     request is bisected to find it; without one they end the writer at once."""
     JSON_10: ClassVar[bool] = False
     """Whether the service speaks AWS JSON 1.0 instead of 1.1."""
+    KINDS_OF_CODES: ClassVar[Mapping[str, ErrorKind]] = {}
+    """What this service's own codes ask for; others are looked up in the table of `penstock.aws`."""
+    LOOKUP_HINT: ClassVar[str] = ""
+    """How to do without `learn_destination`."""
 
     def __init__(self, aws: AwsOptions | AwsSession, config: AsyncSinkConfig | None = None, **arguments: Any) -> None:
         """As `AsyncSinkWriter`, with the service's session, or the options of one."""
@@ -99,9 +164,24 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
         super().__init__(config, **arguments)
 
     async def open_destination(self) -> None:
-        """Open the connection pool."""
+        """Open the connection pool, and learn what must be known of the destination.
+
+        Raises:
+            DestinationError: the service does not describe the destination.
+        """
         # It reads configuration files, and looks up the endpoint.
         self._client = await asyncio.to_thread(self._make_client)
+        try:
+            await self.learn_destination(self._client)
+        except LOOKUP_ERRORS as error:
+            await self.close_destination()
+            raise lookup_failed(self.destination, error, self.LOOKUP_HINT) from error
+        except BaseException:
+            await self.close_destination()
+            raise
+
+    async def learn_destination(self, client: JsonClient) -> None:
+        """Ask the service what the writer has to know before it writes; by default nothing."""
 
     def _make_client(self) -> JsonClient:
         return JsonClient(
@@ -128,18 +208,15 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
             await client.close()
 
     @abstractmethod
-    async def send(self, client: JsonClient, entries: Sequence[R]) -> list[EntryFailure]:
-        """Send the entries, and say which were not accepted, by place. Exceptions go through `classify`."""
-
-    async def send_and_locate(
+    async def send(
         self, client: JsonClient, entries: Sequence[R], result_handler: ResultHandler[R]
     ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
-        """`send`, and the lane (shard) of each entry where the answer names it; none by default."""
-        return await self.send(client, entries), ()
+        """Send the entries. Returns those that were not accepted, by place, and the lane (shard) of each entry where
+        the answer names it and `result_handler.wants_lanes`, else nothing. Exceptions go through `kind_of`."""
 
-    def classify(self, error: BaseException) -> ErrorKind:
-        """What an error of the whole request asks for; the table of `penstock.aws` by default."""
-        return classify(error)
+    def kind_of(self, error: BaseException) -> ErrorKind:
+        """What an error of the whole request asks for."""
+        return self.KINDS_OF_CODES.get(error_code(error) or "") or classify(error)
 
     async def submit_request_entries(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
         """Send the entries; what was not accepted is sent again.
@@ -151,10 +228,9 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
         failures: Sequence[EntryFailure]
         lanes: Sequence[str | None] = ()
         try:
-            failures, lanes = await self.send_and_locate(self._client, entries, result_handler)
+            failures, lanes = await self.send(self._client, entries, result_handler)
         except Exception as error:
-            kind, code = self.classify(error), error_code(error) or type(error).__name__
-            message = getattr(error, "message", None) or str(error)
+            kind, (code, message) = self.kind_of(error), code_and_message(error)
             if code in self.POISON_CODES and self.gives_up_records:
                 result_handler.reject_request(code=code, message=message)
                 return
@@ -187,4 +263,52 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
             self._failed_in_a_row,
             code,
             message,
+        )
+
+
+class AwsSink(AsyncSinkBase[I, R]):
+    """What the sinks for AWS's services share.
+
+    Each writer has an empty buffer or what others left behind, and a connection pool, a rate limit and a handler of
+    records that cannot be written of its own.
+    """
+
+    def __init__(
+        self,
+        aws: AwsOptions | AwsSession,
+        make_writer: Callable[..., AwsSinkWriter[I, R]],
+        *,
+        config: AsyncSinkConfig,
+        strategy: StrategyFactory,
+        converter: ElementConverter[I, R] | Callable[[I], R] | None,
+        terminal: Callable[[], TerminalRecordHandler] | None,
+        **arguments: Any,
+    ) -> None:
+        """`arguments` are those that only this service's writers have."""
+        self._aws = aws
+        self._make_writer = make_writer
+        self._config = config
+        self._strategy = strategy
+        self._converter = converter
+        self._terminal = terminal
+        self._arguments = arguments
+
+    def create_writer(self) -> AwsSinkWriter[I, R]:
+        """A writer with an empty buffer."""
+        return self.restore_writer(())
+
+    def restore_writer(self, states: Iterable[BufferedRequestState[R]]) -> AwsSinkWriter[I, R]:
+        """A writer that begins with what others left behind.
+
+        Raises:
+            RecordTooLargeError: an entry is larger than the limit.
+        """
+        return self._make_writer(
+            self._aws,
+            self._config,
+            converter=self._converter,
+            strategy=self._strategy(self._config),
+            initial_states=states,
+            terminal=None if self._terminal is None else self._terminal(),
+            **self._arguments,
         )

@@ -1,7 +1,7 @@
 """Amazon Data Firehose as a destination."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -9,16 +9,14 @@ import pyarrow.compute as pc
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
 from penstock.async_sink._core.entries import ElementConverter, EntryFailure, EntryListener
-from penstock.async_sink._core.sink import AsyncSinkBase
-from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
-from penstock.async_sink._destinations.aws import AwsSinkWriter, check_service_limits
+from penstock.async_sink._destinations.aws import AwsSink, AwsSinkWriter, RecordResult, ServiceLimits, failures_by_place
 from penstock.async_sink._destinations.columns import binary_values, first_row, read_column
-from penstock.async_sink._rate.defaults import aimd_strategy
-from penstock.async_sink._rate.strategy import RateLimitingStrategy
+from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
-from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify, classify_code, error_code
+from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -34,26 +32,17 @@ class FirehoseRequestEntry(msgspec.Struct, frozen=True, rename={"data": "Data"})
     """The record's bytes. Delivered records follow each other without a separator: bring your own."""
 
 
-class _Response(msgspec.Struct):
-    error_code: str | None = msgspec.field(name="ErrorCode", default=None)
-    error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
-
-
 class _Count(msgspec.Struct):
     failed_put_count: int = msgspec.field(name="FailedPutCount", default=0)
 
 
 class _Responses(msgspec.Struct):
-    responses: list[_Response] = msgspec.field(name="RequestResponses")
+    responses: list[RecordResult] = msgspec.field(name="RequestResponses")
 
 
 _encoder = msgspec.json.Encoder()
 _count_decoder = msgspec.json.Decoder(_Count)
 _responses_decoder = msgspec.json.Decoder(_Responses)
-
-
-def _kind_of_code(code: str, status: int = 0) -> ErrorKind:
-    return ErrorKind.THROTTLED if code == _THROTTLE_CODE else classify_code(code, status)
 
 
 class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
@@ -119,33 +108,24 @@ class FirehoseWriter(AwsSinkWriter[I, FirehoseRequestEntry], FirehoseEntryWriter
 
     SERVICE = "firehose"
     TARGET_PREFIX = "Firehose_20150804"
+    KINDS_OF_CODES: ClassVar = {_THROTTLE_CODE: ErrorKind.THROTTLED}
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self._head = _encoder.encode({"DeliveryStreamName": self.destination})[:-1] + b',"Records":'
 
-    def classify(self, error: BaseException) -> ErrorKind:
-        """As elsewhere, but ServiceUnavailableException is Firehose's throttle."""
-        return ErrorKind.THROTTLED if error_code(error) == _THROTTLE_CODE else classify(error)
-
-    async def send(self, client: JsonClient, entries: Sequence[FirehoseRequestEntry]) -> list[EntryFailure]:
+    async def send(
+        self,
+        client: JsonClient,
+        entries: Sequence[FirehoseRequestEntry],
+        result_handler: ResultHandler[FirehoseRequestEntry],
+    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
         """Call PutRecordBatch; the answer is in the order of the request."""
         answer = await client.call_raw("PutRecordBatch", b"".join((self._head, _encoder.encode(entries), b"}")))
         if _count_decoder.decode(answer).failed_put_count == 0:
-            return []
+            return (), ()
         responses = _responses_decoder.decode(answer).responses
-        if len(responses) != len(entries):
-            raise ValueError(f"PutRecordBatch of {len(entries)} records was answered for {len(responses)}")
-        return [
-            EntryFailure(
-                index,
-                response.error_code,
-                response.error_message or "",
-                _kind_of_code(response.error_code) is ErrorKind.THROTTLED,
-            )
-            for index, response in enumerate(responses)
-            if response.error_code
-        ]
+        return failures_by_place("PutRecordBatch", responses, len(entries), throttle_codes=(_THROTTLE_CODE,)), ()
 
 
 class FirehoseEntryCodec:
@@ -167,9 +147,11 @@ class FirehoseEntryCodec:
         return len(entry.data)
 
 
-_MAX_BATCH_SIZE = 500
-_MAX_BATCH_SIZE_IN_BYTES = 4 * MEBIBYTE
-_MAX_RECORD_SIZE_IN_BYTES = 1000 * 1024
+_LIMITS = ServiceLimits(
+    max_batch_size=500,
+    max_batch_size_in_bytes=4 * MEBIBYTE,
+    defaults={"max_record_size_in_bytes": 1000 * 1024},
+)
 
 
 def firehose_config(**options: Any) -> AsyncSinkConfig:
@@ -178,20 +160,10 @@ def firehose_config(**options: Any) -> AsyncSinkConfig:
     Raises:
         SinkOptionError: an option is wrong.
     """
-    defaults = {
-        "max_batch_size": _MAX_BATCH_SIZE,
-        "max_batch_size_in_bytes": _MAX_BATCH_SIZE_IN_BYTES,
-        "max_record_size_in_bytes": _MAX_RECORD_SIZE_IN_BYTES,
-    }
-    return AsyncSinkConfig(**{**defaults, **options})
+    return _LIMITS.config(options)
 
 
-def firehose_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """AIMD +10, x0.5, after a slow start."""
-    return aimd_strategy(config, increase_rate=10, decrease_factor=0.5, slow_start=True)
-
-
-class FirehoseSink(AsyncSinkBase[I, FirehoseRequestEntry], Generic[I]):
+class FirehoseSink(AwsSink[I, FirehoseRequestEntry]):
     """Writes to a delivery stream by PutRecordBatch, at least once.
 
     Without a converter, elements are `FirehoseRequestEntry`s. Can be pickled if the converter can.
@@ -207,7 +179,7 @@ class FirehoseSink(AsyncSinkBase[I, FirehoseRequestEntry], Generic[I]):
         *,
         converter: ElementConverter[I, FirehoseRequestEntry] | Callable[[I], FirehoseRequestEntry] | None = None,
         config: AsyncSinkConfig | None = None,
-        strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy] = firehose_strategy,
+        strategy: StrategyFactory = slow_start_strategy,
         terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
         """Describe the delivery stream.
@@ -217,28 +189,13 @@ class FirehoseSink(AsyncSinkBase[I, FirehoseRequestEntry], Generic[I]):
         """
         if not delivery_stream_name:
             raise SinkOptionError("delivery_stream_name", "must not be empty")
-        self._aws = aws
-        self._name = delivery_stream_name
-        self._converter = converter
-        self._config = config or firehose_config()
-        self._strategy = strategy
-        self._terminal = terminal
-        check_service_limits(
-            self._config, max_batch_size=_MAX_BATCH_SIZE, max_batch_size_in_bytes=_MAX_BATCH_SIZE_IN_BYTES
+        super().__init__(
+            aws,
+            FirehoseWriter,
+            config=config or firehose_config(),
+            strategy=strategy,
+            converter=converter,
+            terminal=terminal,
+            destination=delivery_stream_name,
         )
-
-    def create_writer(self) -> FirehoseWriter[I]:
-        """A writer with an empty buffer, an own connection pool and an own rate limit."""
-        return self.restore_writer(())
-
-    def restore_writer(self, states: Iterable[BufferedRequestState[FirehoseRequestEntry]]) -> FirehoseWriter[I]:
-        """A writer that begins with what others left behind."""
-        return FirehoseWriter(
-            self._aws,
-            self._config,
-            destination=self._name,
-            converter=self._converter,
-            strategy=self._strategy(self._config),
-            initial_states=states,
-            terminal=None if self._terminal is None else self._terminal(),
-        )
+        _LIMITS.check(self._config)

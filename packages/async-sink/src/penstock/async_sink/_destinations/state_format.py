@@ -49,7 +49,7 @@ _decoder = msgspec.msgpack.Decoder(_Body)
 
 def _codec_of(state: BufferedRequestState[Any]) -> EntryCodec[Any]:
     if not state.entries:
-        # Whoever restores nothing does not ask of what.
+        # An empty state is restored by any sink.
         return _CODECS[KinesisRequestEntry]
     kind = type(state.entries[0][0])
     try:
@@ -59,7 +59,7 @@ def _codec_of(state: BufferedRequestState[Any]) -> EntryCodec[Any]:
 
 
 def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None = None) -> bytes:
-    """The state as bytes. Entries of a destination of one's own want its codec.
+    """The state as bytes. Entries of your own destination need its codec.
 
     Raises:
         StateFormatError: there is no codec for these entries, or one of them is not what the codec takes.
@@ -76,7 +76,7 @@ def state_to_bytes(state: BufferedRequestState[R], codec: EntryCodec[R] | None =
 
 
 def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> BufferedRequestState[Any]:
-    """The state that `state_to_bytes` wrote; `codecs` are those of destinations of one's own.
+    """The state that `state_to_bytes` wrote; `codecs` are those of your own destinations.
 
     Raises:
         StateFormatError: the bytes are no state, damaged, of a version that is not known, or no codec is there for it.

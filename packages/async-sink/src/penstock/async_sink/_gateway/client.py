@@ -8,10 +8,9 @@ from typing import Any
 
 from penstock.async_sink._config import AsyncSinkConfig, Ordering
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._core.sink import AsyncSinkBase
 from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
 from penstock.async_sink._destinations.dynamodb.writer import DynamoDbEntryWriter, dynamodb_config
 from penstock.async_sink._destinations.firehose import FirehoseEntryWriter, firehose_config
 from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter

@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable, Sequence
+from datetime import timedelta
 from random import random as default_random
 
 import grpc
 
-from penstock.async_sink._core.backoff import full_jitter_seconds
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.settlement import all_failed
 from penstock.async_sink.errors import DestinationError, GatewayError, GatewayStorageError, LocationMismatchError
+from penstock.aws import BackoffPolicy
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
 from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
@@ -19,8 +20,7 @@ from penstock.rpc import ClientSecurity, open_aio_channel, typed_error
 _WORTH_ANOTHER_TRY = frozenset(
     {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.RESOURCE_EXHAUSTED}
 )
-_BACKOFF_BASE_SECONDS = 0.1
-_BACKOFF_MAXIMUM_SECONDS = 5.0
+_BACKOFF = BackoffPolicy(base=timedelta(seconds=0.1), maximum=timedelta(seconds=5), exponent=2.0)
 _CLOSE_SECONDS = 5.0
 _REQUESTS_END_SECONDS = 0.1
 
@@ -136,25 +136,24 @@ class GatewayConnection:
             if error is None and self._task is None:
                 return
             if error is not None:
-                told = self._typed(error)
-                if error.code() not in _WORTH_ANOTHER_TRY or isinstance(told, GatewayStorageError):
-                    self._failed(told)
+                typed = self._typed(error)
+                if error.code() not in _WORTH_ANOTHER_TRY or isinstance(typed, GatewayStorageError):
+                    self._failed(typed)
                     return
             if loop.time() - gone_since >= self._reconnect_seconds:
                 message = "no answer" if error is None else error.details() or ""
                 code = grpc.StatusCode.UNAVAILABLE if error is None else error.code()
                 self._failed(GatewayError(self._endpoint, code.name, message))
                 return
+            await asyncio.sleep(_BACKOFF.delay_seconds(attempts, self._random))
             attempts += 1
-            delay = full_jitter_seconds(attempts, _BACKOFF_BASE_SECONDS, _BACKOFF_MAXIMUM_SECONDS, self._random)
-            await asyncio.sleep(delay)
 
     def _typed(self, error: grpc.aio.AioRpcError) -> Exception:
-        told = typed_error(error, [DestinationError, GatewayStorageError, LocationMismatchError])
-        if told is None:
-            told = GatewayError(self._endpoint, error.code().name, error.details() or "")
-        told.__cause__ = error
-        return told
+        typed = typed_error(error, [DestinationError, GatewayStorageError, LocationMismatchError])
+        if typed is None:
+            typed = GatewayError(self._endpoint, error.code().name, error.details() or "")
+        typed.__cause__ = error
+        return typed
 
     def _take(self, response: pb.WriteResponse) -> None:
         kind = response.WhichOneof("message")
@@ -175,7 +174,7 @@ class GatewayConnection:
             sent.answer.set_result((failures, retries))
 
     def _disconnected(self, error: grpc.aio.AioRpcError | None) -> None:
-        """What has no answer is sent again: the gateway may have written it, but nobody knows."""
+        """What has no answer is sent again, although the gateway may have written it."""
         self._connected = False
         self._lost()
         code = (error.code() if error is not None else grpc.StatusCode.UNAVAILABLE).name

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
-from penstock.async_sink._core.sink import AsyncSinkBase
-from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
 from penstock.async_sink._destinations.aws import AwsSinkWriter
 from penstock.async_sink._gateway.durable import DurableBatches
 from penstock.async_sink._gateway.feeder import Feeder
@@ -117,7 +116,7 @@ class SharedDestination:
 class SharedDestinations:
     """Opens a writer when the first client names its destination; a failed one is replaced for the next client.
 
-    A destination that the service says is not there is never opened; one that nobody needs is closed after a while.
+    A destination that does not exist is never opened; an idle one is closed after a while.
     """
 
     def __init__(
@@ -173,7 +172,7 @@ class SharedDestinations:
     def _opened(self, kind: str, name: str, opened: asyncio.Task[SharedDestination]) -> None:
         del self._opening[kind, name]
         if not opened.cancelled():
-            # Whoever waits is told; perhaps nobody does any more.
+            # Retrieved, so that asyncio does not complain if all who waited are gone.
             opened.exception()
 
     async def _open_anew(self, kind: str, name: str) -> SharedDestination:
@@ -223,7 +222,7 @@ class SharedDestinations:
     async def _close_idle(self, key: tuple[str, str]) -> None:
         shared = self._open.pop(key)
         self._counted[key] = shared.counted()
-        _logger.info("%s %s is closed: nobody needs it", *key)
+        _logger.info("%s %s is closed: it was idle", *key)
         await self._close(shared)
 
     def resume(self) -> None:
@@ -281,7 +280,7 @@ class SharedDestinations:
                     await shared.feeder.wait_until_empty()
                     await writer.flush(end_of_input=True)
         except (TimeoutError, SinkError) as error:
-            # Nobody was told that these are written, or they are in the journal.
+            # These have no acknowledgement, or they are in the journal.
             left = writer.buffered_entries + shared.feeder.queued_entries
             _logger.warning("%s ends with %d unwritten entries: %r", writer.destination, left, error)
         finally:

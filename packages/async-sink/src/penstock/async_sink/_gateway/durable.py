@@ -48,7 +48,7 @@ class DurableBatches:
         return sequence
 
     def settled(self, sequence: int, client_id: str, batch: pb.Batch, tracker: BatchTracker) -> None:
-        """Every entry of the batch has its word. What was refused after its acknowledgement is kept beside."""
+        """Every entry of the batch is settled. What was refused after its acknowledgement goes to `rejected.jsonl`."""
         if tracker.answered:
             for index, failure in sorted(tracker.failed.items()):
                 self._journal.reject(self._kind.name, self._name, client_id, batch.entries[index], failure)
@@ -56,7 +56,7 @@ class DurableBatches:
         self._journal.settle(sequence)
 
     async def resume(self) -> None:
-        """Queue what the journal holds for the destination and nobody has in hand."""
+        """Queue what the journal holds for the destination and is not being written."""
         records = await asyncio.to_thread(self._journal.pending, self._kind.name, self._name)
         self._in_hand.update(record.sequence for record in records)
         if self._released:

@@ -97,7 +97,7 @@ class Feeder:
             while self._writer.buffered_entries >= self._enough_entries and self._writer.failure is None:
                 await self._settled.wait()
             self._taken = taken = self._turns.take()
-            # The spans of requests are told in the trace of the client that wrote them.
+            # The spans of requests belong to the trace of the client that wrote them.
             token = otel_context.attach(taken.context)
             try:
                 await self._hand_over(taken)

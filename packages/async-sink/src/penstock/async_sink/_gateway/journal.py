@@ -59,7 +59,7 @@ class Journal:
     """A batch is on disk before it is acknowledged, until it is settled. What comes at the same time shares a sync.
 
     An SQLite database with a write-ahead log, a transaction for each group of batches. A transaction that a power cut
-    has left unfinished is not there: nobody was told of its batches.
+    has left unfinished is dropped: its batches have no acknowledgement.
 
     On a full disk settled batches must still be forgotten, or it would stay full. So a file beside the database keeps
     as much room as the log can need, and more batches are taken on only while it is there.
@@ -114,7 +114,7 @@ class Journal:
                 "this gateway a folder of its own"
             )
             raise JournalError(str(old[0]), reason)
-        # Records that are not written yet: for nobody else. SQLite gives its other files the mode of this one.
+        # Records are readable by this user only. SQLite gives its other files the mode of this one.
         with suppress(FileExistsError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         return sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
@@ -172,11 +172,11 @@ class Journal:
         return Counter(list(self._live.values()))
 
     def destinations(self) -> list[tuple[str, str]]:
-        """(kind, name) of the destinations with pending batches that nobody has in hand."""
+        """(kind, name) of the destinations with pending batches that are not being written."""
         return sorted({where for sequence, where in list(self._live.items()) if sequence not in self._in_hand})
 
     def pending(self, kind: str, destination: str) -> list[AcceptedBatch]:
-        """Batches of a destination that nobody has in hand, in the order of acceptance; now the caller has. Blocks.
+        """Batches of a destination that nobody writes yet, in the order of acceptance, for the caller to write. Blocks.
 
         Raises:
             GatewayStorageError: the disk cannot be read.
@@ -219,7 +219,7 @@ class Journal:
             self._in_hand.discard(batch.sequence)
             raise
         except asyncio.CancelledError:
-            # Its client broke off without an acknowledgement: nobody would ever take what is on disk then.
+            # Its client broke off without an acknowledgement, and sends it again: forget what is on disk.
             if (batch, written) in self._waiting:
                 self._waiting.remove((batch, written))
                 self._in_hand.discard(batch.sequence)
@@ -229,12 +229,12 @@ class Journal:
         return batch.sequence
 
     def settle(self, sequence: int) -> None:
-        """Every entry of the batch has its word: forget it. On disk with the next write."""
+        """Every entry of the batch is settled: forget it, on disk with the next write."""
         self._settled.append(sequence)
         self._start()
 
     def reject(self, kind: str, destination: str, client_id: str, entry: pb.Entry, failure: EntryFailure) -> None:
-        """Keep an entry that was refused for good after its client was told that it is safe; call before `settle`."""
+        """Keep an entry that was refused for good after its acknowledgement; call before `settle`."""
         self._rejected.append(_line_of(kind, destination, client_id, entry, failure))
         self._start()
 
@@ -260,7 +260,7 @@ class Journal:
             try:
                 refusal = await asyncio.to_thread(self._store, accepted, settled, rejected)
             except Exception as error:
-                # Also one that nobody foresaw: who waits is told.
+                # Any error: the callers that wait get it.
                 # Settled batches are kept until a later write succeeds: else they would only be written twice.
                 self._settled[:0], self._rejected[:0] = settled, rejected
                 self._answer(group + self._waiting, error)
@@ -353,7 +353,7 @@ class Journal:
             # Merging the log could make the database larger than any file may be.
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
         if log_bytes > 3 * self._log_bytes:
-            # SQLite merges by itself, and does not tell when it cannot.
+            # SQLite merges by itself, and reports no failure of that.
             self._merge()
         self._reserve(log_bytes + size + size // 8 + max(64 * 1024, self._log_bytes // 128))
 
@@ -420,7 +420,7 @@ def _check_log(log: bytes, path: Path, valid_pages: int) -> None:
     """Tell damage from a transaction that was cut off, which is the last one: no other follows that.
 
     Raises:
-        JournalError: transactions follow that nobody reads because of something damaged before them.
+        JournalError: transactions follow that cannot be read because of damage before them.
     """
     step = 24 + int.from_bytes(log[8:12], "big")
     begin = 32 + valid_pages * step

@@ -40,7 +40,7 @@ class DestinationKind:
     size_in_bytes: Callable[[Any], int]
     """Bytes, by the destination's measure."""
     description: Callable[[str], tuple[str, dict[str, Any], tuple[str, str]]] | None = None
-    """The call that tells whether a destination exists, and where in its answer the ARN is; None: opening asks."""
+    """The call that describes a destination, and where its answer has the ARN; None: the writer asks when it opens."""
 
 
 def _kinesis_to(entry: kinesis.KinesisRequestEntry) -> pb.Entry:

@@ -107,7 +107,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
     ) -> None:
         """`max_weight` is the most that a client's share of the turns may count.
 
-        `location` tells where the destinations of a kind are, to be compared with what clients mean; it may block.
+        `location` gives the place of the destinations of a kind, to compare with what clients mean; it may block.
         `endpoint_aliases` are further URLs by which clients know these endpoints.
         """
         self._location = location
@@ -262,7 +262,7 @@ class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
         """Numbers about the destinations."""
         journal = self._destinations.journal
         pending = Counter[tuple[str, str]]() if journal is None else journal.pending_by_destination()
-        # Those that nobody has written to since the start, or that cannot be opened, have batches on disk all the same.
+        # Destinations without a client since the start, or that cannot be opened, may have batches on disk too.
         rows = {(kind, name): pb.DestinationStats(kind=kind, destination=name) for kind, name in pending}
         rows.update({(shared.kind.name, shared.name): _stats(shared) for shared in self._destinations.all()})
         for key, row in rows.items():
@@ -302,8 +302,8 @@ async def _abort(context: Any, error: BaseException) -> NoReturn:
     if isinstance(error, DestinationError):
         status = STATUS_OF_CODE.get(error.code, STATUS_OF_ERROR[DestinationError])
         # Numbers of the shared writer's records mean nothing to a client.
-        told = DestinationError(error.destination, error.code, error.message)
-        await abort_with(context, told, {DestinationError: status})
+        without_record = DestinationError(error.destination, error.code, error.message)
+        await abort_with(context, without_record, {DestinationError: status})
     if not isinstance(error, Exception):
         raise error
     await abort_with(context, error, STATUS_OF_ERROR)

@@ -32,13 +32,13 @@ class Orphanage:
         self.bytes += size_in_bytes
 
     def settled(self, entries: int, size_in_bytes: int) -> None:
-        """They have their word."""
+        """They are settled."""
         self.entries -= entries
         self.bytes -= size_in_bytes
         self._changed.notify()
 
     def abandon(self) -> None:
-        """The destination has failed: nothing is going to be settled here. Who waits is let through to its error."""
+        """The destination has failed: nothing more is settled here. Waiting streams go on, and get its error."""
         self._abandoned = True
         self._changed.notify()
 
@@ -70,7 +70,7 @@ def entries_of(batch: pb.Batch, kind: DestinationKind, max_record_size_in_bytes:
 
 
 class BatchTracker:
-    """Waits until every entry of a batch has its word; an entry listener."""
+    """Waits until every entry of a batch is settled; an entry listener."""
 
     def __init__(
         self,
@@ -157,7 +157,7 @@ class ClientSession:
     def accept(
         self, batch_id: int, entry_count: int, size: int, settled: Callable[[BatchTracker], None] | None = None
     ) -> BatchTracker:
-        """Take a batch on; `settled` is called first when every entry of it has its word.
+        """Accept a batch; `settled` is called first when every entry of it is settled.
 
         Raises:
             CreditExceededError: the client's credits do not cover it.
@@ -183,7 +183,7 @@ class ClientSession:
         self._pending.discard(tracker)
 
     def end(self) -> None:
-        """The stream has ended: what is not written yet has nobody who waits for its answer."""
+        """The stream has ended: batches that are not written yet need no answer."""
         self._answers.clear()
         self._is_over = True
         if self._orphanage is not None:

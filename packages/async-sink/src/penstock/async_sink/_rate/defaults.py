@@ -36,8 +36,18 @@ def aimd_strategy(
     )
 
 
-def paced_strategy(config: AsyncSinkConfig) -> All:
-    """For a stream: each shard at its own pace, and congestion control for what is in flight.
+def slow_start_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
+    """AIMD +10, x0.5, after a slow start: the default for Firehose, DynamoDB and SQS."""
+    return aimd_strategy(config, slow_start=True)
+
+
+def aggregation_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
+    """AIMD +100, x0.9, after a slow start, in user records: an aggregate takes many of them along."""
+    return aimd_strategy(config, increase_rate=100, decrease_factor=0.9, slow_start=True)
+
+
+def kinesis_strategy(config: AsyncSinkConfig) -> All:
+    """The default for a stream: each shard at its own pace, and congestion control for what is in flight.
 
     Until a shard throttles, requests double per round trip. From then on `PerShardRateLimitingStrategy` paces the
     shards. Congestion control is left with what pacing does not see: it grows by 10 per success while it is in use, and

@@ -57,7 +57,7 @@ class ShardMap:
             known = self._shards.index(shard)
             low, high = min(low, self._lowest[known]), max(high, self._highest[known])
             self._forget(known, known + 1)
-        # Whoever stands inside of the range now is closed: ranges of open shards do not overlap.
+        # A shard inside of the range is closed: ranges of open shards do not overlap.
         self._forget(bisect_left(self._highest, low), bisect_right(self._lowest, high))
         place = bisect_left(self._lowest, low)
         self._lowest.insert(place, low)
@@ -72,7 +72,7 @@ _TICK_SECONDS = 0.05
 
 
 def _tick(now: float) -> int:
-    # A timer that fires a hair's breadth early has met its tick.
+    # A timer may fire slightly early: it counts for its tick.
     return floor(now / _TICK_SECONDS + 1e-6)
 
 
@@ -292,7 +292,7 @@ class PerShardRateLimitingStrategy:
         """Nothing: entries were counted one by one."""
 
     def register_completed_request(self, result: ResultInfo) -> None:
-        """Nothing: `observe` is told more."""
+        """Nothing: `observe` gets more."""
 
     def should_block(self, request: RequestInfo) -> bool:
         """Never: it holds back entries, not requests."""

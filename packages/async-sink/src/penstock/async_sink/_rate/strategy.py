@@ -1,4 +1,4 @@
-"""What a rate limiting strategy is told, and what it decides (FLIP-242)."""
+"""What a rate limiting strategy is given, and what it decides (FLIP-242)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -70,7 +70,7 @@ class ResultInfo:
     batch_size: int
     """Entries, as they were registered in flight."""
     throttled_messages: int | None = None
-    """Entries refused because the destination is full; None: all that failed, as nobody can tell."""
+    """Entries refused because the destination is full; None: all that failed, as it is not known."""
     size_in_bytes: int = 0
     """Bytes, as they were registered in flight."""
     submitted_at: float = 0.0

@@ -1,4 +1,4 @@
-"""Which requests have a span of their own, and which are told together."""
+"""Which requests have a span of their own, and which share one."""
 
 import os
 import time
@@ -35,10 +35,10 @@ def per_request() -> bool:
 
 @dataclass(slots=True)
 class _Joined:
-    """Requests of one caller that went well, not told yet."""
+    """Requests of one caller that went well, and have no span yet."""
 
     caller: Context | None
-    tell_at: float
+    flush_at: float
     began_ns: int
     ended_ns: int
     slowest: float
@@ -76,7 +76,7 @@ class RequestSpans:
 
     A request has a span of its own when it is the first of its caller within a second, when it carries entries of
     several callers or entries that are sent again, and when it failed, in part or whole, or took a second. The others
-    are told together, in a span for each second: a trace of thousands of equal spans costs much and says little.
+    share a span for each second: a trace of thousands of equal spans costs much and says little.
 
     Args:
         attributes: of each span.
@@ -102,9 +102,9 @@ class RequestSpans:
         self._joined: _Joined | None = None
 
     @property
-    def tell_at(self) -> float | None:
-        """Monotonic seconds at which `tell` is due; None: nothing waits to be told."""
-        return None if self._joined is None else self._joined.tell_at
+    def flush_at(self) -> float | None:
+        """Monotonic seconds at which `flush` is due; None: no request waits for its span."""
+        return None if self._joined is None else self._joined.flush_at
 
     def start(self, batch: Batch[R], now: float) -> Span | None:
         """The span of a request that leaves, a child of what wrote the first of its entries; None: it has none yet."""
@@ -152,7 +152,7 @@ class RequestSpans:
             return
         joined = self._joined
         if joined is not None and joined.caller is not caller:
-            self.tell()
+            self.flush()
             joined = None
         if joined is None:
             self._joined = _Joined(
@@ -165,7 +165,7 @@ class RequestSpans:
         joined.began_ns, joined.ended_ns = min(joined.began_ns, began), ended
         joined.slowest = max(joined.slowest, seconds)
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """Make the span of the requests that went well since the last one."""
         joined, self._joined = self._joined, None
         if joined is None:

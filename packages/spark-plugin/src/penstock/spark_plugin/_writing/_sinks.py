@@ -60,9 +60,9 @@ def make_sink(
         )
     aws = aws_options(options) if session is None else session
     if firehose:
-        from penstock.async_sink import FirehoseSink, firehose_strategy
+        from penstock.async_sink import FirehoseSink, slow_start_strategy
 
-        strategy = _strategy(options, firehose_strategy, decrease_factor=0.5)
+        strategy = _strategy(options, slow_start_strategy, decrease_factor=0.5)
         return FirehoseSink(aws, stream, config=config, strategy=strategy, terminal=terminal)
     from penstock.async_sink import AggregationConfig, aggregation_strategy, kinesis_strategy
 

@@ -18,13 +18,11 @@ from penstock.async_sink import (
     KinesisStreamsSink,
     SqsSink,
     dynamodb_config,
-    dynamodb_strategy,
     firehose_config,
-    firehose_strategy,
     kinesis_strategy,
     rate_strategy,
+    slow_start_strategy,
     sqs_config,
-    sqs_strategy,
 )
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import SERVICE_NAME, Journal, SharedDestinations, SinkGatewayServicer
@@ -50,14 +48,12 @@ def sinks(settings: GatewaySettings) -> dict[str, Callable[[str], AsyncSinkBase[
 
     limits = settings.other_limits
     firehose, dynamodb, sqs = (_aws_options(settings, kind) for kind in ("firehose", "dynamodb", "sqs"))
-    by_firehose, by_dynamodb, by_sqs = (
-        rate_strategy(usual, **settings.rates) for usual in (firehose_strategy, dynamodb_strategy, sqs_strategy)
-    )
+    usual = rate_strategy(slow_start_strategy, **settings.rates)
     return {
         "kinesis": lambda name: _sink(settings, name),
-        "firehose": lambda name: FirehoseSink(firehose, name, config=firehose_config(**limits), strategy=by_firehose),
-        "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=dynamodb_config(**limits), strategy=by_dynamodb),
-        "sqs": lambda url: SqsSink(sqs, url, config=sqs_config(**limits), strategy=by_sqs),
+        "firehose": lambda name: FirehoseSink(firehose, name, config=firehose_config(**limits), strategy=usual),
+        "dynamodb": lambda name: DynamoDbSink(dynamodb, name, config=dynamodb_config(**limits), strategy=usual),
+        "sqs": lambda url: SqsSink(sqs, url, config=sqs_config(**limits), strategy=usual),
     }
 
 

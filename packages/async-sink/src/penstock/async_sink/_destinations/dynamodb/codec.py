@@ -97,7 +97,7 @@ def item_from_json(raw: bytes) -> Item:
     """The item of a JSON object of attribute values, as the service's own API has it.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not such an object.
         RecursionError: it is nested without an end.
     """
     return _item(_decoder.decode(raw), _base64)

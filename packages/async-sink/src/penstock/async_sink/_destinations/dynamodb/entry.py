@@ -107,7 +107,7 @@ Key = tuple[tuple[str, Any], ...]
 
 
 def key_of(item: Item, key_names: Sequence[str]) -> Key:
-    """What tells an item from others in its table; 1 and 1.0 are the same number.
+    """What identifies an item in its table; 1 and 1.0 are the same number.
 
     Raises:
         KeyError: an attribute of the key is missing.

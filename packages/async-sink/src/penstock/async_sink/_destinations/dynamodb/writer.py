@@ -1,34 +1,25 @@
 """The sink for a table, and its writer."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.entries import ElementConverter, EntryFailure, EntryListener
-from penstock.async_sink._core.sink import AsyncSinkBase
-from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
-from penstock.async_sink._destinations.aws import (
-    LOOKUP_ERRORS,
-    AwsSinkWriter,
-    check_service_limits,
-    look_up,
-    lookup_failed,
-)
+from penstock.async_sink._destinations.aws import AwsSink, AwsSinkWriter, ServiceLimits, look_up
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, key_of, size_in_bytes
 from penstock.async_sink._destinations.dynamodb.wire import encode_request, rounds_of, unprocessed_places
-from penstock.async_sink._rate.defaults import aimd_strategy
-from penstock.async_sink._rate.strategy import RateLimitingStrategy
+from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
 from penstock.aws import (
     AwsOptions,
     AwsSession,
     ErrorKind,
     JsonClient,
-    classify,
     error_code,
 )
 
@@ -84,7 +75,7 @@ class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
         """The item's names and values, as the service counts them.
 
         Raises:
-            InvalidRecordError: the item lacks an attribute of the table's key, or is none.
+            InvalidRecordError: the item lacks an attribute of the table's key, or is of another type.
         """
         if not isinstance(entry, DynamoDbRequestEntry):
             what = f"{type(entry).__name__} is no DynamoDbRequestEntry: give the sink a converter that makes one"
@@ -135,39 +126,28 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter
     SERVICE = "dynamodb"
     TARGET_PREFIX = "DynamoDB_20120810"
     JSON_10 = True
+    KINDS_OF_CODES: ClassVar = {_CONFLICT_CODE: ErrorKind.RETRYABLE}
+    LOOKUP_HINT = "not called when key_names are given"
 
     def __init__(
         self, aws: AwsOptions | AwsSession, *arguments: Any, key_names: Sequence[str] = (), **keywords: Any
     ) -> None:
-        """`key_names` are the attributes of the table's key; DescribeTable tells them if they are not given."""
+        """`key_names` are the attributes of the table's key; DescribeTable names them if they are not given."""
         self._key_names = tuple(key_names)
         super().__init__(aws, *arguments, **keywords)
 
-    async def open_destination(self) -> None:
-        """Open the connection pool, and learn the table's key if it was not given.
+    async def learn_destination(self, client: JsonClient) -> None:
+        """The table's key, if it was not given."""
+        if not self._key_names:
+            table = (await look_up(client, "DescribeTable", {"TableName": self.destination}))["Table"]
+            self._key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
 
-        Raises:
-            DestinationError: the table cannot be described.
-        """
-        await super().open_destination()
-        if self._key_names:
-            return
-        assert self._client is not None
-        try:
-            table = (await look_up(self._client, "DescribeTable", {"TableName": self.destination}))["Table"]
-        except LOOKUP_ERRORS as error:
-            await self.close_destination()
-            raise lookup_failed(self.destination, error, "not called when key_names are given") from error
-        except BaseException:
-            await self.close_destination()
-            raise
-        self._key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
-
-    def classify(self, error: BaseException) -> ErrorKind:
-        """As elsewhere; a conflict of replicated writes can be tried again."""
-        return ErrorKind.RETRYABLE if error_code(error) == _CONFLICT_CODE else classify(error)
-
-    async def send(self, client: JsonClient, entries: Sequence[DynamoDbRequestEntry]) -> list[EntryFailure]:
+    async def send(
+        self,
+        client: JsonClient,
+        entries: Sequence[DynamoDbRequestEntry],
+        result_handler: ResultHandler[DynamoDbRequestEntry],
+    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
         """Call BatchWriteItem, again for writes of a key that another entry has, which wait for the first.
 
         A write whose predecessor was left unprocessed is not sent: it would be undone when that one is sent again.
@@ -189,7 +169,7 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter
                 left = unprocessed_places(answer, request, self._key_names)
                 code, message, throttled = _UNPROCESSED, "", True
             except Exception as error:
-                kind = self.classify(error)
+                kind = self.kind_of(error)
                 if number == 0 or kind is ErrorKind.FATAL:
                     raise
                 # The rounds before were written, and are not to be written again.
@@ -199,12 +179,14 @@ class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter
             for index in left:
                 failures[sent[index]] = EntryFailure(sent[index], code, message, throttled)
                 held_back.add(keys[sent[index]])
-        return [failures[place] for place in sorted(failures)]
+        return [failures[place] for place in sorted(failures)], ()
 
 
-_MAX_BATCH_SIZE = 25
-_MAX_BATCH_SIZE_IN_BYTES = 16_000_000
-_MAX_RECORD_SIZE_IN_BYTES = 400_000
+_LIMITS = ServiceLimits(
+    max_batch_size=25,
+    max_batch_size_in_bytes=16_000_000,
+    defaults={"max_record_size_in_bytes": 400_000},
+)
 
 
 def dynamodb_config(**options: Any) -> AsyncSinkConfig:
@@ -213,20 +195,10 @@ def dynamodb_config(**options: Any) -> AsyncSinkConfig:
     Raises:
         SinkOptionError: an option is wrong.
     """
-    defaults = {
-        "max_batch_size": _MAX_BATCH_SIZE,
-        "max_batch_size_in_bytes": _MAX_BATCH_SIZE_IN_BYTES,
-        "max_record_size_in_bytes": _MAX_RECORD_SIZE_IN_BYTES,
-    }
-    return AsyncSinkConfig(**{**defaults, **options})
+    return _LIMITS.config(options)
 
 
-def dynamodb_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """AIMD +10, x0.5, after a slow start."""
-    return aimd_strategy(config, increase_rate=10, decrease_factor=0.5, slow_start=True)
-
-
-class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
+class DynamoDbSink(AwsSink[I, DynamoDbRequestEntry]):
     """Writes to a table by BatchWriteItem, at least once.
 
     Without a converter, elements are `DynamoDbRequestEntry`s. Can be pickled if the converter can.
@@ -243,7 +215,7 @@ class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
         key_names: Sequence[str] = (),
         converter: ElementConverter[I, DynamoDbRequestEntry] | Callable[[I], DynamoDbRequestEntry] | None = None,
         config: AsyncSinkConfig | None = None,
-        strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy] = dynamodb_strategy,
+        strategy: StrategyFactory = slow_start_strategy,
         terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
         """Describe the table.
@@ -256,30 +228,14 @@ class DynamoDbSink(AsyncSinkBase[I, DynamoDbRequestEntry], Generic[I]):
         """
         if not table_name:
             raise SinkOptionError("table_name", "must not be empty")
-        self._aws = aws
-        self._table_name = table_name
-        self._key_names = tuple(key_names)
-        self._converter = converter
-        self._config = config or dynamodb_config()
-        self._strategy = strategy
-        self._terminal = terminal
-        check_service_limits(
-            self._config, max_batch_size=_MAX_BATCH_SIZE, max_batch_size_in_bytes=_MAX_BATCH_SIZE_IN_BYTES
+        super().__init__(
+            aws,
+            DynamoDbWriter,
+            config=config or dynamodb_config(),
+            strategy=strategy,
+            converter=converter,
+            terminal=terminal,
+            key_names=tuple(key_names),
+            destination=table_name,
         )
-
-    def create_writer(self) -> DynamoDbWriter[I]:
-        """A writer with an empty buffer, an own connection pool and an own rate limit."""
-        return self.restore_writer(())
-
-    def restore_writer(self, states: Iterable[BufferedRequestState[DynamoDbRequestEntry]]) -> DynamoDbWriter[I]:
-        """A writer that begins with what others left behind."""
-        return DynamoDbWriter(
-            self._aws,
-            self._config,
-            key_names=self._key_names,
-            destination=self._table_name,
-            converter=self._converter,
-            strategy=self._strategy(self._config),
-            initial_states=states,
-            terminal=None if self._terminal is None else self._terminal(),
-        )
+        _LIMITS.check(self._config)

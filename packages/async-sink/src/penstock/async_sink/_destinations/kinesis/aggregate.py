@@ -144,11 +144,3 @@ class Aggregate:
         body = b"".join((*self._tables, *self._records))
         data = b"".join((MAGIC, body, hashlib.md5(body, usedforsecurity=False).digest()))
         return KinesisRequestEntry(data, first.partition_key, str(self.hash_key))
-
-
-def hash_key_of(entry: KinesisRequestEntry) -> int:
-    """Where the record falls among the shards: its explicit hash key, or the MD5 of its partition key."""
-    if entry.explicit_hash_key is not None:
-        return int(entry.explicit_hash_key)
-    digest = hashlib.md5(entry.partition_key.encode(), usedforsecurity=False).digest()
-    return int.from_bytes(digest, "big")

@@ -5,26 +5,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.async_sink._core.entries import EntryFailure
-from penstock.async_sink._destinations.aws import LOOKUP_ERRORS, AwsSinkWriter, look_up, lookup_failed
-from penstock.async_sink._destinations.kinesis.aggregate import Aggregate, AggregationConfig, ShardRanges, hash_key_of
+from penstock.async_sink._core.settlement import ResultHandler
+from penstock.async_sink._destinations.aws import code_and_message, look_up
+from penstock.async_sink._destinations.kinesis.aggregate import Aggregate, AggregationConfig, ShardRanges
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.put_records import PutRecords, WireFormat
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
-from penstock.aws import (
-    AwsOptions,
-    AwsSession,
-    ErrorKind,
-    JsonClient,
-    classify,
-    error_code,
-)
+from penstock.async_sink._destinations.kinesis.writer import KinesisStreamsWriter
+from penstock.async_sink._rate.per_shard import hash_key_of
+from penstock.aws import ErrorKind, JsonClient, classify
 
 _MAX_PUT_RECORDS = 500
 _MAX_PUT_BYTES = 5 * 1024 * 1024
 _WRONG_SHARD = "WrongShard"
 
 
-class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntryWriter):
+class AggregatingKinesisWriter(KinesisStreamsWriter):
     """Sends user records by PutRecords in aggregates of the producer library, each for one shard.
 
     Each user record has its own acknowledgement. Consumers drop user records of an aggregate that fall outside of its
@@ -32,56 +26,38 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
     taken to a shard that is not theirs are sent again.
     """
 
-    SERVICE = "kinesis"
-    TARGET_PREFIX = "Kinesis_20131202"
-
-    def __init__(
-        self,
-        aws: AwsOptions | AwsSession,
-        *,
-        stream_name: str | None,
-        stream_arn: str | None,
-        aggregation: AggregationConfig,
-        wire_format: WireFormat | None = None,
-        **arguments: Any,
-    ) -> None:
-        self._put_records = PutRecords(stream_name=stream_name, stream_arn=stream_arn, wire_format=wire_format)
-        self._stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
+    def __init__(self, *arguments: Any, aggregation: AggregationConfig, **keywords: Any) -> None:
         self._aggregation = aggregation
         self._shards = ShardRanges(())
         self._refreshing = asyncio.Lock()
-        super().__init__(aws, destination=stream_name or (stream_arn or "").rpartition("/")[2], **arguments)
+        super().__init__(*arguments, **keywords)
 
-    async def open_destination(self) -> None:
-        """Open the connection pool, and learn the shards.
+    def _rows_leave_in_cbor(self) -> bool:
+        """They leave in aggregates."""
+        return False
 
-        Raises:
-            DestinationError: the shards cannot be listed.
-        """
-        await super().open_destination()
-        assert self._client is not None
-        try:
-            await self._refresh(self._client, self._shards)
-        except LOOKUP_ERRORS as error:
-            await self.close_destination()
-            raise lookup_failed(self.destination, error) from error
-        except BaseException:
-            await self.close_destination()
-            raise
+    async def learn_destination(self, client: JsonClient) -> None:
+        """The shards."""
+        await self._refresh(client, self._shards)
 
     async def _refresh(self, client: JsonClient, known: ShardRanges) -> None:
         async with self._refreshing:
             if self._shards is not known:
                 # Another request has learnt it while this one waited.
                 return
-            answer = await look_up(client, "ListShards", self._stream)
+            answer = await look_up(client, "ListShards", self._put_records.stream)
             shards = answer["Shards"]
             while answer.get("NextToken"):
                 answer = await look_up(client, "ListShards", {"NextToken": answer["NextToken"]})
                 shards += answer["Shards"]
             self._shards = ShardRanges(shards)
 
-    async def send(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> list[EntryFailure]:
+    async def send(
+        self,
+        client: JsonClient,
+        entries: Sequence[KinesisRequestEntry],
+        result_handler: ResultHandler[KinesisRequestEntry],
+    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
         """Pack and put; a user record fails with its aggregate, or when that went to a shard that is not its own."""
         shards = self._shards
         hash_keys = list(map(hash_key_of, entries))
@@ -97,7 +73,7 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
                     raise
                 # The requests before are written, and are not to be written again.
                 throttled = classify(error) is ErrorKind.THROTTLED
-                code, message = error_code(error) or type(error).__name__, getattr(error, "message", None) or str(error)
+                code, message = code_and_message(error)
                 for aggregate in aggregates:
                     for place in aggregate.places:
                         failures[place] = EntryFailure(place, code, message, throttled)
@@ -113,7 +89,7 @@ class AggregatingKinesisWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisE
                     for place in await self._astray(client, aggregate, hash_keys, went_to[index] or "", shards):
                         message = f"the stream was resharded: its aggregate went to {went_to[index]}"
                         failures[place] = EntryFailure(place, _WRONG_SHARD, message, throttled=False)
-        return [failures[place] for place in sorted(failures)]
+        return [failures[place] for place in sorted(failures)], ()
 
     async def _astray(
         self, client: JsonClient, aggregate: Aggregate, hash_keys: Sequence[int], shard: str, known: ShardRanges

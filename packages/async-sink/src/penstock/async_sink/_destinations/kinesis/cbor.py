@@ -189,7 +189,7 @@ class CborRows:
             self._write(start, max(upto, end))
         made = self._chunk.cut(start - self._first, end - self._first)
         if end == self._end:
-            # Whoever holds the rows must not hold what has left.
+            # The rows must not keep in memory what was cut.
             self._chunk, self._first, self._end = self._no_chunk, end, end
         return made
 

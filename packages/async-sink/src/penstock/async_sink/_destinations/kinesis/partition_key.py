@@ -22,7 +22,7 @@ class PartitionKey(ABC):
         """The key of an element.
 
         Raises:
-            SinkOptionError: the element has not the item that it comes from, or one that makes no key.
+            SinkOptionError: the element lacks the item that the key comes from, or the item makes no key.
         """
 
     @abstractmethod
@@ -30,7 +30,7 @@ class PartitionKey(ABC):
         """The keys of a record batch: a column of strings.
 
         Raises:
-            SinkOptionError: the batch has not the column that they come from.
+            SinkOptionError: the batch lacks the column that they come from.
         """
 
     @staticmethod
@@ -49,7 +49,7 @@ class PartitionKey(ABC):
         """The same for all: everything goes to one shard, in order where order is kept.
 
         Raises:
-            SinkOptionError: the key has not 1 to 256 characters.
+            SinkOptionError: the key must be 1 to 256 characters.
         """
         return _Fixed(key)
 

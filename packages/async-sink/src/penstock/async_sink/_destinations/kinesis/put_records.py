@@ -13,6 +13,7 @@ import pybase64
 from penstock.async_sink._core.batches import BatchEntries, made
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.runs import EntryRun
+from penstock.async_sink._destinations.aws import RecordResult, failures_by_place
 from penstock.async_sink._destinations.kinesis.cbor import (
     CborRecords,
     before_records,
@@ -21,11 +22,11 @@ from penstock.async_sink._destinations.kinesis.cbor import (
 )
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.rows import columns_of
-from penstock.aws import AwsServiceError, ErrorKind, JsonClient, as_json, classify_code
+from penstock.aws import AwsServiceError, JsonClient, as_json
 
 # Up to about this many bytes a record, msgspec's own base64 is faster than a call per record to the SIMD one.
 _SIMD_WORTHWHILE_BYTES = 200
-# So many entries tell how large all are: a wrong guess costs time only.
+# Entries that the size of all is estimated from: a wrong guess costs time only.
 _SAMPLE = 32
 
 _SHARD_ID = re.compile(r"\bshardId-\d+\b")
@@ -35,9 +36,7 @@ class _Count(msgspec.Struct):
     failed_record_count: int = msgspec.field(name="FailedRecordCount", default=0)
 
 
-class _Result(msgspec.Struct):
-    error_code: str | None = msgspec.field(name="ErrorCode", default=None)
-    error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
+class _Result(RecordResult):
     shard_id: str | None = msgspec.field(name="ShardId", default=None)
 
     @property
@@ -118,19 +117,7 @@ class PutRecordsCodec:
         answer = as_json(answer)
         if _count_decoder.decode(answer).failed_record_count == 0:
             return []
-        results = _results_decoder.decode(answer).records
-        if len(results) != entry_count:
-            raise ValueError(f"PutRecords of {entry_count} records was answered for {len(results)}")
-        return [
-            EntryFailure(
-                index,
-                result.error_code,
-                result.error_message or "",
-                classify_code(result.error_code) is ErrorKind.THROTTLED,
-            )
-            for index, result in enumerate(results)
-            if result.error_code
-        ]
+        return failures_by_place("PutRecords", _results_decoder.decode(answer).records, entry_count)
 
     def shards(self, answer: bytes) -> list[str | None]:
         """The shard of each record of the request, accepted or not; None where the answer does not name it.
@@ -186,6 +173,8 @@ class PutRecords:
     """Calls of PutRecords for one stream; without a `wire_format` the endpoint decides."""
 
     def __init__(self, *, stream_name: str | None, stream_arn: str | None, wire_format: WireFormat | None) -> None:
+        self.stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
+        """The parameter that names the stream."""
         self._json = PutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
         self._cbor = CborPutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
         self._format = wire_format

@@ -143,7 +143,7 @@ def _check_keys(keys: Any, first_number: int) -> None:
     bounds = cast("Any", pc.min_max(lengths)).as_py()
     if bounds["min"] < 1 or bounds["max"] > MAX_PARTITION_KEY_LENGTH:
         wrong = pc.or_(pc.less(lengths, 1), pc.greater(lengths, MAX_PARTITION_KEY_LENGTH))
-        _refuse(first_number, wrong, f"its partition key has not 1 to {MAX_PARTITION_KEY_LENGTH} characters")
+        _refuse(first_number, wrong, f"its partition key must be 1 to {MAX_PARTITION_KEY_LENGTH} characters")
 
 
 def _check_sizes(ends: Any, first_number: int, limit: int) -> None:

@@ -1,36 +1,24 @@
 """The sink for a stream."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
 from penstock.async_sink._core.entries import ElementConverter
-from penstock.async_sink._core.sink import AsyncSinkBase
-from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._destinations.aws import check_service_limits
+from penstock.async_sink._destinations.aws import AwsSink, ServiceLimits
 from penstock.async_sink._destinations.kinesis.aggregate import AggregationConfig
 from penstock.async_sink._destinations.kinesis.aggregating import AggregatingKinesisWriter
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
 from penstock.async_sink._destinations.kinesis.put_records import WireFormat
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter, KinesisStreamsWriter
-from penstock.async_sink._rate.defaults import aimd_strategy, paced_strategy
-from penstock.async_sink._rate.strategy import RateLimitingStrategy
+from penstock.async_sink._destinations.kinesis.writer import KinesisStreamsWriter
+from penstock.async_sink._rate.defaults import StrategyFactory, aggregation_strategy, kinesis_strategy
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions, AwsSession
 
-StrategyFactory = Callable[[AsyncSinkConfig], RateLimitingStrategy]
-
-
-def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """Each shard at its own pace, and congestion control after a slow start: see `paced_strategy`."""
-    return paced_strategy(config)
-
-
-def aggregation_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """AIMD +100, x0.9, after a slow start, in user records: an aggregate takes many of them along."""
-    return aimd_strategy(config, increase_rate=100, decrease_factor=0.9, slow_start=True)
+_LIMITS = ServiceLimits(max_batch_size=500, max_batch_size_in_bytes=10 * MEBIBYTE)
 
 
 def kinesis_aggregation_config(**options: Any) -> AsyncSinkConfig:
@@ -48,7 +36,7 @@ def kinesis_aggregation_config(**options: Any) -> AsyncSinkConfig:
     return AsyncSinkConfig(**{**defaults, **options})
 
 
-class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
+class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
     """Writes to a Kinesis data stream by PutRecords, at least once.
 
     Can be pickled: a Spark driver makes it, tasks make writers of it.
@@ -87,40 +75,23 @@ class KinesisStreamsSink(AsyncSinkBase[Any, KinesisRequestEntry]):
             if given == "":
                 raise SinkOptionError(name, "must not be empty")
         if wire_format not in (None, "cbor", "json"):
-            raise SinkOptionError("wire_format", f"{wire_format!r} is none; give cbor or json")
-        if aggregation is None and config is not None:
-            check_service_limits(config, max_batch_size=500, max_batch_size_in_bytes=10 * MEBIBYTE)
-        self._aws = aws
-        self._stream_name = stream_name
-        self._stream_arn = stream_arn
-        self._aggregation = aggregation
-        self._config = config or (AsyncSinkConfig() if aggregation is None else kinesis_aggregation_config())
-        self._strategy = strategy or (kinesis_strategy if aggregation is None else aggregation_strategy)
-        self._converter = converter
-        self._partition_key = partition_key
-        self._terminal = terminal
-        self._wire_format = wire_format
-
-    def create_writer(self) -> KinesisEntryWriter:
-        """A writer with an empty buffer, an own connection pool and an own rate limit."""
-        return self.restore_writer(())
-
-    def restore_writer(self, states: Iterable[BufferedRequestState[KinesisRequestEntry]]) -> KinesisEntryWriter:
-        """A writer that begins with what others left behind."""
-        arguments: dict[str, Any] = {
-            "stream_name": self._stream_name,
-            "stream_arn": self._stream_arn,
-            "wire_format": self._wire_format,
-            "config": self._config,
-            "strategy": self._strategy(self._config),
-            "converter": self._converter,
-            "initial_states": states,
-            "terminal": None if self._terminal is None else self._terminal(),
-        }
-        writer: KinesisEntryWriter
-        if self._aggregation is None:
-            writer = KinesisStreamsWriter(self._aws, **arguments)
+            raise SinkOptionError("wire_format", f"invalid wire format {wire_format!r} (cbor or json)")
+        if aggregation is None:
+            make_writer: Callable[..., KinesisStreamsWriter] = KinesisStreamsWriter
+            config, strategy = config or AsyncSinkConfig(), strategy or kinesis_strategy
+            _LIMITS.check(config)
         else:
-            writer = AggregatingKinesisWriter(self._aws, aggregation=self._aggregation, **arguments)
-        writer.partition_key = self._partition_key
-        return writer
+            make_writer = partial(AggregatingKinesisWriter, aggregation=aggregation)
+            config, strategy = config or kinesis_aggregation_config(), strategy or aggregation_strategy
+        super().__init__(
+            aws,
+            make_writer,
+            config=config,
+            strategy=strategy,
+            converter=converter,
+            terminal=terminal,
+            stream_name=stream_name,
+            stream_arn=stream_arn,
+            wire_format=wire_format,
+            partition_key=partition_key,
+        )

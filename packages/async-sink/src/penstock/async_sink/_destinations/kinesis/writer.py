@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.entries import EntryFailure, EntryListener
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
@@ -76,14 +77,17 @@ class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntry
     def __init__(
         self,
         aws: AwsOptions | AwsSession,
+        config: AsyncSinkConfig | None = None,
         *,
         stream_name: str | None,
         stream_arn: str | None,
         wire_format: WireFormat | None = None,
+        partition_key: PartitionKey | None = None,
         **arguments: Any,
     ) -> None:
+        self.partition_key = partition_key
         self._put_records = PutRecords(stream_name=stream_name, stream_arn=stream_arn, wire_format=wire_format)
-        super().__init__(aws, destination=stream_name or (stream_arn or "").rpartition("/")[2], **arguments)
+        super().__init__(aws, config, destination=stream_name or (stream_arn or "").rpartition("/")[2], **arguments)
 
     def _rows_leave_in_cbor(self) -> bool:
         """By the endpoint; runs of rows that have keys or lanes to wait for fall apart."""
@@ -91,12 +95,7 @@ class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntry
             self._client is not None and self._put_records.is_in_cbor(self._client) and self._dispatcher.buffer.is_plain
         )
 
-    async def send(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> list[EntryFailure]:
-        """Call PutRecords; the answer is in the order of the request."""
-        answer = await self._put_records.call(client, entries)
-        return self._put_records.codec.failures(answer, len(entries))
-
-    async def send_and_locate(
+    async def send(
         self,
         client: JsonClient,
         entries: Sequence[KinesisRequestEntry],

@@ -1,7 +1,7 @@
 """The sink for a queue, and its writer."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -9,17 +9,15 @@ import pyarrow.compute as pc
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
 from penstock.async_sink._core.entries import ElementConverter, EntryFailure, EntryListener
-from penstock.async_sink._core.sink import AsyncSinkBase
-from penstock.async_sink._core.state import BufferedRequestState
+from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
-from penstock.async_sink._destinations.aws import AwsSinkWriter, check_service_limits
+from penstock.async_sink._destinations.aws import AwsSink, AwsSinkWriter, ServiceLimits
 from penstock.async_sink._destinations.columns import first_row, read_column
 from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry, check_entry, size_in_bytes, to_wire
-from penstock.async_sink._rate.defaults import aimd_strategy
-from penstock.async_sink._rate.strategy import RateLimitingStrategy
+from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
-from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify, classify_code, error_code
+from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify_code
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 
@@ -131,26 +129,32 @@ class SqsWriter(AwsSinkWriter[I, SqsRequestEntry], SqsEntryWriter[I]):
     SERVICE = "sqs"
     TARGET_PREFIX = "AmazonSQS"
     JSON_10 = True
+    KINDS_OF_CODES: ClassVar = dict.fromkeys(_THROTTLE_CODES, ErrorKind.THROTTLED)
 
     def __init__(self, aws: AwsOptions | AwsSession, *arguments: Any, queue_url: str, **keywords: Any) -> None:
         self._head = _encoder.encode({"QueueUrl": queue_url})[:-1] + b',"Entries":'
         super().__init__(aws, *arguments, **keywords)
 
-    def classify(self, error: BaseException) -> ErrorKind:
-        """As elsewhere; a throttle of the queue's key is a throttle too."""
-        return ErrorKind.THROTTLED if error_code(error) in _THROTTLE_CODES else classify(error)
-
-    async def send(self, client: JsonClient, entries: Sequence[SqsRequestEntry]) -> list[EntryFailure]:
+    async def send(
+        self, client: JsonClient, entries: Sequence[SqsRequestEntry], result_handler: ResultHandler[SqsRequestEntry]
+    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
         """Call SendMessageBatch; an entry's id is its place."""
         wire = _encoder.encode([to_wire(entry, place) for place, entry in enumerate(entries)])
         answer = await client.call_raw("SendMessageBatch", b"".join((self._head, wire, b"}")))
-        return failures_of(answer, len(entries))
+        return failures_of(answer, len(entries)), ()
 
 
-_MAX_BATCH_SIZE = 10
 # What every queue takes; a queue may be set to take up to 1 MiB.
 _DEFAULT_BYTES = 256_000
-_MAX_BATCH_SIZE_IN_BYTES = MEBIBYTE
+_LIMITS = ServiceLimits(
+    max_batch_size=10,
+    max_batch_size_in_bytes=MEBIBYTE,
+    defaults={
+        "max_buffered_requests": 5_000,
+        "max_batch_size_in_bytes": _DEFAULT_BYTES,
+        "max_record_size_in_bytes": _DEFAULT_BYTES,
+    },
+)
 
 
 def sqs_config(**options: Any) -> AsyncSinkConfig:
@@ -159,21 +163,10 @@ def sqs_config(**options: Any) -> AsyncSinkConfig:
     Raises:
         SinkOptionError: an option is wrong.
     """
-    defaults = {
-        "max_batch_size": _MAX_BATCH_SIZE,
-        "max_buffered_requests": 5_000,
-        "max_batch_size_in_bytes": _DEFAULT_BYTES,
-        "max_record_size_in_bytes": _DEFAULT_BYTES,
-    }
-    return AsyncSinkConfig(**{**defaults, **options})
+    return _LIMITS.config(options)
 
 
-def sqs_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
-    """AIMD +10, x0.5, after a slow start."""
-    return aimd_strategy(config, increase_rate=10, decrease_factor=0.5, slow_start=True)
-
-
-class SqsSink(AsyncSinkBase[I, SqsRequestEntry], Generic[I]):
+class SqsSink(AwsSink[I, SqsRequestEntry]):
     """Writes to a queue by SendMessageBatch, at least once.
 
     Without a converter, elements are `SqsRequestEntry`s. Can be pickled if the converter can.
@@ -189,7 +182,7 @@ class SqsSink(AsyncSinkBase[I, SqsRequestEntry], Generic[I]):
         *,
         converter: ElementConverter[I, SqsRequestEntry] | Callable[[I], SqsRequestEntry] | None = None,
         config: AsyncSinkConfig | None = None,
-        strategy: Callable[[AsyncSinkConfig], RateLimitingStrategy] = sqs_strategy,
+        strategy: StrategyFactory = slow_start_strategy,
         terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
         """Describe the queue.
@@ -199,29 +192,14 @@ class SqsSink(AsyncSinkBase[I, SqsRequestEntry], Generic[I]):
         """
         if not queue_url:
             raise SinkOptionError("queue_url", "must not be empty")
-        self._aws = aws
-        self._queue_url = queue_url
-        self._converter = converter
-        self._config = config or sqs_config()
-        self._strategy = strategy
-        self._terminal = terminal
-        check_service_limits(
-            self._config, max_batch_size=_MAX_BATCH_SIZE, max_batch_size_in_bytes=_MAX_BATCH_SIZE_IN_BYTES
+        super().__init__(
+            aws,
+            SqsWriter,
+            config=config or sqs_config(),
+            strategy=strategy,
+            converter=converter,
+            terminal=terminal,
+            queue_url=queue_url,
+            destination=queue_url.rpartition("/")[2],
         )
-
-    def create_writer(self) -> SqsWriter[I]:
-        """A writer with an empty buffer, an own connection pool and an own rate limit."""
-        return self.restore_writer(())
-
-    def restore_writer(self, states: Iterable[BufferedRequestState[SqsRequestEntry]]) -> SqsWriter[I]:
-        """A writer that begins with what others left behind."""
-        return SqsWriter(
-            self._aws,
-            self._config,
-            queue_url=self._queue_url,
-            destination=self._queue_url.rpartition("/")[2],
-            converter=self._converter,
-            strategy=self._strategy(self._config),
-            initial_states=states,
-            terminal=None if self._terminal is None else self._terminal(),
-        )
+        _LIMITS.check(self._config)
