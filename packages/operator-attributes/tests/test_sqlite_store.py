@@ -18,6 +18,7 @@ from penstock.operator_attributes import (
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageRestarted,
     StageReused,
     StageStarted,
     StoredJob,
@@ -32,6 +33,7 @@ EVENTS: list[StageEvent] = [
     StageReused(stage_id="stage-1", at=4.5, size_bytes=0),
     StageLost(stage_id="stage-1", at=5.5, error="gone"),
     StageInterrupted(stage_id="stage-1", at=6.5),
+    StageRestarted(stage_id="stage-1", at=7.5, error="no table"),
 ]
 
 

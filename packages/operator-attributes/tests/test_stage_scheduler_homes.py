@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from dataclasses import replace
 
 import grpc
 import pytest
@@ -22,11 +23,13 @@ from penstock.operator_attributes import (
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageRestarted,
     StageReused,
     StageSchedulerApi,
     StageStarted,
     StageState,
     compile,
+    explain,
 )
 from penstock.operator_attributes.errors import (
     ClaimLostError,
@@ -347,6 +350,22 @@ async def test_lost_and_interrupted_stages_are_told_alike_in_both_homes(api: Sta
     lost = await api.report("job", StageLost(stage_id="stage-1", error="no such folder"))
     assert [stage.progress.state for stage in lost.stages] == [StageState.READY, StageState.WAITING]
     assert lost.stage("stage-1").progress.error == "no such folder"
+
+
+async def test_a_live_stage_that_begins_again_is_told_alike_in_both_homes(api: StageSchedulerApi) -> None:
+    """It runs on, in another attempt, with the reason; a batch stage cannot."""
+    await api.submit("job", flights_job())
+    await api.report("job", StageStarted(stage_id="stage-1"))
+    with pytest.raises(IllegalEventError):
+        await api.report("job", StageRestarted(stage_id="stage-1"))
+    await api.report("job", StageFinished(stage_id="stage-1"))
+    await api.report("job", StageStarted(stage_id="stage-2"))
+    job = await api.report("job", StageRestarted(stage_id="stage-2", error="no such table"))
+    progress = job.stage("stage-2").progress
+    assert (progress.state, progress.attempts, progress.error) == (StageState.RUNNING, 2, "no such table")
+    plan = await api.get_plan("job")
+    told = explain(plan, {"stage-2": replace(progress, seconds=3.0)})
+    assert "state: RUNNING, attempt 2, 3.0 s, again after: no such table" in told
 
 
 async def test_the_rule_for_circles_is_part_of_the_job(api: StageSchedulerApi) -> None:

@@ -42,6 +42,7 @@ from penstock.operator_attributes._schedule.events import (
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageRestarted,
     StageReused,
     StageStarted,
 )
@@ -90,6 +91,7 @@ __all__ = [
     "StageMeasure",
     "StagePlan",
     "StageProgress",
+    "StageRestarted",
     "StageReused",
     "StageSavings",
     "StageScheduler",

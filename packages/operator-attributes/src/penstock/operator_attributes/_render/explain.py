@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from penstock.operator_attributes._compile.plan import PlannedEdge, Stage, StagePlan
 from penstock.operator_attributes._graph.graph import Vertex, VertexKind
 from penstock.operator_attributes._render.words import count
-from penstock.operator_attributes._schedule.progress import StageProgress
+from penstock.operator_attributes._schedule.progress import StageProgress, StageState
 
 
 def explain(plan: StagePlan, progress: Mapping[str, StageProgress] | None = None) -> str:
@@ -89,5 +89,5 @@ def _progress(progress: StageProgress) -> str:
     if progress.size_bytes is not None:
         parts.append(f"{progress.size_bytes:,} bytes")
     if progress.error:
-        parts.append(progress.error)
+        parts.append(f"again after: {progress.error}" if progress.state is StageState.RUNNING else progress.error)
     return ", ".join(parts)

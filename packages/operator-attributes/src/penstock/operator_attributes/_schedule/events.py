@@ -67,4 +67,14 @@ class StageInterrupted:
     at: float = 0.0
 
 
-StageEvent = StageStarted | StageFinished | StageFailed | StageReused | StageLost | StageInterrupted
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageRestarted:
+    """A live stage that runs had to begin again from its checkpoint, by a policy of its driver: it keeps its slots."""
+
+    stage_id: str
+    at: float = 0.0
+    error: str = ""
+    """Why: words of the failure, without secrets."""
+
+
+StageEvent = StageStarted | StageFinished | StageFailed | StageReused | StageLost | StageInterrupted | StageRestarted

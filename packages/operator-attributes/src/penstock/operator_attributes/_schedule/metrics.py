@@ -12,7 +12,7 @@ SERVICE: Final = "penstock.operator_attributes.service"
 
 
 class StageMetrics:
-    """Counts events by job and kind: started, finished, reused, failed, lost, interrupted."""
+    """Counts events by job and kind: started, finished, reused, failed, lost, interrupted, restarted."""
 
     def __init__(self, instrumentation: str, meter: metrics.Meter | None = None) -> None:
         meter = meter or metrics.get_meter(instrumentation)

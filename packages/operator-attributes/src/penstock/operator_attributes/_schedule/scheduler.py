@@ -11,6 +11,7 @@ from penstock.operator_attributes._schedule.events import (
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageRestarted,
     StageReused,
     StageStarted,
 )
@@ -34,6 +35,7 @@ _ALLOWED: dict[type[StageEvent], frozenset[StageState]] = {
     StageReused: frozenset({StageState.WAITING, StageState.READY, StageState.INTERRUPTED, StageState.RUNNING}),
     StageLost: frozenset({StageState.FINISHED, StageState.REUSED}),
     StageInterrupted: frozenset({StageState.RUNNING}),
+    StageRestarted: frozenset({StageState.RUNNING}),
 }
 
 
@@ -69,6 +71,7 @@ class StageScheduler:
     budget has room for. A failed stage alone is tried again; when its attempts are used up, what depends on it is
     SKIPPED and all else goes on. A committed stage whose data is gone (StageLost) is run again, and what depends on it
     and does not run yet waits for it. An attempt that ended with its driver (StageInterrupted) is no failure.
+    A live stage that its driver begins again (StageRestarted) runs on, with its slots, in another attempt.
 
     A live stage holds its slots for as long as the job runs. So it is held back while it would leave too few of
     them for a batch stage that is still to run; otherwise that stage would wait for ever. A batch stage that is
@@ -182,6 +185,10 @@ class StageScheduler:
                 return self._commit(run, event)
             case StageLost():
                 return self._lose(run, event)
+            case StageRestarted():
+                run.error = event.error
+                run.attempts += 1
+                return (_move(run, StageState.RUNNING),)
             case StageInterrupted():
                 run.ended_at, run.not_before = event.at, float("-inf")
                 after = StageState.WAITING if run.missing else StageState.INTERRUPTED
@@ -192,6 +199,8 @@ class StageScheduler:
         run = self._run(event.stage_id)
         if run.state not in _ALLOWED[type(event)]:
             raise IllegalEventError(event.stage_id, run.state.value, type(event).__name__)
+        if isinstance(event, StageRestarted) and run.stage.bounded:
+            raise IllegalEventError(event.stage_id, "a batch stage", type(event).__name__)
         if isinstance(event, StageStarted):
             free = self._free()
             if free is not None:

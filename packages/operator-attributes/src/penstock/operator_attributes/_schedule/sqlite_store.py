@@ -19,6 +19,7 @@ from penstock.operator_attributes._schedule.events import (
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageRestarted,
     StageReused,
     StageStarted,
 )
@@ -34,6 +35,7 @@ _KINDS: Final[dict[str, type[StageEvent]]] = {
     "reused": StageReused,
     "lost": StageLost,
     "interrupted": StageInterrupted,
+    "restarted": StageRestarted,
 }
 _NAMES: Final = {kind: name for name, kind in _KINDS.items()}
 _CREATE: Final = """

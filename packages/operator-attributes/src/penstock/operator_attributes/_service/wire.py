@@ -20,6 +20,7 @@ from penstock.operator_attributes._schedule.events import (
     StageFinished,
     StageInterrupted,
     StageLost,
+    StageRestarted,
     StageReused,
     StageStarted,
 )
@@ -86,6 +87,7 @@ _EVENTS: dict[type[StageEvent], pb.StageEventType.ValueType] = {
     StageReused: pb.STAGE_EVENT_TYPE_REUSED,
     StageLost: pb.STAGE_EVENT_TYPE_LOST,
     StageInterrupted: pb.STAGE_EVENT_TYPE_INTERRUPTED,
+    StageRestarted: pb.STAGE_EVENT_TYPE_RESTARTED,
 }
 CYCLIC_REGIONS = {
     CyclicRegions.READ_TWICE: pb.CYCLIC_REGIONS_READ_TWICE,
@@ -191,7 +193,7 @@ def event_to_wire(job_id: str, event: StageEvent) -> pb.ReportRequest:
                 request.rows = event.rows
             if event.size_bytes is not None:
                 request.size_bytes = event.size_bytes
-        case StageLost():
+        case StageLost() | StageRestarted():
             request.error = event.error
         case StageStarted() | StageInterrupted():
             pass
@@ -215,6 +217,8 @@ def event_from_wire(request: pb.ReportRequest) -> StageEvent:
             return StageLost(stage_id=request.stage_id, error=request.error)
         case pb.STAGE_EVENT_TYPE_INTERRUPTED:
             return StageInterrupted(stage_id=request.stage_id)
+        case pb.STAGE_EVENT_TYPE_RESTARTED:
+            return StageRestarted(stage_id=request.stage_id, error=request.error)
     raise InvalidDocumentError("event", "unknown value")
 
 

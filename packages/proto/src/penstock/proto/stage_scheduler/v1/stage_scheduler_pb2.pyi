@@ -136,6 +136,8 @@ class _StageEventTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_StageE
     """Its committed result is gone."""
     STAGE_EVENT_TYPE_INTERRUPTED: _StageEventType.ValueType  # 6
     """Its driver ended while it ran: no failure of the stage."""
+    STAGE_EVENT_TYPE_RESTARTED: _StageEventType.ValueType  # 7
+    """A live stage that runs begins again from its checkpoint, after an error: it keeps its slots."""
 
 class StageEventType(_StageEventType, metaclass=_StageEventTypeEnumTypeWrapper):
     """What happened to a stage."""
@@ -153,6 +155,8 @@ STAGE_EVENT_TYPE_LOST: StageEventType.ValueType  # 5
 """Its committed result is gone."""
 STAGE_EVENT_TYPE_INTERRUPTED: StageEventType.ValueType  # 6
 """Its driver ended while it ran: no failure of the stage."""
+STAGE_EVENT_TYPE_RESTARTED: StageEventType.ValueType  # 7
+"""A live stage that runs begins again from its checkpoint, after an error: it keeps its slots."""
 Global___StageEventType: _TypeAlias = StageEventType  # noqa: Y015
 
 class _CyclicRegions:
