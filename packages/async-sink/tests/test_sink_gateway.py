@@ -293,7 +293,7 @@ async def test_a_gateway_that_is_not_there_fails_after_the_time_for_reconnecting
 
 async def test_a_wrong_token_fails_at_once() -> None:
     """There is no point in trying it again."""
-    settings = ServerSettings(security=ServerSecurity(token="the right one, a long one"), drain_seconds=0.5)
+    settings = ServerSettings(security=ServerSecurity(token="a-right-token-of-tests"), drain_seconds=0.5)
     async with running_gateway(FakeDestination(), settings=settings) as gateway:
         sink = RemoteSink(gateway.address, ClientSecurity(token="the wrong one, a long one"), destination="flights")
         async with sink.create_writer() as writer:
