@@ -292,6 +292,10 @@ class LeaseStoreError(RegistrationError):
         self.store = store
         self.reason = reason
 
+    def for_clients(self) -> "LeaseStoreError":
+        """Without the store's place, which is the service's own."""
+        return LeaseStoreError(store="of the registry", reason="cannot be used now; the service's log says why")
+
 
 class LeaseLostError(RegistrationError):
     """The lease is no longer held: whoever reads under it stops now.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -57,26 +58,21 @@ class RemoteConsumerRegistry:
         """See ConsumerRegistry."""
         timeout = None if request.timeout is None else request.timeout.total_seconds()
         message = messages.acquire_message(request)
-        try:
-            async with asyncio.timeout(timeout) as limit:
-                answer = await self._call(lambda stub: stub.Acquire(message, timeout=timeout))
-        except TimeoutError as error:
-            if timeout is None or not limit.expired():
-                raise
-            raise await self._acquire_timeout(request, timeout) from error
-        except grpc.RpcError as error:
-            if timeout is not None and deadline_passed(error):
-                raise await self._acquire_timeout(request, timeout) from error
-            raise registration_error(error, self._endpoint, "Acquire") from error
+        with self._typed_errors("Acquire"):
+            try:
+                async with asyncio.timeout(timeout) as limit:
+                    answer = await self._call(lambda stub: stub.Acquire(message, timeout=timeout))
+            except (TimeoutError, grpc.RpcError) as error:
+                passed = limit.expired() if isinstance(error, TimeoutError) else deadline_passed(error)
+                if timeout is None or not passed:
+                    raise
+                raise AcquireTimeoutError(
+                    stream_name=request.stream_name,
+                    consumer_name=request.consumer_name,
+                    timeout_seconds=timeout,
+                    holder_job_id=await holder_of(self, request),
+                ) from error
         return messages.lease_of(answer.lease)
-
-    async def _acquire_timeout(self, request: AcquireRequest, timeout_seconds: float) -> AcquireTimeoutError:
-        return AcquireTimeoutError(
-            stream_name=request.stream_name,
-            consumer_name=request.consumer_name,
-            timeout_seconds=timeout_seconds,
-            holder_job_id=await holder_of(self, request),
-        )
 
     async def heartbeat(self, lease: Lease) -> Heartbeat:
         """See ConsumerRegistry."""
@@ -87,10 +83,8 @@ class RemoteConsumerRegistry:
             job_id=lease.job_id,
             fencing_token=lease.fencing_token,
         )
-        try:
+        with self._typed_errors("Heartbeat"):
             answer = await self._beat(request)
-        except grpc.RpcError as error:
-            raise registration_error(error, self._endpoint, "Heartbeat") from error
         return Heartbeat(held=answer.held, time_to_live_seconds=answer.time_to_live_seconds)
 
     async def release(self, lease: Lease) -> bool:
@@ -155,8 +149,13 @@ class RemoteConsumerRegistry:
         return pb_grpc.ConsumerRegistryServiceStub(self._channel)
 
     async def _ask(self, operation: str, message: Any) -> Any:
-        try:
+        with self._typed_errors(operation):
             return await self._call(lambda stub: getattr(stub, operation)(message))
+
+    @contextmanager
+    def _typed_errors(self, operation: str) -> Iterator[None]:
+        try:
+            yield
         except grpc.RpcError as error:
             raise registration_error(error, self._endpoint, operation) from error
 

@@ -56,12 +56,11 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
         self._draining.set()
 
     async def Acquire(self, request: pb.AcquireRequest, context: Context) -> pb.AcquireResponse:
-        async with _told(context):
+        async with _errors_as_status(context):
             asked = messages.acquire_request(request)
             await self._check_location(asked)
             lease = await self._registry.acquire(asked)
             return pb.AcquireResponse(lease=messages.lease_message(lease))
-        raise AssertionError("unreachable")
 
     async def _check_location(self, request: AcquireRequest) -> None:
         """Refuse a stream of another place, before anything is registered there.
@@ -90,7 +89,7 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
     async def Heartbeat(
         self, request_iterator: AsyncIterator[pb.HeartbeatRequest], context: Context
     ) -> AsyncIterator[pb.HeartbeatResponse]:
-        async with _told(context), HeartbeatInbox(request_iterator, self._draining) as inbox:
+        async with _errors_as_status(context), HeartbeatInbox(request_iterator, self._draining) as inbox:
             while requests := await inbox.take():
                 leases = map(messages.lease_named, requests)
                 outcomes = await asyncio.gather(*map(self._registry.heartbeat, leases))
@@ -103,40 +102,35 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
                     )
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:
-        async with _told(context):
+        async with _errors_as_status(context):
             will = await self._registry.release(messages.lease_named(request))
             return pb.ReleaseResponse(will_deregister=will)
-        raise AssertionError("unreachable")
 
     async def ListConsumers(self, request: pb.ListConsumersRequest, context: Context) -> pb.ListConsumersResponse:
-        async with _told(context):
+        async with _errors_as_status(context):
             consumers = await self._registry.list_consumers(request.stream_name or None, with_state=request.with_state)
             return pb.ListConsumersResponse(consumers=map(messages.consumer_message, consumers))
-        raise AssertionError("unreachable")
 
     async def ForceRelease(self, request: pb.ForceReleaseRequest, context: Context) -> pb.ForceReleaseResponse:
-        async with _told(context):
+        async with _errors_as_status(context):
             lease = await self._registry.force_release(request.stream_name, request.consumer_name)
             return pb.ForceReleaseResponse(lease=None if lease is None else messages.lease_message(lease))
-        raise AssertionError("unreachable")
 
     async def AdoptConsumer(self, request: pb.AdoptConsumerRequest, context: Context) -> pb.AdoptConsumerResponse:
-        async with _told(context):
+        async with _errors_as_status(context):
             consumer = await self._registry.adopt(
                 request.stream_name, request.consumer_name, stream_arn=request.stream_arn or None
             )
             return pb.AdoptConsumerResponse(consumer=messages.consumer_message(consumer))
-        raise AssertionError("unreachable")
 
     async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Context) -> pb.CollectGarbageResponse:
-        async with _told(context):
+        async with _errors_as_status(context):
             orphans = await self._registry.collect_garbage(request.stream_name or None, dry_run=request.dry_run)
             return pb.CollectGarbageResponse(orphans=map(messages.orphan_message, orphans))
-        raise AssertionError("unreachable")
 
 
 @asynccontextmanager
-async def _told(context: Context) -> AsyncIterator[None]:
+async def _errors_as_status(context: Context) -> AsyncIterator[None]:
     """Tell the caller of the package's errors by status, class and fields."""
     try:
         yield
