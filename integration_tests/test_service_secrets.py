@@ -1,5 +1,6 @@
 """Secrets that a service is given are seen nowhere: not in its log, spans, answers, or the list of processes."""
 
+import ast
 import json
 import os
 import subprocess
@@ -10,15 +11,19 @@ import botocore.session
 import grpc
 import pytest
 
+from penstock.async_sink.errors import GatewayStorageError
 from penstock.aws import AwsOptionError, AwsOptions
 from penstock.emulator.testing import running_emulator, start_emulator_process
-from penstock.rpc import ClientSecurity, RpcOptionError, open_channel
+from penstock.operator_attributes.errors import JobStoreError
+from penstock.registration.errors import LeaseStoreError
+from penstock.rpc import ClientSecurity, RpcOptionError, abort_with, open_channel
 from penstock.rpc.testing import service_process
 
 sys.path.append(str(Path(__file__).parent))
 
-from security_tools import CONTRACTS, Service, environment_of, methods_of, path_of, raw_channel
+from security_tools import CONTRACTS, Service, ask, environment_of, methods_of, path_of, raw_channel, running
 
+ROOT = Path(__file__).resolve().parents[1]
 SECRETS = {
     "key": "planted/secret+0f1e2d3c4b5a6978",
     "session": "planted-session-99887766554433221100",
@@ -182,3 +187,57 @@ def test_no_secret_is_seen_of_the_emulator(capfd):
             assert not any(secret in said for secret in SECRETS.values())
     logged = "".join(capfd.readouterr())
     assert not any(secret in logged for secret in SECRETS.values())
+
+
+def test_help_shows_no_environment():
+    """`help()` writes out defaults, and with `os.environ` as one all secrets in it."""
+    found = [
+        f"{path.relative_to(ROOT)}:{function.lineno}"
+        for kind in ("packages", "services")
+        for path in (ROOT / kind).glob("*/src/**/*.py")
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for default in (*function.args.defaults, *function.args.kw_defaults)
+        if default is not None and ast.unparse(default) == "os.environ"
+    ]
+    assert found == []
+
+
+def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path):
+    """They are told that it cannot be used; the log says which file it is, and why."""
+    name, file = "consumer-registry", tmp_path / "kept-here.sqlite"
+    with running(name, tmp_path, STORE=f"sqlite:///{file}") as service, raw_channel(service.address) as channel:
+        assert ask(channel, service.quick())[0] is grpc.StatusCode.OK
+        for path in tmp_path.glob("kept-here.sqlite*"):
+            path.write_bytes(b"no database" * 10_000)
+        code, details = ask(channel, service.quick())
+        assert code is not grpc.StatusCode.OK
+        assert "log says why" in details
+        assert "kept-here" not in details
+        assert "not a database" not in details
+        assert "kept-here" in service.errors.read_text()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        LeaseStoreError(store="/srv/kept-here", reason="file is not a database"),
+        JobStoreError("/srv/kept-here", "disk I/O error"),
+        GatewayStorageError("/srv/kept-here cannot be written: [Errno 28] No space left on device"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_errors_of_what_a_service_keeps_have_words_for_clients(error):
+    """In the message and in the fields that travel along."""
+    sent = []
+
+    class Context:
+        async def abort(self, *answer):
+            sent.append(answer)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        await abort_with(Context(), error, {type(error): grpc.StatusCode.INTERNAL})
+    assert type(error).__name__ in str(sent)
+    assert "kept-here" not in str(sent)
+    assert "Errno" not in str(sent)

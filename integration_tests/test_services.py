@@ -107,7 +107,7 @@ def test_a_service_wants_the_token_that_it_was_given(name, environment):
     """The token comes from the environment or a file, never from a flag; calls without it are refused."""
     module = "penstock.services." + name.replace("-", "_")
     variable = f"PENSTOCK_{PREFIXES[name]}_TOKEN"
-    with service_process(module, ["serve"], {**environment, variable: "secret"}) as process:
+    with service_process(module, ["serve"], {**environment, variable: "a-secret-of-these-tests"}) as process:
         with open_channel(process.address) as channel:
             reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
             question = reflection_pb2.ServerReflectionRequest(list_services="")

@@ -27,13 +27,13 @@ def put(folder: Path, name: str, leaf: trustme.LeafCert) -> tuple[Path, Path]:
 
 async def test_health_is_told_by_an_exit_code_and_a_line(capsys, tmp_path):
     """0 for a server and a service that serve, 1 for a service that it does not know and for a server that is gone."""
-    async with server(token="secret") as running:
+    async with server(token="a-secret-of-these-tests") as running:
         endpoint = running.address
         assert await asyncio.to_thread(main, ["--endpoint", endpoint]) == 0
         assert await asyncio.to_thread(main, ["--endpoint", endpoint, "--service", NAME]) == 0
         assert capsys.readouterr().out == f"{endpoint} SERVING\n" * 2
         token = tmp_path / "token"
-        token.write_text("secret\n")
+        token.write_text("a-secret-of-these-tests\n")
         with_token = ["--endpoint", endpoint, "--token-file", str(token)]
         assert await asyncio.to_thread(main, [*with_token, "--service", "other"]) == 1
         assert "SERVICE_UNKNOWN (other)" in capsys.readouterr().out

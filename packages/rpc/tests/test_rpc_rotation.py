@@ -87,8 +87,8 @@ def files(tmp_path: Path) -> Files:
     files.authorities("clients.pem", authority)
     files.leaf("server", authority)
     files.leaf("client", authority)
-    files.tokens("server", "old")
-    files.tokens("client", "old")
+    files.tokens("server", "an-old-token-of-tests")
+    files.tokens("client", "an-old-token-of-tests")
     return files
 
 
@@ -193,13 +193,13 @@ def shown(address: str, files: Files) -> bytes:
 async def test_tokens_rotate_under_traffic(files: Files) -> None:
     """First the server takes both, then clients send the new one, then the server forgets the old one."""
     async with serving(files) as (server, _), Traffic(server.address, files.client) as traffic:
-        files.tokens("server", "old", "new")
+        files.tokens("server", "an-old-token-of-tests", "a-new-token-of-tests")
         await traffic.some()
-        files.tokens("client", "new")
+        files.tokens("client", "a-new-token-of-tests")
         await traffic.some()
-        files.tokens("server", "new")
+        files.tokens("server", "a-new-token-of-tests")
         await traffic.some()
-        files.tokens("other", "old")
+        files.tokens("other", "an-old-token-of-tests")
         stranger = ClientSecurity(**{**vars(files.client), "token_file": files.folder / "other.tokens"})
         assert await attempt(server.address, stranger) is grpc.StatusCode.UNAUTHENTICATED
 
@@ -281,13 +281,15 @@ async def test_a_token_ends_at_its_moment(files: Files) -> None:
     """The server says that it has expired; a client goes on with the next line."""
     past, future = (datetime.now(UTC) + timedelta(days=days) for days in (-1, 1))
     async with serving(files) as (server, _):
-        files.tokens("server", f"old {past.isoformat()}", f"new {future.isoformat()}")
+        files.tokens(
+            "server", f"an-old-token-of-tests {past.isoformat()}", f"a-new-token-of-tests {future.isoformat()}"
+        )
         async with open_aio_channel(server.address, files.client) as channel:
             stub = pb_grpc.StageSchedulerServiceStub(channel)
             with pytest.raises(grpc.aio.AioRpcError, match="has expired") as refused:
                 await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
             assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            files.tokens("client", f"old {past.isoformat()}", "new")
+            files.tokens("client", f"an-old-token-of-tests {past.isoformat()}", "a-new-token-of-tests")
             await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
 
 
@@ -301,7 +303,7 @@ async def test_a_file_without_tokens_revokes_all_of_them(files: Files, text: byt
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        files.tokens("server", "old")
+        files.tokens("server", "an-old-token-of-tests")
         await stub.GetJob(pb.GetJobRequest(), timeout=DEADLINE)
 
 
@@ -309,7 +311,7 @@ async def test_a_file_without_tokens_revokes_all_of_them(files: Files, text: byt
 def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
     """Files are replaced in steps; but a token that nobody can take back any more ends."""
     file = tmp_path / "tokens"
-    file.write_text("old\n")
+    file.write_text("an-old-token-of-tests\n")
     now = 100.0
     tokens = TokenFile(file, clock=lambda: now)
     if damage == "deleted":
@@ -319,16 +321,16 @@ def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, cap
         file.mkdir()
     else:
         file.write_text("one token too many\n")
-    assert [token.value for token in tokens.tokens()] == ["old"]
+    assert [token.value for token in tokens.tokens()] == ["an-old-token-of-tests"]
     assert "stay as they were, for 60 s at most" in caplog.text
     now += 61
     assert tokens.tokens() == ()
     assert "no token is taken any more" in caplog.text
-    assert tokens.current() == "old", "a client has nothing better to send"
+    assert tokens.current() == "an-old-token-of-tests", "a client has nothing better to send"
     if damage == "unreadable":
         file.rmdir()
-    file.write_text("new\n")
-    assert [token.value for token in tokens.tokens()] == ["new"]
+    file.write_text("a-new-token-of-tests\n")
+    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
 
 
 @pytest.mark.parametrize(

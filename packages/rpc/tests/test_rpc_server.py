@@ -105,8 +105,8 @@ async def test_health_and_reflection_answer_while_the_server_is_open():
 
 async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call():
     """Only the token opens the service; health stays open for probes."""
-    async with server(security=ServerSecurity(token="secret")) as running:
-        assert await watch(running.address, ClientSecurity(token="secret")) == [0, 1, 2]
+    async with server(security=ServerSecurity(token="a-secret-of-these-tests")) as running:
+        assert await watch(running.address, ClientSecurity(token="a-secret-of-these-tests")) == [0, 1, 2]
         for security in (None, ClientSecurity(token="wrong")):
             with pytest.raises(grpc.aio.AioRpcError) as refused:
                 await watch(running.address, security)
@@ -142,11 +142,11 @@ async def test_a_blocking_channel_carries_the_token_and_streams():
     """The channel for synchronous callers does what the other does."""
 
     def call(address: str) -> list[int]:
-        with open_channel(address, ClientSecurity(token="secret")) as channel:
+        with open_channel(address, ClientSecurity(token="a-secret-of-these-tests")) as channel:
             stub = pb_grpc.StageSchedulerServiceStub(channel)
             return [answer.job.version for answer in stub.Watch(pb.WatchRequest())]
 
-    async with server(security=ServerSecurity(token="secret")) as running:
+    async with server(security=ServerSecurity(token="a-secret-of-these-tests")) as running:
         assert await asyncio.to_thread(call, running.address) == [0, 1, 2]
 
 
@@ -199,8 +199,10 @@ def test_an_unsafe_or_incomplete_setting_names_its_option(make, option):
 
 def test_a_token_is_never_shown():
     """Secrets stay out of representations."""
-    shown = repr(ServerSecurity(token="hush")) + repr(ClientSecurity(token="hush"))
-    assert "hush" not in shown + json.dumps(str(ServerSettings(security=ServerSecurity(token="hush"))))
+    shown = repr(ServerSecurity(token="hush-hush-hush-hush")) + repr(ClientSecurity(token="hush-hush-hush-hush"))
+    assert "hush-hush-hush-hush" not in shown + json.dumps(
+        str(ServerSettings(security=ServerSecurity(token="hush-hush-hush-hush")))
+    )
 
 
 def test_files_that_hold_no_certificate_are_named_before_the_server_listens(tmp_path):
@@ -294,7 +296,7 @@ async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_ser
             yield bytes(64 * 1024)
             await asyncio.sleep(0)
 
-    async with server(security=ServerSecurity(token="right")) as running:
+    async with server(security=ServerSecurity(token="a-right-token-of-tests")) as running:
         security = ClientSecurity(token="wrong")
         async with open_aio_channel(running.address, security) as channel:
             write = channel.stream_stream("/penstock.Any/Write")

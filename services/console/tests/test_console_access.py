@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ipaddress
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -95,12 +97,31 @@ async def test_a_browser_logs_in_and_out() -> None:
             assert answer.status == 303
 
 
-async def test_guessing_the_token_is_slow() -> None:
-    """After ten attempts in a minute the right token does not help either."""
+async def test_guessing_the_token_is_slow_and_locks_nobody_out() -> None:
+    """After ten wrong forms answers come late, and the right token gets in at once."""
     async with console(server={"security": ServerSecurity(token=TOKEN)}) as running, browsing(running.url) as http:
-        statuses = [await send(http, "/login", {"token": f"guess {number}"}) for number in range(10)]
-        assert statuses == [403] * 10
-        assert await send(http, "/login", {"token": TOKEN}) == 429
+        assert [await send(http, "/login", {"token": f"guess {number}"}) for number in range(12)] == [403] * 12
+        assert await send(http, "/login", {"token": TOKEN}) == 303
+
+
+async def test_only_a_trusted_proxy_tells_whose_guesses_they_are() -> None:
+    """Those of one browser behind it concern no other; what anybody else says of its way is not believed."""
+    for trusted in (True, False):
+        network = ipaddress.ip_network("127.0.0.1/32" if trusted else "10.0.0.0/8")
+        server = {"security": ServerSecurity(token=TOKEN), "trusted_proxies": (network,)}
+        async with console(server=server) as running, browsing(running.url) as http:
+
+            async def log_in(address: str, token: str, http: aiohttp.ClientSession, origin: str) -> int:
+                headers = {"X-Forwarded-For": address, "Origin": origin}
+                form = {"token": token}
+                async with http.post("/login", data=form, headers=headers, allow_redirects=False) as answer:
+                    return answer.status
+
+            origin = running.url.rstrip("/")
+            names = ["203.0.113.7" if trusted else f"203.0.113.{number}" for number in range(100)]
+            found = await asyncio.gather(*(log_in(name, "a guess", http, origin) for name in names))
+            assert 429 in found
+            assert await log_in("198.51.100.1", TOKEN, http, origin) == 303
 
 
 async def test_large_forms_are_refused() -> None:
@@ -147,17 +168,17 @@ async def test_with_mutual_tls_the_certificate_is_the_proof(tmp_path: Path) -> N
 async def test_a_token_that_is_taken_back_ends_its_sessions(tmp_path: Path) -> None:
     """The file is read again when it changes; sessions of the other tokens go on."""
     file = tmp_path / "tokens"
-    file.write_text("first-token\nsecond-token\n")
+    file.write_text("the-first-token-of-tests\nthe-second-token-of-tests\n")
     security = ServerSecurity(token_file=file)
     async with (
         console(server={"security": security}) as running,
         browsing(running.url) as one,
         browsing(running.url) as other,
     ):
-        assert await send(one, "/login", {"token": "first-token"}) == 303
-        assert await send(other, "/login", {"token": "second-token"}) == 303
+        assert await send(one, "/login", {"token": "the-first-token-of-tests"}) == 303
+        assert await send(other, "/login", {"token": "the-second-token-of-tests"}) == 303
         assert "Overview" in await page(one, "")
-        file.write_text("second-token\nthird-token\n")
+        file.write_text("the-second-token-of-tests\nthe-third-token-of-tests\n")
         async with one.get("/", allow_redirects=False) as answer:
             assert answer.status == 303
         assert "Overview" in await page(other, "")

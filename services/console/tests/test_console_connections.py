@@ -112,7 +112,7 @@ FORM = (
 )
 async def test_who_says_nothing_or_too_little_is_ended(begin: bytes, more: bytes, said: bytes) -> None:
     """However steadily it drips; the others are answered meanwhile."""
-    security = {"security": ServerSecurity(token="a-token")}
+    security = {"security": ServerSecurity(token="a-token-of-these-tests")}
     async with console(server=security, limits=QUICK) as running, raw(running.address, begin) as slow:
         dripping = slow.drip(more) if more else None
         try:
@@ -213,7 +213,9 @@ async def test_a_name_with_several_addresses_is_served_at_those_that_are_there(m
         return [one for name in names or (host,) for one in await real(name, port, **options)]
 
     monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", several)
-    options = {"server": {"security": ServerSecurity(token="a-token"), "host": "both"}}
+    options = {
+        "server": {"security": ServerSecurity(token="a-token-of-these-tests", allow_plain_text=True), "host": "both"}
+    }
     async with console(**options) as running:
         port = running.address.rpartition(":")[2]
         assert await answers(f"127.0.0.1:{port}")
@@ -240,7 +242,7 @@ async def test_what_no_browser_sends_is_no_failure_of_the_console(
 ) -> None:
     """Whoever sends it is refused, or not known; the log is not filled with errors."""
     begin = line + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + rest
-    security = {"security": ServerSecurity(token="secret")}
+    security = {"security": ServerSecurity(token="a-secret-of-these-tests")}
     async with console(server=security) as running, raw(running.address, begin) as one:
         said = await one.ends()
     assert said.startswith(b"HTTP/1.1 4"), said[:200]

@@ -144,7 +144,9 @@ async def test_services_are_asked_with_token_and_tls(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("wrong\n")
     security = ServerSecurity(
-        certificate_file=tmp_path / "server.pem", private_key_file=tmp_path / "server.key", token="right"
+        certificate_file=tmp_path / "server.pem",
+        private_key_file=tmp_path / "server.key",
+        token="a-right-token-of-tests",
     )
     async with world(server=ServerSettings(security=security, drain_seconds=0)) as services:
         endpoints = services.endpoints(ca_file=tmp_path / "ca.pem", token_file=token)
@@ -152,5 +154,5 @@ async def test_services_are_asked_with_token_and_tls(tmp_path: Path) -> None:
             text = await shown(http, "", "0 of 4 services answer")
             await shown(http, "", "the bearer token is missing or wrong")
             assert "right" not in text.replace("the bearer token", "")
-            token.write_text("right\n")
+            token.write_text("a-right-token-of-tests\n")
             await shown(http, "", "4 of 4 services answer.")

@@ -17,7 +17,7 @@ from penstock.rpc import ServerSettings
 from penstock.services.console._attention import concerns
 from penstock.services.console._history import History
 from penstock.services.console._hosts import is_known_host, is_local_path, is_same_origin
-from penstock.services.console._logins import SESSION_SECONDS, Attempts, Sessions
+from penstock.services.console._logins import SESSION_SECONDS, Sessions
 from penstock.services.console._series import Rates, lags, sink_series
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sparkline import HEIGHT, WIDTH, sparkline
@@ -242,17 +242,6 @@ def test_sessions_end_and_are_bounded() -> None:
     for _ in range(1_000):
         sessions.begin(2.0)
     assert sessions.token(one, 2.0) is None
-
-
-def test_guessing_is_slowed_down_for_those_who_guess() -> None:
-    """Ten attempts a minute and address."""
-    attempts = Attempts()
-    for _ in range(10):
-        assert attempts.may_try("10.0.0.1", 0.0)
-        attempts.failed("10.0.0.1", 0.0)
-    assert not attempts.may_try("10.0.0.1", 59.0)
-    assert attempts.may_try("10.0.0.2", 0.0)
-    assert attempts.may_try("10.0.0.1", 60.0)
 
 
 def test_numbers_are_said_shortly() -> None:

@@ -89,13 +89,15 @@ def test_the_sweeper_ends_what_a_dead_job_left(serve, request_lease, consumer_na
 
 def test_the_token_is_asked_for(serve, command):
     """From the environment on both sides; without it nothing is told."""
-    with serve(PENSTOCK_REGISTRY_TOKEN="secret") as service:
+    with serve(PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests") as service:
         with open_registry(endpoint=service.address) as registry, pytest.raises(RegistryAccessError):
             registry.list_consumers()
-        with open_registry(endpoint=service.address, security=ClientSecurity(token="secret")) as registry:
+        with open_registry(
+            endpoint=service.address, security=ClientSecurity(token="a-secret-of-these-tests")
+        ) as registry:
             registry.list_consumers()
         assert command("ls", "--endpoint", service.address).returncode == 1
-        listing = command("ls", "--endpoint", service.address, PENSTOCK_REGISTRY_TOKEN="secret")
+        listing = command("ls", "--endpoint", service.address, PENSTOCK_REGISTRY_TOKEN="a-secret-of-these-tests")
         assert listing.returncode == 0
 
 

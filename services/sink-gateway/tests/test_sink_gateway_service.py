@@ -321,10 +321,10 @@ async def test_sigterm_writes_what_was_accepted_and_a_successor_takes_the_rest(
 def test_a_token_file_is_demanded_of_clients(emulator: RunningEmulator, stream: str, tmp_path: Path) -> None:
     """With a token the right one writes, a wrong one is refused."""
     token_file = tmp_path / "token"
-    token_file.write_text("s3cret\n")
+    token_file.write_text("a-s3cret-of-these-tests\n")
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url, "--token-file", str(token_file)]
     with service_process(MODULE, arguments, ENVIRONMENT) as process:
-        right = RemoteSink(process.address, ClientSecurity(token="s3cret"), destination=stream)
+        right = RemoteSink(process.address, ClientSecurity(token="a-s3cret-of-these-tests"), destination=stream)
         assert write_batches(right, [rows(0, 3)]).records == 3
         with pytest.raises(GatewayError) as caught:
             write_batches(RemoteSink(process.address, ClientSecurity(token="x"), destination=stream), [rows(0, 3)])

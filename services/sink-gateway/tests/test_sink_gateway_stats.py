@@ -82,10 +82,10 @@ def test_a_gateway_that_is_not_there_is_code_3_and_none_named_is_code_2(
 def test_a_wrong_token_is_code_1(emulator: RunningEmulator) -> None:
     """The gateway is there, and says no."""
     arguments = ["serve", "--endpoint-url", emulator.endpoint_url]
-    environ = {**os.environ, **ENVIRONMENT, "PENSTOCK_SINK_TOKEN": "right"}
+    environ = {**os.environ, **ENVIRONMENT, "PENSTOCK_SINK_TOKEN": "a-right-token-of-tests"}
     with service_process(MODULE, arguments, environ) as gateway:
         command = [sys.executable, "-m", MODULE, "stats", "--endpoint", gateway.address, "--over", "0.1"]
-        for token, code in (("guessed-by-somebody", 1), ("right", 0)):
+        for token, code in (("guessed-by-somebody", 1), ("a-right-token-of-tests", 0)):
             variables = {**environ, "PENSTOCK_SINK_TOKEN": token}
             done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == code

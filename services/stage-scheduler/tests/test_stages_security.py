@@ -18,7 +18,7 @@ from penstock.services.stage_scheduler.__main__ import main
 
 MODULE = "penstock.services.stage_scheduler"
 DEADLINE = 60
-TOKEN = "a-long-secret"
+TOKEN = "a-long-secret-of-tests"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ SinkError
 ├── RequestTimeoutError        a request got no answer in time, and time-outs are set to fail
 ├── UnansweredRequestError     a writer's submit_request_entries returned without an answer
 ├── WriterClosedError          the writer was used outside of its `async with` block
-├── StateFormatError           bytes are no state of this sink, or of a version that is not known
+├── StateFormatError           bytes are not the state of a sink, or of an unknown version
 ├── GatewayError               the sink gateway cannot be used, or gave up
 ├── LocationMismatchError      the client means another region, account or endpoint than the gateway
 ├── GatewayStorageError        a durable gateway cannot keep batches: its disk is full, say
@@ -189,7 +189,7 @@ class WriterClosedError(SinkError):
 
 
 class StateFormatError(SinkError, ValueError):
-    """Bytes are no state of this sink, or of a version that is not known.
+    """Bytes are not the state of a sink, or of an unknown version.
 
     Cure: Give the codec that wrote the state, in that version or a later one; bytes of another origin cannot be read.
     """
@@ -286,6 +286,10 @@ class GatewayStorageError(SinkError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"the gateway cannot keep batches: {reason}")
         self.reason = reason
+
+    def for_clients(self) -> "GatewayStorageError":
+        """Without the journal's place, which is the gateway's own."""
+        return GatewayStorageError("its disk is full or broken, and its log says what to do")
 
 
 class JournalError(SinkError):

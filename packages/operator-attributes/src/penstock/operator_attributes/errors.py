@@ -287,6 +287,10 @@ class JobStoreError(SchedulingError):
         self.store = store
         self.reason = reason
 
+    def for_clients(self) -> "JobStoreError":
+        """Without the file's place, which is the service's own."""
+        return JobStoreError("of the scheduler", "the service's log says why")
+
 
 class WrongProcessError(SchedulingError):
     """A blocking scheduler lives in the process that opened it: after a fork, open another one.

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.rpc._attempts import Attempts
     from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, open_aio_channel, open_channel
     from penstock.rpc._client_settings import ClientSettings
     from penstock.rpc._failures import explain_failure, failed_call
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_MAX_MESSAGE_BYTES",
     "MAX_SOCKET_PATH_BYTES",
+    "Attempts",
     "ClientSecurity",
     "ClientSettings",
     "GrpcServer",
@@ -54,6 +56,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "_attempts": ("Attempts",),
     "_channel": ("DEFAULT_MAX_MESSAGE_BYTES", "open_aio_channel", "open_channel"),
     "_client_settings": ("ClientSettings",),
     "_failures": ("explain_failure", "failed_call"),

@@ -42,13 +42,14 @@ class ClientSettings:
 
     @classmethod
     def from_arguments(
-        cls, arguments: argparse.Namespace, prefix: str, environment: Mapping[str, str] = os.environ
+        cls, arguments: argparse.Namespace, prefix: str, environment: Mapping[str, str] | None = None
     ) -> Self:
         """Settings from the flags of `add_arguments`.
 
         Raises:
             RpcOptionError: the endpoint is missing or is none, or a file cannot be read.
         """
+        environment = os.environ if environment is None else environment
         if not arguments.endpoint:
             raise RpcOptionError("endpoint", f"is missing: give --endpoint HOST:PORT, or set {prefix}_ENDPOINT")
         check_address(arguments.endpoint)

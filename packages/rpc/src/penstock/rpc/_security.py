@@ -9,7 +9,7 @@ import grpc
 
 from penstock.rpc._certificates import ServerCertificates, check_authority, check_pair_of_files
 from penstock.rpc._files import Stamp, read_file, stamp_of
-from penstock.rpc._token_file import TokenFile
+from penstock.rpc._token_file import MIN_TOKEN_CHARACTERS, TokenFile, check_length
 from penstock.rpc.errors import RpcOptionError
 
 
@@ -137,7 +137,7 @@ class ServerSecurity:
     client_ca_file: Path | None = None
     """PEM of the authority that signs clients' certificates. Turns mutual TLS on."""
     token: str | None = field(default=None, repr=False)
-    """Bearer token that every call must carry; health checks need none."""
+    """Bearer token that every call must carry, of 16 characters or more; health checks need none."""
     token_file: Path | None = None
     """File of bearer tokens, one per line, each with an end if it is to have one; those not expired are taken."""
     allow_plain_text: bool = False
@@ -152,6 +152,8 @@ class ServerSecurity:
             raise RpcOptionError("client_ca_file", "mutual TLS needs certificate_file and private_key_file too")
         if self.token is not None and not self.token:
             raise RpcOptionError("token", "is empty; leave it out to ask for none")
+        if self.token is not None:
+            check_length(self.token, "token")
 
     @property
     def wants_token(self) -> bool:
@@ -183,7 +185,7 @@ class ServerSecurity:
             RpcOptionError: one cannot be read, or does not hold what it should.
         """
         if self.token_file is not None:
-            TokenFile(self.token_file)
+            TokenFile(self.token_file, least_characters=MIN_TOKEN_CHARACTERS)
         self.server_credentials()
 
     def server_credentials(self) -> grpc.ServerCredentials | None:

@@ -17,6 +17,7 @@ from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined
 from grpc_reflection.v1alpha import reflection
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
+from penstock.rpc._attempts import Attempts, Network, networks
 from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
 from penstock.rpc._guard import Guard, SameTask
 from penstock.rpc._security import ServerSecurity
@@ -35,6 +36,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "private_key_file": ("PRIVATE_KEY_FILE", Path, "PEM of the certificate's private key"),
     "client_ca_file": ("CLIENT_CA_FILE", Path, "PEM of the clients' authority: turns mutual TLS on"),
     "token_file": ("TOKEN_FILE", Path, "file of the bearer tokens that clients may send, one per line"),
+    "trusted_proxies": ("TRUSTED_PROXIES", networks, "addresses of proxies whose X-Forwarded-For is believed"),
     "max_connections": ("MAX_CONNECTIONS", int, "connections at a time; more are closed when they come"),
     "drain_seconds": ("DRAIN_SECONDS", float, "seconds that calls in progress get to finish at the end"),
 }
@@ -60,6 +62,8 @@ class ServerSettings:
     """Seconds that calls in progress get to finish when the server is closed."""
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     """Largest message either way, in bytes. Default: 64 MiB."""
+    trusted_proxies: tuple[Network, ...] = ()
+    """Whose `X-Forwarded-For` says where a call comes from, for counting wrong tokens. Default: nobody's."""
     max_connections: int = DEFAULT_MAX_CONNECTIONS
     """Connections at a time; a client that comes when there are as many is turned away, and tries again."""
     max_streams_per_connection: int = 1_000
@@ -87,8 +91,10 @@ class ServerSettings:
         """
         for name, (variable, kind, text) in _SETTINGS.items():
             variable = f"{prefix}_{variable}"
+            # One is named as often as several are.
+            names = [name, name.removesuffix("ies") + "y"] if name.endswith("ies") else [name]
             parser.add_argument(
-                "--" + name.replace("_", "-"),
+                *("--" + one.replace("_", "-") for one in names),
                 type=kind,
                 default=os.environ.get(variable),
                 help=f"{text} [{variable}]",
@@ -122,7 +128,7 @@ class ServerSettings:
             if name in given
         }
         switches = {name: _switch(name, getattr(arguments, name)) for name in _SWITCHES}
-        security = ServerSecurity(token=token, **files, **switches)
+        security = ServerSecurity(token=token, **files, **switches)  # type: ignore[arg-type]  # by their names
         security.check_files()
         return cls(security=security, **given)
 
@@ -165,7 +171,7 @@ class GrpcServer:
         settings = self._settings
         interceptors: list[Any] = [SameTask(), aio_server_interceptor()]  # type: ignore[no-untyped-call]  # no annotations
         if settings.security.wants_token:
-            interceptors.append(TokenCheck(settings.security))
+            interceptors.append(TokenCheck(settings.security, Attempts(settings.trusted_proxies)))
         interceptors.append(Guard())
         server = grpc.aio.server(
             interceptors=interceptors,

@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol, runtime_checkable
 
 import grpc
 
 TYPE_KEY = "penstock-error"
 FIELDS_KEY = "penstock-error-fields"
 
+_log = logging.getLogger("penstock.rpc")
 StatusTable = Mapping[type[BaseException], grpc.StatusCode]
+
+
+@runtime_checkable
+class InternalError(Protocol):
+    """An error that says what only its service's operator may know, such as a path."""
+
+    def for_clients(self) -> Exception:
+        """The same error, in words for clients."""
+        ...
 
 
 def _fields(error: BaseException) -> str | None:
@@ -37,12 +48,17 @@ def status_of(error: BaseException, table: StatusTable) -> grpc.StatusCode | Non
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Exception, table: StatusTable) -> NoReturn:
     """End the call with the error's status; its class name and fields travel in the trailing metadata.
 
+    An `InternalError` is logged, and told in its words for clients.
+
     Raises:
         Exception: the error itself, when the table does not name it: a bug, which gRPC reports as UNKNOWN.
     """
     code = status_of(error, table)
     if code is None:
         raise error
+    if isinstance(error, InternalError):
+        _log.error("%s", error)
+        error = error.for_clients()
     trailer = [(TYPE_KEY, type(error).__name__)]
     fields = _fields(error)
     if fields is not None:

@@ -31,6 +31,8 @@ _log = logging.getLogger("penstock.rpc")
 _ERRORS = metrics.get_meter("penstock.rpc").create_counter(
     "tokenFileErrors", unit="{error}", description="Changed files of tokens that could not be read"
 )
+MIN_TOKEN_CHARACTERS: Final = 16
+"""Of tokens that a server takes: shorter ones can be guessed."""
 KEPT_SECONDS: Final = 60.0
 """How long tokens are taken after their file could be read last, once it cannot be read any more."""
 
@@ -89,6 +91,13 @@ def verdict(sent: str, tokens: Sequence[Token], now: datetime) -> str | None:
     return "the bearer token has expired" if expired else "the bearer token is missing or wrong"
 
 
+def check_length(token: str, option: str, least_characters: int = MIN_TOKEN_CHARACTERS) -> None:
+    """Refuse a token that can be guessed. Raises: RpcOptionError."""
+    if len(token) < least_characters:
+        reason = f"a token has fewer than {least_characters} characters: make one by `openssl rand -hex 32`"
+        raise RpcOptionError(option, reason)
+
+
 class TokenFile:
     """The tokens of a file, read again when it has changed.
 
@@ -97,13 +106,15 @@ class TokenFile:
     Args:
         path: the file.
         clock: seconds that only grow, for how long a file cannot be read.
+        least_characters: of a token; a file with a shorter one is malformed.
 
     Raises:
-        RpcOptionError: at first, it cannot be read or holds no token.
+        RpcOptionError: at first, it cannot be read or holds no token, or one that is too short.
     """
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic, least_characters: int = 1) -> None:
         self._path = path
+        self._least_characters = least_characters
         self._clock = clock
         self._lock = threading.Lock()
         self._stamp: Stamp = stamp_of([path])
@@ -151,6 +162,9 @@ class TokenFile:
     def _read(self) -> tuple[Token, ...]:
         content = read_file(self._path, "token_file") or b""
         try:
-            return parse_tokens(content.decode())
+            tokens = parse_tokens(content.decode())
         except UnicodeDecodeError as error:
             raise RpcOptionError("token_file", f"{self._path} is no text") from error
+        for token in tokens:
+            check_length(token.value, "token_file", self._least_characters)
+        return tokens

@@ -123,7 +123,7 @@ def check_http(
     return HealthAnswer(status=SERVING) if status == 200 else HealthAnswer(status=NOT_SERVING, detail=f"HTTP {status}")
 
 
-def own_endpoint(prefix: str, environment: Mapping[str, str] = os.environ) -> tuple[str, ClientSecurity, str | None]:
+def own_endpoint(prefix: str, environment: Mapping[str, str] | None = None) -> tuple[str, ClientSecurity, str | None]:
     """Endpoint, security and server name of the service that has the `<prefix>_…` settings, on this machine.
 
     Under mutual TLS a client's certificate is needed: `<prefix>_HEALTH_CERTIFICATE_FILE` and
@@ -132,6 +132,7 @@ def own_endpoint(prefix: str, environment: Mapping[str, str] = os.environ) -> tu
     Raises:
         RpcOptionError: there is no port, or a certificate cannot be used.
     """
+    environment = os.environ if environment is None else environment
     host = _reachable(environment.get(f"{prefix}_HOST") or "127.0.0.1")
     port = environment.get(f"{prefix}_PORT") or ""
     if not port.isdecimal() or int(port) == 0:
@@ -201,8 +202,9 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] = os.environ) -> int:
+def main(argv: Sequence[str] | None = None, environment: Mapping[str, str] | None = None) -> int:
     """Check once. Returns the exit code: 0 for a service that serves, 1 for one that does not, 2 for wrong settings."""
+    environment = os.environ if environment is None else environment
     parser = _Parser(prog="python -m penstock.rpc.health", description="Ask whether a service serves.")
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--endpoint", metavar="HOST:PORT", help="of the service")

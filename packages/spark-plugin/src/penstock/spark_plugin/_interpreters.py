@@ -47,12 +47,13 @@ _good: dict[str, Answer] = {}
 """By path: an interpreter is started once."""
 
 
-def check_environment(environ: Mapping[str, str] = os.environ, *, patience: float = _PATIENCE_SECONDS) -> None:
+def check_environment(environ: Mapping[str, str] | None = None, *, patience: float = _PATIENCE_SECONDS) -> None:
     """Look at the Python that a session with this environment starts data sources in.
 
     Raises:
         PythonUnusableError: It is not there, does not answer, or has not this package.
     """
+    environ = os.environ if environ is None else environ
     setting = next((name for name in _SOURCES if name in environ), _SOURCES[1])
     python = environ.get(setting, "python3")
     answer = _ask(python, environ, patience)
@@ -60,7 +61,7 @@ def check_environment(environ: Mapping[str, str] = os.environ, *, patience: floa
         raise PythonUnusableError(setting, python, "data sources", answer.failure, is_set=setting in environ)
 
 
-def check_builder(options: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> None:
+def check_builder(options: Mapping[str, str], environ: Mapping[str, str] | None = None) -> None:
     """Look at the Python of data sources before a session of these options is made.
 
     Nothing is known here of the environment of a JVM that started this process, nor of a server of Spark Connect.
@@ -68,6 +69,7 @@ def check_builder(options: Mapping[str, str], environ: Mapping[str, str] = os.en
     Raises:
         PythonUnusableError: It is not there, does not answer, or has not this package.
     """
+    environ = os.environ if environ is None else environ
     remote = "spark.remote" in options or "SPARK_REMOTE" in environ
     if remote or "connect" in (options.get("spark.api.mode"), environ.get("SPARK_API_MODE")):
         return

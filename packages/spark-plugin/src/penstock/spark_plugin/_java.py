@@ -44,7 +44,7 @@ exec {java} "$@"
 """
 
 
-def ensure_java(*, environ: MutableMapping[str, str] = os.environ, cache_folder: Path | None = None) -> Path | None:
+def ensure_java(*, environ: MutableMapping[str, str] | None = None, cache_folder: Path | None = None) -> Path | None:
     """Make sure that a Spark session started from this process finds a Java, and the right Python.
 
     A Java of version 17 or newer at JAVA_HOME, or else on the PATH, is used as it is. Without one, JAVA_HOME becomes a
@@ -57,6 +57,7 @@ def ensure_java(*, environ: MutableMapping[str, str] = os.environ, cache_folder:
     Raises:
         JavaNotFoundError: There is none; the message says what to install.
     """
+    environ = os.environ if environ is None else environ
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         environ.setdefault(name, sys.executable)
     looked_at = []

@@ -30,8 +30,9 @@ def current_traceparent() -> str | None:
     return _inject(context_api.get_current())
 
 
-def parent_context(*candidates: str | None, environ: Mapping[str, str] = os.environ) -> Context | None:
+def parent_context(*candidates: str | None, environ: Mapping[str, str] | None = None) -> Context | None:
     """The first of the given contexts, else the environment's `TRACEPARENT`; None: whatever is current."""
+    environ = os.environ if environ is None else environ
     for text in (*candidates, environ.get("TRACEPARENT")):
         if text:
             return _propagator.extract({"traceparent": text}, Context())

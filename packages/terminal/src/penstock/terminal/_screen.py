@@ -44,7 +44,8 @@ class Screen:
         environ: `NO_COLOR`, `TERM` and `COLUMNS` are respected.
     """
 
-    def __init__(self, out: TextIO, *, as_json: bool = False, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(self, out: TextIO, *, as_json: bool = False, environ: Mapping[str, str] | None = None) -> None:
+        environ = os.environ if environ is None else environ
         self._out = out
         if isinstance(out, io.TextIOWrapper) and not out.encoding.lower().startswith("utf"):
             # A name or a mark that the encoding has not is better shown as a question mark than not at all.

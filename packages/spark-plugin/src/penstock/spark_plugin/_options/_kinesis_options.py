@@ -219,13 +219,14 @@ class KinesisOptions:
 
     @classmethod
     def parse(
-        cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ, stream_required: bool = True
+        cls, options: Mapping[str, str], *, environ: Mapping[str, str] | None = None, stream_required: bool = True
     ) -> Self:
         """Options as a user wrote them: any letter case, canonical names or those of other connectors.
 
         `environ` gives the trace context (`TRACEPARENT`) when the option does not. Without `stream_required` the
         stream may be left out, as rows that are written may name theirs; then `stream_name` is empty.
         """
+        environ = os.environ if environ is None else environ
         values, names, given, arns = collect(options)
         written = {spec.name: names[name] for spec in OPTIONS if (name := field_name(spec.name)) in names}
         written |= {name: own for name, own in names.items() if "." in name}

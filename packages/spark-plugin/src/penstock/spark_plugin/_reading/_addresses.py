@@ -36,7 +36,7 @@ def reader_address(
     options: KinesisOptions,
     *,
     settings: Mapping[str, str] | None = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     route: Route | None = None,
 ) -> ReaderAddress:
     """The address of a query's own reader.
@@ -50,6 +50,7 @@ def reader_address(
         environ: `PENSTOCK_READER_HOST`, and what Spark itself reads.
         route: the own address from which another one is reached; None when it is not.
     """
+    environ = os.environ if environ is None else environ
     if settings is None:
         settings = driver_settings(environ=environ)
     host, reason = _host(options, settings, environ, route or route_to)

@@ -14,7 +14,7 @@ _ASSIGNMENT = re.compile(r"\s*([^\s=:#!]+)\s*[=:\s]\s*(.*?)\s*$")
 def driver_settings(
     *,
     command_lines: Iterable[Sequence[str]] | None = None,
-    environ: Mapping[str, str] = os.environ,
+    environ: Mapping[str, str] | None = None,
     read: Callable[[Path], str] | None = None,
 ) -> dict[str, str]:
     """The `spark.*` settings that the driver was started with; empty where they cannot be seen.
@@ -28,6 +28,7 @@ def driver_settings(
         environ: where `spark-defaults.conf` is looked for.
         read: the text of a file; raises OSError.
     """
+    environ = os.environ if environ is None else environ
     read = read or Path.read_text
     lines = _ancestors() if command_lines is None else command_lines
     line = next((line for line in lines if any(_SPARK in part for part in line)), None)

@@ -11,9 +11,9 @@ from aiohttp import web
 
 from penstock.services.console._action_log import ActionLog
 from penstock.services.console._collector import ASKING_ERRORS, Collector
-from penstock.services.console._guard import WHO, Guard
+from penstock.services.console._guard import TOO_MANY, WHO, Guard
 from penstock.services.console._hosts import where_to
-from penstock.services.console._logins import Attempts, Sessions
+from penstock.services.console._logins import Sessions
 from penstock.services.console._patience import Limits
 from penstock.services.console._resume import resumption
 from penstock.services.console._settings import ConsoleSettings
@@ -49,7 +49,6 @@ class Actions:
         self._registry = registry
         self._stages = stages
         self._clock = clock
-        self._attempts = Attempts()
 
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
@@ -70,16 +69,15 @@ class Actions:
         """Begin a session."""
         form = await self._fields(request)
         where = form.get("next", "/")
-        peer, now = request.remote or "", self._clock()
-        if not self._attempts.may_try(peer, now):
-            return self._login_page(where, "Too many attempts: wait a minute.", status=429)
         token = form.get("token", "").strip()
-        if not self._guard.takes(token):
-            self._attempts.failed(peer, now)
+        took = await self._guard.tries(request, token)
+        if took is None:
+            return self._login_page(where, TOO_MANY, status=429)
+        if not took:
             self._log.add(request[WHO].words, "log in", "the token is wrong", succeeded=False, shown=False)
             return self._login_page(where, "This is not the token.", status=403)
         response = web.HTTPSeeOther(where_to(where))
-        self._guard.set_cookie(response, self._sessions.begin(now, token))
+        self._guard.set_cookie(response, self._sessions.begin(self._clock(), token))
         raise response
 
     async def logout(self, request: web.Request) -> web.Response:

@@ -38,12 +38,13 @@ class Endpoint:
     token_variable: str | None = None
     """Variable of the environment that holds the token; None for none."""
 
-    def security(self, environment: Mapping[str, str] = os.environ) -> ClientSecurity:
+    def security(self, environment: Mapping[str, str] | None = None) -> ClientSecurity:
         """What a channel needs; it follows files that change.
 
         Raises:
             RpcOptionError: a token would cross the network in plain text, or a certificate lacks its key.
         """
+        environment = os.environ if environment is None else environment
         variable = self.token_variable if self.token_file is None else None
         security = ClientSecurity(
             ca_file=self.ca_file,
@@ -75,9 +76,10 @@ class Endpoint:
 
     @classmethod
     def from_arguments(
-        cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ
+        cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None
     ) -> tuple[Self, ...]:
         """The endpoints that were given. Raises: RpcOptionError, ConsoleOptionError."""
+        environment = os.environ if environment is None else environment
         found = []
         for kind in SERVICES:
             token_file = getattr(arguments, f"{kind.value}_token_file") or arguments.services_token_file

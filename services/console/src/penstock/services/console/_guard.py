@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from penstock.rpc import ServerSecurity, token_check
+from penstock.rpc import Attempts, ServerSecurity, token_check
 from penstock.services.console._hosts import holds_token, is_known_host, is_same_origin
 from penstock.services.console._logins import Sessions, session_words
 from penstock.services.console._templates import Templates
@@ -42,7 +42,9 @@ _TITLES: Final = {
     409: "This cannot be done now",
     413: "This is too large",
     421: "Not under this name",
+    429: "Wait a moment",
 }
+TOO_MANY: Final = "Too many wrong tokens came from your address: wait for some seconds."
 _log = logging.getLogger(__name__)
 
 
@@ -69,6 +71,7 @@ class Guard:
         sessions: of browsers.
         hosts: names by which it may be called.
         templates: for refusals.
+        attempts: counts wrong tokens, of headers and forms alike.
         clock: monotonic seconds.
     """
 
@@ -78,6 +81,7 @@ class Guard:
         sessions: Sessions,
         hosts: frozenset[str],
         templates: Templates,
+        attempts: Attempts | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -86,6 +90,7 @@ class Guard:
         self._sessions = sessions
         self._hosts = hosts
         self._templates = templates
+        self._attempts = attempts or Attempts()
         self._clock = clock
 
     @property
@@ -98,9 +103,22 @@ class Guard:
         """Whether browsers have to log in."""
         return self._security.wants_token
 
-    def takes(self, token: str) -> bool:
-        """Whether it is a token that is valid."""
-        return self._refused(token) is None
+    def address(self, request: web.Request) -> str:
+        """Where a request comes from, behind proxies that are trusted."""
+        forwarded = ",".join(request.headers.getall("X-Forwarded-For", ()))
+        return self._attempts.address(request.remote or "", forwarded)
+
+    async def tries(self, request: web.Request, token: str) -> bool | None:
+        """Whether a token that was sent is valid, told late after wrong ones; None when it was not looked at."""
+        address = self.address(request)
+        if not self._attempts.may_try(address, token):
+            return None
+        if self._refused(token) is None:
+            self._attempts.right(address, token)
+            return True
+        if token:
+            await self._attempts.hold_back(address)
+        return False
 
     def set_cookie(self, response: web.StreamResponse, session_id: str) -> None:
         """Let the browser send the session's id, to nobody else and out of no other page."""
@@ -143,7 +161,7 @@ class Guard:
     @web.middleware
     async def login(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse who does not show the token, or send a browser to where it can."""
-        who = self._who(request)
+        who = await self._who(request)
         if who is None and request.path not in _OPEN:
             if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
                 raise web.HTTPSeeOther("/login?" + urlencode({"next": request.path_qs}))
@@ -154,22 +172,26 @@ class Guard:
             by_program = who is not None and who.is_program
             if not by_program and not is_same_origin(request.headers):
                 raise web.HTTPForbidden(text="The form does not come from a page of this console.")
-        request[WHO] = who or Who(f"nobody at {request.remote}")
+        request[WHO] = who or Who(f"nobody at {self.address(request)}")
         return await handler(request)
 
     @property
     def _uses_tls(self) -> bool:
         return self._security.certificate_file is not None
 
-    def _who(self, request: web.Request) -> Who | None:
-        at = f"at {request.remote}"
+    async def _who(self, request: web.Request) -> Who | None:
+        at = f"at {self.address(request)}"
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.takes(token.strip()):
-            return Who(f"a bearer of the token {at}", is_program=True)
+        if scheme.lower() == "bearer" and self.wants_token and request.path not in _OPEN:
+            took = await self.tries(request, token.strip())
+            if took is None:
+                raise web.HTTPTooManyRequests(text=TOO_MANY)
+            if took:
+                return Who(f"a bearer of the token {at}", is_program=True)
         session_id = request.cookies.get(self.cookie, "")
         begun_with = self._sessions.token(session_id, self._clock()) if session_id else None
         # A token that was taken back, or has expired, ends the sessions that were begun with it.
-        if begun_with is not None and (not self.wants_token or self.takes(begun_with)):
+        if begun_with is not None and (not self.wants_token or self._refused(begun_with) is None):
             return Who(f"{session_words(session_id)} {at}", session_id)
         if self.wants_token:
             return None

@@ -1,18 +1,15 @@
-"""Logins: sessions by cookie, tokens of forms, and how often somebody may guess."""
+"""Logins: sessions by cookie, and tokens of forms."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from typing import Final
 
 SESSION_SECONDS: Final = 12 * 3_600.0
 _MOST_SESSIONS = 1_000
-_MOST_PEERS = 1_000
-_ATTEMPTS = 10
-_ATTEMPTS_SECONDS = 60.0
 
 
 class Sessions:
@@ -56,25 +53,6 @@ class Sessions:
     def is_form_token(self, session_id: str, sent: str) -> bool:
         """Whether a form of this session was sent."""
         return hmac.compare_digest(self.form_token(session_id).encode(), sent.encode())
-
-
-class Attempts:
-    """Bounds how often one address may log in in vain: ten times a minute."""
-
-    def __init__(self) -> None:
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def may_try(self, peer: str, now: float) -> bool:
-        """Whether the address may try now."""
-        failures = self._failures.get(peer, ())
-        return sum(now - at < _ATTEMPTS_SECONDS for at in failures) < _ATTEMPTS
-
-    def failed(self, peer: str, now: float) -> None:
-        """Count an attempt in vain."""
-        self._failures.setdefault(peer, deque(maxlen=_ATTEMPTS)).append(now)
-        self._failures.move_to_end(peer)
-        while len(self._failures) > _MOST_PEERS:
-            self._failures.popitem(last=False)
 
 
 def session_words(session_id: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from penstock.rpc import Attempts
 from penstock.services.console._action_log import ActionLog
 from penstock.services.console._actions import Actions
 from penstock.services.console._collector import Collector
@@ -105,7 +106,8 @@ def _application(
 ) -> web.Application:
     templates, sessions, log = Templates(), Sessions(), ActionLog()
     names = frozenset({*settings.allowed_hosts, socket.gethostname(), settings.server.host.strip("[]")})
-    guard = Guard(settings.server.security, sessions, names, templates)
+    attempts = Attempts(settings.server.trusted_proxies)
+    guard = Guard(settings.server.security, sessions, names, templates, attempts)
     registry = next((one for one in services if isinstance(one, RegistrySource)), None)
     stages = next((one for one in services if isinstance(one, StagesSource)), None)
     app = web.Application(

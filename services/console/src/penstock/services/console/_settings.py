@@ -97,12 +97,13 @@ class ConsoleSettings:
         )
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
         """Settings from the flags of `add_arguments`.
 
         Raises:
             RpcOptionError, AwsOptionError, ConsoleOptionError: naming the setting that is wrong.
         """
+        environment = os.environ if environment is None else environment
         numbers = {name: _number(name, getattr(arguments, name)) for name in _NUMBERS if getattr(arguments, name)}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),

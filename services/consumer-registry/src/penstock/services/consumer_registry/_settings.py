@@ -69,12 +69,13 @@ class RegistrySettings:
         _add(parser, _PRICE, f"US dollars for a consumer, shard and hour; default {CONSUMER_SHARD_HOUR_USD:g}")
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
         """Settings from the flags of `add_arguments`.
 
         Raises:
             RpcOptionError, AwsOptionError, RegistrationOptionError: naming the setting that is wrong.
         """
+        environment = os.environ if environment is None else environment
         if not arguments.store:
             raise RegistrationOptionError(option="store", reason="is missing: say where, by --store sqlite:///PATH")
         # Before anything is opened: a word about the settings, not about a connection.

@@ -76,12 +76,13 @@ class ReaderSettings:
         _add(parser, "fail_on_data_loss", lost)
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
         """Settings from the flags of `add_arguments`.
 
         Raises:
             RpcOptionError, AwsOptionError, EfoConsumerConfigError: naming the setting that is wrong.
         """
+        environment = os.environ if environment is None else environment
         given = {name: value for name, value in vars(arguments).items() if value}
         numbers = {name: _number(name, given[name], int) for name in _BYTES if name in given}
         times = {name: _number(name, given[name], _time) for name in _SECONDS if name in given}

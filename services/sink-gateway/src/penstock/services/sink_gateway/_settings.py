@@ -111,12 +111,13 @@ class GatewaySettings:
             )
 
     @classmethod
-    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> Self:
+    def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
         """Settings from the flags of `add_arguments`.
 
         Raises:
             RpcOptionError, AwsOptionError, SinkOptionError: naming the setting that is wrong.
         """
+        environment = os.environ if environment is None else environment
         limits = _numbers(arguments, _SINK)
         # Clients send batches: waiting for more of them, as a writer of single records does, would only cost time.
         linger_milliseconds = limits.pop("linger_milliseconds", 50)

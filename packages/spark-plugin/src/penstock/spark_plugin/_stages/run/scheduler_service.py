@@ -13,21 +13,23 @@ _PREFIX = "PENSTOCK_STAGES"
 
 
 def open_service(
-    endpoint: str | None, security: ClientSecurity | None, *, environment: Mapping[str, str] = os.environ
+    endpoint: str | None, security: ClientSecurity | None, *, environment: Mapping[str, str] | None = None
 ) -> BlockingStageScheduler | None:
     """The service at an endpoint, or at the environment's; None where neither names one, or the endpoint is empty.
 
     Raises:
         penstock.rpc.RpcOptionError: A file cannot be read, or the token would cross the network in plain text.
     """
+    environment = os.environ if environment is None else environment
     address = environment.get(f"{_PREFIX}_ENDPOINT") if endpoint is None else endpoint
     if not address:
         return None
     return open_stage_scheduler(address, security if security is not None else _security(environment))
 
 
-def address_of(endpoint: str | None, *, environment: Mapping[str, str] = os.environ) -> str:
+def address_of(endpoint: str | None, *, environment: Mapping[str, str] | None = None) -> str:
     """The endpoint, for people."""
+    environment = os.environ if environment is None else environment
     return (environment.get(f"{_PREFIX}_ENDPOINT") if endpoint is None else endpoint) or ""
 
 
