@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from penstock.operator_attributes import StagedJob
+from penstock.operator_attributes import StagedJob, StageStarted
 from penstock.spark_plugin import Pipeline
 from penstock.spark_plugin._stages.plans.session_jobs import ClassicJobs
+from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.lookup import StageLookup
-from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun, words
+from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.store import store as stage_store
 from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.store import CommittedStage, StageFolder, StageStore
@@ -66,7 +67,9 @@ def run_of(folder: Path, **queries: Query) -> tuple[PipelineRun, list[Frame]]:
     plan = made.compile()
     store = StageStore(folder)
     store.__enter__()
-    run = PipelineRun(plan, StagedJob(plan), store, clock=time.monotonic)
+    job = StagedJob(plan)
+    job.apply(StageStarted(stage_id=plan.stages[0].id))
+    run = PipelineRun(plan, job, store, clock=time.monotonic)
     frames = [Frame(), Frame()]
     given: Any = queries, frames
     run.deploy(plan.stages[0], *given)

@@ -1,7 +1,7 @@
 """The automatic mode: an ordinary DataFrame, cut into stages where its plan has to wait."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -55,6 +55,8 @@ def run_staged(
     scheduler_endpoint: str | None = None,
     scheduler_security: "ClientSecurity | None" = None,
     lease_seconds: float | None = None,
+    restart: Literal["never", "on-failure"] = "never",
+    restarts_per_hour: int = 20,
 ) -> "PipelineRun":
     """Start the query of a writer that is not started, its bounded parts that block finished and committed first.
 
@@ -74,6 +76,8 @@ def run_staged(
         scheduler_endpoint: See there.
         scheduler_security: See there.
         lease_seconds: See there.
+        restart: See there.
+        restarts_per_hour: See there.
 
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
@@ -99,9 +103,10 @@ def run_staged(
             scheduler_endpoint=scheduler_endpoint,
             scheduler_security=scheduler_security,
             lease_seconds=lease_seconds,
+            restart=restart,
+            restarts_per_hour=restarts_per_hour,
         )
     finally:
-        # Staged again, the writer must not begin with what was committed for this run.
         plans.write_instead(writer, frame)
 
 
@@ -142,7 +147,14 @@ def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str)
         return plans.rebuild(frame, root, dict(zip(names, committed, strict=True)))
 
     declare("staged", VertexKind.OPERATOR, live, inputs=(STREAM, *names))
-    declare(OUTPUT, VertexKind.SINK, lambda staged: plans.write_instead(writer, staged), inputs=("staged",))
+    declare(
+        OUTPUT,
+        VertexKind.SINK,
+        lambda staged: plans.write_instead(writer, staged),
+        inputs=("staged",),
+        # Staged again, the writer must not begin with what was committed for this run.
+        started=lambda: plans.write_instead(writer, frame),
+    )
     return pipeline
 
 

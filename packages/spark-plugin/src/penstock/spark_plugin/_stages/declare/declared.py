@@ -33,6 +33,8 @@ class Declared:
     """Columns that its result is looked up by, where that is known."""
     full_dam_when_bounded: bool = False
     """Whether it waits for the end of its inputs where they have one."""
+    started: Callable[[], object] | None = None
+    """Called when the query of a live sink was started."""
     site: str | None = None
     """`file:line` of the user's code, where it is not the function's own."""
 

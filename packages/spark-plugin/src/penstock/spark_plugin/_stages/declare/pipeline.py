@@ -4,7 +4,7 @@ import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -290,6 +290,8 @@ class Pipeline:
         scheduler_endpoint: str | None = None,
         scheduler_security: "ClientSecurity | None" = None,
         lease_seconds: float | None = None,
+        restart: Literal["never", "on-failure"] = "never",
+        restarts_per_hour: int = 20,
     ) -> "PipelineRun":
         """Run the bounded stages, each committed before what waits for it, then deploy the live ones.
 
@@ -314,6 +316,12 @@ class Pipeline:
                 PENSTOCK_STAGES_TOKEN_FILE.
             lease_seconds: After which a stage that another driver computes, and that is not heard of any more, is
                 computed here. Default: the service's, 30.
+            restart: `on-failure` starts a live query again that fails, from its checkpoint, for as long as the run is
+                not stopped: after a second, and after twice that each time that it fails before it has come further,
+                up to five minutes. An error that the same micro-batch gives twice in the same way is that of a record
+                or of the code: the stage is FAILED then, unless the error's name is of a connection, a time-out or the
+                like.
+            restarts_per_hour: Of each query, after which its stage is FAILED.
 
         Raises:
             PipelineDefinitionError: It has no sink, or is declared in a way that is found to be wrong before it runs.
@@ -323,6 +331,7 @@ class Pipeline:
             SchedulerUnavailableError: The endpoint does not answer. A scheduler that goes away later is no error.
             penstock.operator_attributes.errors.InsufficientSlotsError: The live stages need more slots than there are.
         """
+        from penstock.spark_plugin._stages.run.restarts import RestartPolicy
         from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
 
         if not self._declared:
@@ -344,6 +353,7 @@ class Pipeline:
             scheduler_endpoint=scheduler_endpoint,
             scheduler_security=scheduler_security,
             lease_seconds=lease_seconds,
+            restarts=RestartPolicy(restart=restart, per_hour=restarts_per_hour),
         )
         return run_pipeline(self, spark, settings)
 

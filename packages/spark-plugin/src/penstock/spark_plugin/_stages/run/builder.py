@@ -1,5 +1,6 @@
 """Builds the DataFrames of a stage from the pipeline's functions."""
 
+import logging
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -7,14 +8,19 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
+from penstock.operator_attributes.errors import FullDamOverUnboundedError
 from penstock.spark_plugin._stages.declare.declared import Declared
 from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint
 from penstock.spark_plugin._stages.fingerprints.sources import session_fingerprint, source_fingerprint
+from penstock.spark_plugin._stages.plans.cut import find_cuts
+from penstock.spark_plugin._stages.plans.plans import plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.store.committed import read_committed
 from penstock.spark_plugin._stages.store.pins import Pin
 from penstock.spark_plugin._stages.store.store import StageFolder, StageStore
 from penstock.spark_plugin.errors import PipelineDefinitionError
+
+_log = logging.getLogger(__name__)
 
 
 class StageBuilder:
@@ -40,6 +46,9 @@ class StageBuilder:
         self._lock = threading.RLock()
         self._sources: dict[str, DataFrame] = {}
         self._used: dict[str, Pin] = {}
+        self._dams: set[tuple[str, str]] = set()
+        self.warnings: list[str] = []
+        """What was found in the functions of live stages that should be declared."""
         self.kept: dict[str, list[DataFrame]] = {}
         """Committed results that are kept in memory, by id of the live stage that reads them."""
 
@@ -131,7 +140,31 @@ class StageBuilder:
                 built[name] = self._source(name)
             else:
                 built[name] = _frame(one, _call(one, *self._inputs(stage, name, built)))
+                if not stage.bounded:
+                    self._look_for_dams(one, built[name])
         return built[name]
+
+    def _look_for_dams(self, one: Declared, frame: DataFrame) -> None:
+        """Warn of what a live stage computes anew in each micro-batch, since nobody has declared that it waits."""
+        root = plans_of(frame).read(frame)
+        try:
+            # What Spark does on streams, in whatever mode the query has, is not to be refused here.
+            cuts = find_cuts(root, output_mode="complete") if root.streaming else [root]
+        except FullDamOverUnboundedError:
+            return  # Spark says so itself
+        for dam in filter(None, (cut.dam() for cut in cuts)):
+            place = (dam.kind, dam.call_site)
+            if place in self._dams:
+                continue  # of an operator above it
+            self._dams.add(place)
+            at = f" at {dam.call_site}" if dam.call_site else ""
+            part = "" if not root.streaming else ", in an operator of its own"
+            self.warnings.append(
+                f"operator {one.name!r} ({one.call_site}) holds an undeclared {dam.kind}{at}, which waits for the end "
+                "of a bounded input: each micro-batch computes it anew; declare it"
+                f"{part} with attributes=OperatorAttributes(output_only_after_end_of_stream=True) to compute it once"
+            )
+            _log.warning("%s", self.warnings[-1])
 
     def _inputs(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> list[DataFrame]:
         committed = {one.source: one.stage_id for one in stage.inputs if one.target == name}

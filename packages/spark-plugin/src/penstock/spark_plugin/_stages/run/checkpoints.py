@@ -65,6 +65,14 @@ class Checkpoints:
         self._taken[wanted] = sink.name
         return wanted
 
+    def next_batch(self, location: str) -> int | None:
+        """The micro-batch that a query whose checkpoint lies there comes to next; None if that cannot be seen."""
+        try:
+            rows = self._spark.read.text(f"{location}/commits").select("_metadata.file_name").distinct().collect()
+        except AnalysisException as error:
+            return 0 if error.getCondition() == "PATH_NOT_FOUND" else None
+        return max((int(row["file_name"]) + 1 for row in rows if row["file_name"].isdigit()), default=0)
+
     def _before(self, sink: str, own: str) -> str | None:
         """Where the query has come some way; None if it has not begun."""
         adopted = self._store.adopted(sink)

@@ -49,7 +49,8 @@ class StageClaims:
             builder: Names it.
             service: Decides; None leaves it to the file system.
             results: Names the folder of results, the same in all drivers.
-            owner: Names the driver, with a secret behind `#`; one that comes back with it takes over what it had claimed.
+            owner: Names the driver, with a secret behind `#`; one that comes back with it takes over what it had
+                claimed.
             lease_seconds: After which the claim of a driver that is gone is another's. None: the service's default.
         """
         self._runner = runner

@@ -1,11 +1,13 @@
 """A pipeline that was run."""
 
 import contextlib
+import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -17,6 +19,7 @@ from penstock.operator_attributes import (
     StageFinished,
     StagePlan,
     StageProgress,
+    StageRestarted,
     StageState,
     estimate,
     explain,
@@ -26,9 +29,14 @@ from penstock.operator_attributes import (
     mermaid,
 )
 from penstock.spark_plugin._stages.run.causes import words
+from penstock.spark_plugin._stages.run.restarts import NEVER, QueryRestarts, Restart, RestartPolicy
+from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.store.store import StageStore
+from penstock.spark_plugin.errors import PipelineError
 
+_log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_LOOKS = 1
+_SECONDS_BETWEEN_WATCHES = 0.5
 
 
 class PipelineRun:
@@ -36,6 +44,8 @@ class PipelineRun:
 
     def __init__(self, plan: StagePlan, scheduler: StagedJob, store: StageStore, *, clock: Callable[[], float]) -> None:
         self.plan = plan
+        self.warnings: Sequence[str] = ()
+        """What was found in the functions of live stages that should be declared."""
         self.queries: dict[str, StreamingQuery] = {}
         """The live queries by sink."""
         self._scheduler = scheduler
@@ -43,7 +53,10 @@ class PipelineRun:
         self._clock = clock
         self.causes: dict[str, BaseException] = {}
         """Why stages failed the last time, by id."""
-        self._live: dict[str, list[StreamingQuery]] = {}
+        self._live: dict[str, list[str]] = {}
+        self._restarts: LiveRestarts | None = None
+        self._stopping = threading.Event()
+        self._watch = threading.Thread(target=self._watch_queries, name="penstock live stages", daemon=True)
         self._materialised: list[DataFrame] = []
         self._looking = threading.Lock()
         scheduler.observe(self._look_at_queries)
@@ -72,8 +85,9 @@ class PipelineRun:
         return {stage.name: progress[stage.id].seconds for stage in self.plan.stages}
 
     def explain(self) -> str:
-        """The plan with how far each stage has come."""
-        return explain(self.plan, self.progress)
+        """The plan with how far each stage has come, and what was found that should be declared."""
+        text = explain(self.plan, self.progress)
+        return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
 
     def mermaid(self) -> str:
         """The plan as a Mermaid flowchart, with states."""
@@ -99,15 +113,19 @@ class PipelineRun:
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            running = []
-            for query in self.queries.values():
-                if query.isActive:
-                    running.append(query)
-                else:
-                    query.awaitTermination()  # raises, if it failed: others may run on for ever
-            if not running or time.monotonic() >= deadline:
-                return not running
-            running[0].awaitTermination(_SECONDS_BETWEEN_LOOKS)
+            self._look_at_queries()
+            states = {stage_id: self._scheduler.state(stage_id) for stage_id in self._live}
+            for stage_id, state in states.items():
+                if state is StageState.FAILED:
+                    raise self.causes[stage_id]  # others may run on for ever
+            running = [query for query in self.queries.values() if query.isActive]
+            runs_on = bool(running) or StageState.RUNNING in states.values()
+            if not runs_on or time.monotonic() >= deadline:
+                return not runs_on
+            if running:
+                _await(running[0])
+            else:
+                self._stopping.wait(_SECONDS_BETWEEN_LOOKS)
 
     def stop(self) -> None:
         """Stop the live queries, and let go of the store and of the stage scheduler. Can be repeated.
@@ -122,12 +140,31 @@ class PipelineRun:
             ending.callback(self._look_at_queries)
             for query in self.queries.values():
                 ending.callback(query.stop)
+            ending.callback(self._end_watch)
 
     def deploy(self, stage: Stage, queries: Mapping[str, StreamingQuery], inputs: Sequence[DataFrame]) -> None:
         """Take over the queries of a live stage, and the committed results that are kept in memory for them."""
-        self._live[stage.id] = list(queries.values())
+        self._live[stage.id] = list(queries)
         self.queries.update(queries)
         self._materialised += inputs
+        if self._restarts is not None and not self._watch.is_alive():
+            self._watch.start()
+
+    def watch(self, restarts: "LiveRestarts") -> None:
+        """Start live queries again that fail, from the first one that is deployed until the run is stopped."""
+        self._restarts = restarts if restarts.wanted else None
+
+    def _end_watch(self) -> None:
+        self._stopping.set()
+        if self._watch.is_alive() and self._watch is not threading.current_thread():
+            self._watch.join()
+
+    def _watch_queries(self) -> None:
+        while not self._stopping.wait(_SECONDS_BETWEEN_WATCHES):
+            try:
+                self._look_at_queries()
+            except Exception:  # such as: the session has ended meanwhile; whoever asks next sees it
+                _log.debug("the queries of %s could not be looked at", self.plan.name, exc_info=True)
 
     def _look_at_queries(self) -> None:
         """A live stage ends when one of its queries fails, or when all were stopped."""
@@ -135,15 +172,91 @@ class PipelineRun:
             self._look_at_each()
 
     def _look_at_each(self) -> None:
-        for stage_id, queries in list(self._live.items()):
+        for stage_id, sinks in list(self._live.items()):
             if self._scheduler.state(stage_id) is not StageState.RUNNING:
                 continue
-            failed = next((error for query in queries if (error := query.exception()) is not None), None)
-            if failed is not None:
-                self.causes[stage_id] = failed
-                # The checkpoint is where it goes on: a new run does that, from the beginning of the failed micro-batch.
-                self._scheduler.apply(
-                    StageFailed(stage_id=stage_id, at=self._clock(), error=words(failed), retryable=False)
-                )
-            elif not any(query.isActive for query in queries):
-                self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
+            waits = False
+            for sink in sinks:
+                if self._restarts is not None and not self._stopping.is_set() and self._restarts.is_due(sink):
+                    self._start_again(stage_id, sink, self._restarts)
+                waits |= self._restarts is not None and self._restarts.waits(sink)
+                failed = self.queries[sink].exception()
+                if failed is not None and not (self._restarts is not None and self._restarts.waits(sink)):
+                    waits |= self._take_failure(stage_id, sink, failed)
+                if self._scheduler.state(stage_id) is not StageState.RUNNING:
+                    break
+            else:
+                if not waits and not any(self.queries[sink].isActive for sink in sinks):
+                    self._scheduler.apply(StageFinished(stage_id=stage_id, at=self._clock()))
+
+    def _take_failure(self, stage_id: str, sink: str, error: BaseException) -> bool:
+        """Whether the query of a sink that failed is started again."""
+        self.causes[stage_id] = error
+        reason = words(error)
+        if self._restarts is not None and not self._stopping.is_set():
+            decision = self._restarts.failed(sink, error, reason)
+            if decision.seconds is not None:
+                _log.warning("query of sink %s is started again in %.0f s: %s", sink, decision.seconds, reason)
+                self._scheduler.apply(StageRestarted(stage_id=stage_id, at=self._clock(), error=reason))
+                return True
+            reason = f"{reason}; {decision.reason}"
+        # The checkpoint is where it goes on: a new run does that, from the beginning of the failed micro-batch.
+        self._scheduler.apply(StageFailed(stage_id=stage_id, at=self._clock(), error=reason, retryable=False))
+        return False
+
+    def _start_again(self, stage_id: str, sink: str, restarts: "LiveRestarts") -> None:
+        try:
+            query, inputs = restarts.start(self.plan.stage(stage_id), sink)
+        except Exception as error:
+            self._take_failure(stage_id, sink, error)
+        else:
+            self.queries[sink] = query
+            self._materialised += inputs
+
+
+class LiveRestarts:
+    """Which live queries of a run wait to be started again, and until when."""
+
+    def __init__(
+        self, runner: StageRunner, policy: RestartPolicy, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.wanted = policy.restart != NEVER
+        """Whether any is."""
+        self._runner = runner
+        self._policy = policy
+        self._clock = clock
+        self._failures: dict[str, QueryRestarts] = {}
+        self._due: dict[str, float] = {}
+
+    def failed(self, sink: str, error: BaseException, reason: str) -> Restart:
+        """Decide about a query that has failed just now."""
+        if isinstance(error, AnalysisException | PipelineError):
+            return Restart(None, "not started again: it would be refused again")
+        try:
+            batch_id = self._runner.next_batch(sink)
+        except Exception:  # where the checkpoint lies may be what is away
+            _log.debug("the checkpoint of sink %s could not be looked at", sink, exc_info=True)
+            batch_id = None
+        decision = self._failures.setdefault(sink, QueryRestarts(self._policy)).failed(self._clock(), reason, batch_id)
+        if decision.seconds is not None:
+            self._due[sink] = self._clock() + decision.seconds
+        return decision
+
+    def waits(self, sink: str) -> bool:
+        """Whether the query of a sink has failed, and is to be started again."""
+        return sink in self._due
+
+    def is_due(self, sink: str) -> bool:
+        """Whether that is now."""
+        return self.waits(sink) and self._clock() >= self._due[sink]
+
+    def start(self, stage: Stage, sink: str) -> tuple[StreamingQuery, list[DataFrame]]:
+        """Start it."""
+        del self._due[sink]
+        return self._runner.restart(stage, sink)
+
+
+def _await(query: StreamingQuery) -> None:
+    # Its error is told by the stage's state.
+    with contextlib.suppress(StreamingQueryException):
+        query.awaitTermination(_SECONDS_BETWEEN_LOOKS)

@@ -36,6 +36,7 @@ class StageRunner:
         self._jobs = jobs_of(spark)
         self._store = store
         self._checkpoints = Checkpoints(spark, store, resume=resume)
+        self._locations: dict[str, str] = {}
         # A stage that is tried again, or was lost, must not append the same rows once more.
         self._saved: set[tuple[str, str]] = set()
 
@@ -99,6 +100,21 @@ class StageRunner:
             raise
         return queries, self._builder.kept.pop(stage.id, [])
 
+    def restart(self, stage: Stage, sink: str) -> tuple[StreamingQuery, list[DataFrame]]:
+        """Start the query of a live sink once more; see `deploy_live`."""
+        try:
+            with self._job_group(stage):
+                query = self._start(stage, sink)
+        except BaseException:
+            for frame in self._builder.kept.pop(stage.id, []):
+                frame.unpersist()
+            raise
+        return query, self._builder.kept.pop(stage.id, [])
+
+    def next_batch(self, sink: str) -> int | None:
+        """The micro-batch that a sink's query comes to next; None if that cannot be seen."""
+        return self._checkpoints.next_batch(self._locations[sink])
+
     def _start(self, stage: Stage, sink: str) -> StreamingQuery:
         writer = self._builder.writer(stage, sink)
         if not self._jobs.is_stream_writer(writer):
@@ -122,6 +138,9 @@ class StageRunner:
         if "queryname" not in plans.options(writer):
             writer = writer.queryName(_UNSAFE.sub("_", f"{self._pipeline}_{sink}"))
         query: StreamingQuery = writer.option("checkpointLocation", checkpoint).start()
+        self._locations[sink] = checkpoint
+        if declared.started is not None:
+            declared.started()
         return query
 
     def _sinks(self, stage: Stage) -> list[str]:

@@ -20,8 +20,9 @@ from penstock.spark_plugin._stages.run.bars import RunBars
 from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.claims import StageClaims
 from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
-from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
+from penstock.spark_plugin._stages.run.pipeline_run import LiveRestarts, PipelineRun
 from penstock.spark_plugin._stages.run.readers import check_consumers
+from penstock.spark_plugin._stages.run.restarts import RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.run.scheduler_service import address_of, folder_id, job_id, open_service
 from penstock.spark_plugin._stages.store.store import StageStore
@@ -45,6 +46,7 @@ class RunSettings:
     scheduler_endpoint: str | None = None
     scheduler_security: ClientSecurity | None = field(default=None, repr=False)
     lease_seconds: float | None = None
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
 
 
 def run_pipeline(
@@ -76,6 +78,7 @@ def run_pipeline(
         builder = StageBuilder(
             pipeline.declared, plan, spark, store, before.stages if before is not None and going_on else {}
         )
+        run.warnings = builder.warnings
         check_consumers(pipeline.readers(), builder)
         runner = StageRunner(pipeline.name, builder, spark, store, resume=settings.resume)
         claims = StageClaims(
@@ -104,6 +107,7 @@ def run_pipeline(
             )
         )
         _begin(loop, job, settings, going_on=going_on)
+        run.watch(LiveRestarts(runner, settings.restarts))
         loop.run()
     except BaseException:
         run.stop()
