@@ -191,7 +191,7 @@ async def test_firehose_rows_are_checked_before_any_is_written(emulator: Running
             assert caught.value.record_number == 2
         for entry, words in (
             (FirehoseRequestEntry("text"), "its data is str, not bytes"),  # type: ignore[arg-type]  # the mistake
-            (b"raw", "bytes is no FirehoseRequestEntry: give the sink a converter"),
+            (b"raw", "expected a FirehoseRequestEntry, got bytes: give the sink a converter"),
         ):
             with pytest.raises(InvalidRecordError, match=f"record 1: {words}"):
                 await writer.write(entry)
@@ -259,7 +259,7 @@ async def test_an_item_without_its_key_or_too_large_is_named(emulator: RunningEm
     async with dynamodb(emulator, table).create_writer() as writer:
         with pytest.raises(InvalidRecordError, match="'day'"):
             await writer.write_many(pa.record_batch({"flight": ["UA1"]}))
-        with pytest.raises(InvalidRecordError, match="no number"):
+        with pytest.raises(InvalidRecordError, match="out of the range of DynamoDB"):
             await writer.write_many(pa.record_batch({"flight": ["UA1"], "day": [float("nan")]}))
         # flight 6 + 3, day 3 + 2, and text 4 bytes: 399,982 more are the limit.
         await writer.write(DynamoDbRequestEntry.put({"flight": "UA1", "day": 1, "text": "x" * 399_982}))
@@ -314,7 +314,7 @@ async def test_fifo_queues_get_groups_and_drop_repeats(emulator: RunningEmulator
     [
         (SqsRequestEntry(""), "empty"),
         (SqsRequestEntry(b"bytes"), "bytes, not str"),
-        ("text", "str is no SqsRequestEntry"),
+        ("text", "expected an SqsRequestEntry, got str"),
         (SqsRequestEntry("a\x00b"), "cannot have"),
         (SqsRequestEntry("a", delay_seconds=901), "delay"),
         (SqsRequestEntry("a", attributes={str(number): 1 for number in range(11)}), "attributes"),

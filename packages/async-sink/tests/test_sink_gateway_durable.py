@@ -125,7 +125,7 @@ async def test_a_full_disk_reaches_the_client_which_keeps_its_entries(tmp_path: 
         writer = remote(address).create_writer()
         async with writer:
             await writer.write_many(large)
-            with pytest.raises(GatewayStorageError, match="is full; make room on its disk"):
+            with pytest.raises(GatewayStorageError, match="is full or broken: make room on its disk"):
                 await writer.flush(end_of_input=True)
             assert [entry for entry, _ in writer.snapshot_state()[0].entries] == large
     assert fake.accepted == []

@@ -98,7 +98,7 @@ def test_a_key_that_breaks_a_rule_is_an_error_that_names_the_record(key: str, ha
         (KinesisRequestEntry(b"", 7), "its partition key is int, not str"),  # type: ignore[arg-type]  # the mistake
         (KinesisRequestEntry(b"", None), "its partition key is NoneType"),  # type: ignore[arg-type]  # the mistake
         (KinesisRequestEntry(b"", "k", 7), "its explicit hash key 7"),  # type: ignore[arg-type]  # the mistake
-        (b"raw", "bytes is no KinesisRequestEntry: give the sink a converter"),
+        (b"raw", "expected a KinesisRequestEntry, got bytes: give the sink a converter"),
     ],
 )
 def test_a_field_of_a_wrong_type_is_an_error_that_says_what_to_do(entry: Any, words: str) -> None:
@@ -234,5 +234,5 @@ def test_a_sink_can_be_pickled() -> None:
 async def test_a_partition_key_that_is_no_text_is_named_by_its_record() -> None:
     """Half of a surrogate pair, as some JSON holds, cannot be encoded."""
     writer = KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights").create_writer()
-    with pytest.raises(InvalidRecordError, match=r"record 0: its partition key.* surrogate pairs"):
+    with pytest.raises(InvalidRecordError, match=r"record 0: its partition key.* surrogate pair"):
         writer.get_size_in_bytes(KinesisRequestEntry(b"x", "\ud83d"))

@@ -138,8 +138,8 @@ def test_any_changed_byte_and_any_cut_is_noticed(kind: str) -> None:
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
-        (b"", "no state"),
-        (pickle.dumps([1]), "no state"),
+        (b"", "not the state"),
+        (pickle.dumps([1]), "not the state"),
         (b"PSST\x02\x90", "version 2"),
         (b"PSKS\x02\x90", "version 2"),
         (b"PSKS\x01\x91", "damaged"),
@@ -149,10 +149,13 @@ def test_any_changed_byte_and_any_cut_is_noticed(kind: str) -> None:
         (framed(["sqs", 2, []]), "have version 2, its codec reads up to 1"),
         (framed(["sqs", 0, []]), "have version 0"),
         (framed(["kinesis", 1, [b"\x93\x01\x02\x03"]]), "damaged: entry 0"),
-        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"S": 1}}, False])]]), "int where a string is due"),
-        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"N": "one"}}, False])]]), "'one' is no number"),
-        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"X": 1}}, False])]]), "'X' is no type"),
-        (framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Number", "x"]}])]]), "no number"),
+        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"S": 1}}, False])]]), "expected a string, got int"),
+        (framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"N": "one"}}, False])]]), "invalid number 'one'"),
+        (
+            framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"X": 1}}, False])]]),
+            "unknown type of an attribute value: 'X'",
+        ),
+        (framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Number", "x"]}])]]), "invalid number"),
         (framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Binary", "x"]}])]]), "'Binary'"),
     ],
 )

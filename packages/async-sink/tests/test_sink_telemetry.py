@@ -254,7 +254,7 @@ async def test_every_metric_of_the_readme_is_there(make_writer: MakeWriter, cloc
     assert data is not None
     found = {metric.name: metric for metric in data.resource_metrics[0].scope_metrics[0].metrics}
     text = (Path(__file__).parents[1] / "README.md").read_text()
-    paragraph = text[text.index("OpenTelemetry gets") :].split("\n")[0]
+    paragraph = text[text.index("OpenTelemetry gets") :].split("\n\n")[0]
     named = set(re.findall(r"`([a-z][a-zA-Z]+)`", paragraph)) - {"stream", "shard", "reason"}
     assert len(named) == 19
     assert {name.lower() for name in named} == set(found)

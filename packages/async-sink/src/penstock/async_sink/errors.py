@@ -289,7 +289,7 @@ class GatewayStorageError(SinkError):
 
     def for_clients(self) -> "GatewayStorageError":
         """Without the journal's place, which is the gateway's own."""
-        return GatewayStorageError("its disk is full or broken, and its log says what to do")
+        return GatewayStorageError("its disk is full or broken: make room on its disk, or see its log")
 
 
 class JournalError(SinkError):

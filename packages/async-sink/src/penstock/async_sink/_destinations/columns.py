@@ -1,14 +1,22 @@
-"""Columns of record batches, read as the type that a destination wants."""
+"""Record batches: their columns as the types that a destination wants, and writers that take them."""
 
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator
 from io import BytesIO, StringIO
 from itertools import pairwise
 from operator import sub
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.async_sink.errors import SinkOptionError
+from penstock.async_sink._core.entries import EntryListener
+from penstock.async_sink._core.runs import EntryRows, Rows
+from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink.errors import RecordTooLargeError, SinkOptionError
+
+I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+R = TypeVar("R")
 
 # Characters a value; longer ones suffer from the four bytes that StringIO has for each.
 _SHORT_TEXT = 40
@@ -118,3 +126,51 @@ def binary_values(column: Any, start: int, end: int) -> list[bytes]:
 def string_values(column: Any, start: int, end: int) -> list[str]:
     """Values of a column of strings without nulls."""
     return ColumnValues(column).values(start, max(start, end))
+
+
+class ColumnarWriter(AsyncSinkWriter[I, R]):
+    """A writer that takes record batches too."""
+
+    @abstractmethod
+    def rows_of(self, batch: pa.RecordBatch) -> Iterator[Rows[R]]:
+        """The rows of a record batch, in order. All of them are checked before the first ones are given.
+
+        Raises:
+            SinkOptionError: a column is missing, or of a type that cannot be read.
+            RecordError: a row breaks a rule of the destination, or is larger than the limit.
+        """
+
+    async def write_many(
+        self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
+    ) -> None:
+        """Write elements, or the rows of a record batch; `rows_of` says which columns it has.
+
+        A record batch is checked as a whole before any of it is written.
+
+        Raises:
+            SinkOptionError: a column is missing, or of a type that cannot be read.
+            RecordError: an element or a row cannot be written; of elements, those before it are written.
+            SinkError: the writer has failed.
+        """
+        if not isinstance(elements, pa.RecordBatch):
+            await super().write_many(elements, listener=listener)
+            return
+        first_index = 0
+        for rows in self.rows_of(elements):
+            await self._write_rows(rows, listener=listener, first_index=first_index)
+            first_index += len(rows.ends) - 1
+
+
+def sized_rows(sized: Iterable[tuple[R, int]], first_number: int, limit: int) -> EntryRows[R]:
+    """Entries with their bytes as rows.
+
+    Raises:
+        RecordTooLargeError: an entry is larger than the limit.
+    """
+    entries, sizes = [], []
+    for number, (entry, size) in enumerate(sized, start=first_number):
+        if size > limit:
+            raise RecordTooLargeError(number, size, limit)
+        entries.append(entry)
+        sizes.append(size)
+    return EntryRows.of(entries, sizes)

@@ -1,6 +1,6 @@
 """Amazon Data Firehose as a destination."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
-from penstock.async_sink._core.entries import ElementConverter, EntryFailure, EntryListener
+from penstock.async_sink._core.entries import ElementConverter, EntryFailure
+from penstock.async_sink._core.runs import EntryRows, Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._destinations.aws import AwsSink, AwsSinkWriter, RecordResult, ServiceLimits, failures_by_place
-from penstock.async_sink._destinations.columns import binary_values, first_row, read_column
+from penstock.async_sink._destinations.columns import ColumnarWriter, binary_values, first_row, read_column
 from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
 from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
@@ -45,7 +45,7 @@ _count_decoder = msgspec.json.Decoder(_Count)
 _responses_decoder = msgspec.json.Decoder(_Responses)
 
 
-class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
+class FirehoseEntryWriter(ColumnarWriter[I, FirehoseRequestEntry]):
     """What writers of Firehose entries share, wherever the entries go."""
 
     def get_size_in_bytes(self, entry: FirehoseRequestEntry) -> int:
@@ -55,7 +55,7 @@ class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
             InvalidRecordError: the data is empty, which the service does not take, or no bytes.
         """
         if not isinstance(entry, FirehoseRequestEntry):
-            what = f"{type(entry).__name__} is no FirehoseRequestEntry: give the sink a converter that makes one"
+            what = f"expected a FirehoseRequestEntry, got {type(entry).__name__}: give the sink a converter"
             raise InvalidRecordError(self.records_written, what)
         # Text would go on the wire as if it were base64, and arrive as other bytes.
         if not isinstance(entry.data, bytes | bytearray):
@@ -69,22 +69,9 @@ class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
         """None: records of a delivery stream have no key."""
         return None
 
-    async def write_many(
-        self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
-    ) -> None:
-        """Write elements, or the rows of a record batch with a column `data` of binaries or strings.
-
-        A record batch is checked as a whole before any of it is written.
-
-        Raises:
-            SinkOptionError: there is no column `data`, or it cannot be read as binary.
-            RecordError: a row is null, empty or larger than the limit.
-            SinkError: the writer has failed.
-        """
-        if not isinstance(elements, pa.RecordBatch):
-            await super().write_many(elements, listener=listener)
-            return
-        data = read_column(elements, DATA, pa.binary())
+    def rows_of(self, batch: pa.RecordBatch) -> Iterator[Rows[FirehoseRequestEntry]]:
+        """The column `data`, of binaries or strings."""
+        data = read_column(batch, DATA, pa.binary())
         if len(data) == 0:
             return
         if data.null_count:
@@ -100,7 +87,7 @@ class FirehoseEntryWriter(AsyncSinkWriter[I, FirehoseRequestEntry]):
         rows, sizes = self.config.max_batch_size, lengths.to_pylist()
         for start in range(0, len(data), rows):
             entries = list(map(FirehoseRequestEntry, binary_values(data, start, min(start + rows, len(data)))))
-            await self._write_entries(entries, sizes[start : start + rows], listener=listener, first_index=start)
+            yield EntryRows.of(entries, sizes[start : start + rows])
 
 
 class FirehoseWriter(AwsSinkWriter[I, FirehoseRequestEntry], FirehoseEntryWriter[I]):

@@ -79,12 +79,12 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
     """The state that `state_to_bytes` wrote; `codecs` are those of your own destinations.
 
     Raises:
-        StateFormatError: the bytes are no state, damaged, of a version that is not known, or no codec is there for it.
+        StateFormatError: the bytes are not a state, are damaged, or their version or codec is not known.
     """
     if raw[:4] == LEGACY_MAGIC:
         return _state(KinesisEntryCodec(), decode_legacy(raw))
     if raw[:4] != _MAGIC:
-        raise StateFormatError("these bytes are no state of a sink")
+        raise StateFormatError("these bytes are not the state of a sink")
     if len(raw) > 4 and raw[4] != _VERSION:
         raise StateFormatError(f"the state has version {raw[4]}, this release reads version {_VERSION}")
     if len(raw) < _HEAD.size or zlib.crc32(raw[_HEAD.size :]) != _HEAD.unpack_from(raw)[2]:

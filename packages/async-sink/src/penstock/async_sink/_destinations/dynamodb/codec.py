@@ -15,13 +15,13 @@ _decoder = msgspec.json.Decoder(dict[str, dict[str, Any]])
 
 def _string(value: Any) -> Any:
     if not isinstance(value, str):
-        raise ValueError(f"{type(value).__name__} where a string is due")
+        raise ValueError(f"expected a string, got {type(value).__name__}")
     return value
 
 
 def _binary(value: Any) -> Any:
     if not isinstance(value, bytes):
-        raise ValueError(f"{type(value).__name__} where a binary is due")
+        raise ValueError(f"expected a binary, got {type(value).__name__}")
     return value
 
 
@@ -29,7 +29,7 @@ def _base64(value: Any) -> Any:
     try:
         return pybase64.b64decode(_string(value), validate=True)
     except binascii.Error as error:
-        raise ValueError("a binary is not in base64") from error
+        raise ValueError("a binary must be in base64") from error
 
 
 def _number(value: Any) -> Any:
@@ -38,19 +38,19 @@ def _number(value: Any) -> Any:
     except InvalidOperation:
         number = None
     if number is None or not number.is_finite():
-        raise ValueError(f"{value!r} is no number")
+        raise ValueError(f"invalid number {value!r}")
     return value
 
 
 def _boolean(value: Any) -> Any:
     if not isinstance(value, bool):
-        raise ValueError(f"{type(value).__name__} where a boolean is due")
+        raise ValueError(f"expected a boolean, got {type(value).__name__}")
     return value
 
 
 def _list(value: Any, read: Callable[[Any], Any]) -> list[Any]:
     if not isinstance(value, list):
-        raise ValueError(f"{type(value).__name__} where a list is due")
+        raise ValueError(f"expected a list, got {type(value).__name__}")
     return [read(each) for each in value]
 
 
@@ -75,12 +75,12 @@ def _value(value: Any, binary: Callable[[Any], Any]) -> dict[str, Any]:
         case "M":
             return {kind: _item(inner, binary)}
         case _:
-            raise ValueError(f"{kind!r} is no type of an attribute value")
+            raise ValueError(f"unknown type of an attribute value: {kind!r}")
 
 
 def _item(item: Any, binary: Callable[[Any], Any]) -> dict[str, dict[str, Any]]:
     if not isinstance(item, Mapping):
-        raise ValueError(f"{type(item).__name__} where a map is due")
+        raise ValueError(f"expected a map, got {type(item).__name__}")
     return {_string(name): _value(value, binary) for name, value in item.items()}
 
 

@@ -27,7 +27,7 @@ def _number(value: Decimal | float) -> str:
     decimal = Decimal(float.__repr__(value)) if isinstance(value, float) else Decimal(value)
     if not decimal.is_finite() or (decimal and not _SMALLEST <= decimal.adjusted() <= _LARGEST):
         # The service would refuse it together with the whole request.
-        raise ValueError(f"{value!r} is no number that DynamoDB takes")
+        raise ValueError(f"{value!r} is out of the range of DynamoDB's numbers")
     if len(decimal.normalize(_EXACT).as_tuple().digits) > _MAX_DIGITS:
         raise ValueError(f"{value!r} has more than {_MAX_DIGITS} digits")
     return str(decimal)

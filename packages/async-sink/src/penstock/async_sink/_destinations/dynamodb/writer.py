@@ -1,20 +1,21 @@
 """The sink for a table, and its writer."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.entries import ElementConverter, EntryFailure, EntryListener
+from penstock.async_sink._core.entries import ElementConverter, EntryFailure
+from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._destinations.aws import AwsSink, AwsSinkWriter, ServiceLimits, look_up
+from penstock.async_sink._destinations.columns import ColumnarWriter, sized_rows
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, key_of, size_in_bytes
 from penstock.async_sink._destinations.dynamodb.wire import encode_request, rounds_of, unprocessed_places
 from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
+from penstock.async_sink.errors import InvalidRecordError, SinkOptionError
 from penstock.aws import (
     AwsOptions,
     AwsSession,
@@ -66,7 +67,7 @@ _UNPROCESSED = "UnprocessedItem"
 _CONFLICT_CODE = "ReplicatedWriteConflictException"
 
 
-class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
+class DynamoDbEntryWriter(ColumnarWriter[I, DynamoDbRequestEntry]):
     """What writers of DynamoDB entries share, wherever the entries go."""
 
     _key_names: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
             InvalidRecordError: the item lacks an attribute of the table's key, or is of another type.
         """
         if not isinstance(entry, DynamoDbRequestEntry):
-            what = f"{type(entry).__name__} is no DynamoDbRequestEntry: give the sink a converter that makes one"
+            what = f"expected a DynamoDbRequestEntry, got {type(entry).__name__}: give the sink a converter"
             raise InvalidRecordError(self.records_written, what)
         for name in self._key_names:
             if name not in entry.item:
@@ -89,35 +90,20 @@ class DynamoDbEntryWriter(AsyncSinkWriter[I, DynamoDbRequestEntry]):
         """The item's key: with an order per key, writes of an item happen in the order of writing."""
         return key_of(entry.item, self._key_names)
 
-    async def write_many(
-        self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
-    ) -> None:
-        """Write elements, or put the rows of a record batch: an attribute per column, none where it is null.
+    def rows_of(self, batch: pa.RecordBatch) -> Iterator[Rows[DynamoDbRequestEntry]]:
+        """Puts with an attribute per column, none where it is null."""
 
-        A record batch is checked as a whole before any of it is written.
+        def sized() -> Iterator[tuple[DynamoDbRequestEntry, int]]:
+            for number, row in enumerate(plain_rows(batch), start=self.records_written):
+                try:
+                    entry = DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
+                    yield entry, self.get_size_in_bytes(entry)
+                except InvalidRecordError as error:
+                    raise InvalidRecordError(number, error.reason) from error
+                except ValueError as error:
+                    raise InvalidRecordError(number, str(error)) from error
 
-        Raises:
-            RecordError: a row has a value that DynamoDB does not have, lacks its key, or is larger than the limit.
-            SinkError: the writer has failed.
-        """
-        if not isinstance(elements, pa.RecordBatch):
-            await super().write_many(elements, listener=listener)
-            return
-        entries, sizes = [], []
-        limit = self.config.max_record_size_in_bytes
-        for number, row in enumerate(plain_rows(elements), start=self.records_written):
-            try:
-                entry = DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
-                size = self.get_size_in_bytes(entry)
-            except InvalidRecordError as error:
-                raise InvalidRecordError(number, error.reason) from error
-            except ValueError as error:
-                raise InvalidRecordError(number, str(error)) from error
-            if size > limit:
-                raise RecordTooLargeError(number, size, limit)
-            entries.append(entry)
-            sizes.append(size)
-        await self._write_entries(entries, sizes, listener=listener, first_index=0)
+        yield sized_rows(sized(), self.records_written, self.config.max_record_size_in_bytes)
 
 
 class DynamoDbWriter(AwsSinkWriter[I, DynamoDbRequestEntry], DynamoDbEntryWriter[I]):

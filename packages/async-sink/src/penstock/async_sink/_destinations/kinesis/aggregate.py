@@ -64,7 +64,7 @@ class AggregationConfig:
 
     def __post_init__(self) -> None:
         if not 64 <= self.max_aggregate_bytes <= 1024 * 1024:
-            raise SinkOptionError("max_aggregate_bytes", f"{self.max_aggregate_bytes} is not 64 to 1048576")
+            raise SinkOptionError("max_aggregate_bytes", f"{self.max_aggregate_bytes} must be 64 to 1048576")
         if self.max_aggregate_records < 1:
             raise SinkOptionError("max_aggregate_records", f"{self.max_aggregate_records} must be at least 1")
 

@@ -41,7 +41,7 @@ def check_entry(entry: KinesisRequestEntry, record_number: int) -> None:
     """
     if not isinstance(entry, KinesisRequestEntry):
         raise InvalidRecordError(
-            record_number, f"{type(entry).__name__} is no KinesisRequestEntry: give the sink a converter that makes one"
+            record_number, f"expected a KinesisRequestEntry, got {type(entry).__name__}: give the sink a converter"
         )
     # Text would go on the wire as if it were base64, and arrive as other bytes.
     if not isinstance(entry.data, bytes | bytearray):
@@ -51,7 +51,7 @@ def check_entry(entry: KinesisRequestEntry, record_number: int) -> None:
     if not 0 < len(entry.partition_key) <= MAX_PARTITION_KEY_LENGTH:
         raise InvalidRecordError(
             record_number,
-            f"its partition key has {len(entry.partition_key)} characters, not 1 to {MAX_PARTITION_KEY_LENGTH}",
+            f"its partition key must be 1 to {MAX_PARTITION_KEY_LENGTH} characters, not {len(entry.partition_key)}",
         )
     if entry.explicit_hash_key is not None:
         check_hash_key(entry.explicit_hash_key, record_number)
@@ -61,11 +61,11 @@ def check_hash_key(key: str, record_number: int) -> None:
     """Check an explicit hash key.
 
     Raises:
-        InvalidRecordError: it is no decimal number below 2^128.
+        InvalidRecordError: it must be a decimal number below 2^128.
     """
     # isdecimal alone would let other scripts' digits pass.
     if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 39 and int(key) <= MAX_HASH_KEY):
-        raise InvalidRecordError(record_number, f"its explicit hash key {key!r} is no decimal number below 2^128")
+        raise InvalidRecordError(record_number, f"its explicit hash key {key!r} must be a decimal number below 2^128")
 
 
 LEGACY_MAGIC = b"PSKS"

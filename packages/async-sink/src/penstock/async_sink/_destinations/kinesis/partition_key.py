@@ -107,7 +107,7 @@ class _Fixed(PartitionKey):
 
     def __post_init__(self) -> None:
         if not 0 < len(self.key) <= MAX_PARTITION_KEY_LENGTH:
-            raise SinkOptionError("partition_key", f"has {len(self.key)} characters, not 1 to 256")
+            raise SinkOptionError("partition_key", f"must be 1 to 256 characters, not {len(self.key)}")
 
     def of_element(self, element: Any) -> str:
         return self.key

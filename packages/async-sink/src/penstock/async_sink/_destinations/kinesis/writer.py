@@ -1,15 +1,16 @@
 """The writer for a stream."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from penstock.async_sink._config import AsyncSinkConfig
-from penstock.async_sink._core.entries import EntryFailure, EntryListener
+from penstock.async_sink._core.entries import EntryFailure
+from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._destinations.aws import AwsSinkWriter
+from penstock.async_sink._destinations.columns import ColumnarWriter
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry, check_entry, size_in_bytes
 from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
 from penstock.async_sink._destinations.kinesis.put_records import PutRecords, WireFormat
@@ -18,7 +19,7 @@ from penstock.async_sink.errors import InvalidRecordError
 from penstock.aws import AwsOptions, AwsSession, JsonClient
 
 
-class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
+class KinesisEntryWriter(ColumnarWriter[Any, KinesisRequestEntry]):
     """What writers of Kinesis entries share, wherever the entries go."""
 
     partition_key: PartitionKey | None = None
@@ -38,34 +39,21 @@ class KinesisEntryWriter(AsyncSinkWriter[Any, KinesisRequestEntry]):
         try:
             return size_in_bytes(entry)
         except UnicodeEncodeError as error:
-            what = f"its partition key {entry.partition_key!r} is no text: UTF-8 has no halves of surrogate pairs"
+            what = (
+                f"its partition key {entry.partition_key!r} cannot be encoded in UTF-8: it has half of a surrogate pair"
+            )
             raise InvalidRecordError(self.records_written, what) from error
 
-    async def write_many(
-        self, elements: Iterable[Any] | pa.RecordBatch, *, listener: EntryListener | None = None
-    ) -> None:
-        """Write elements, or the rows of a record batch with `data`, `partitionKey` and perhaps `explicitHashKey`.
-
-        A record batch is checked as a whole before any of it is written, and turned into entries slice by slice as
-        the buffer has room.
-
-        Raises:
-            SinkOptionError: a column is missing or of a type that cannot be read.
-            InvalidRecordError: a field breaks a rule of PutRecords.
-            RecordTooLargeError: a record is larger than the limit.
-            SinkError: the writer has failed.
-        """
-        if not isinstance(elements, pa.RecordBatch):
-            await super().write_many(elements, listener=listener)
-            return
-        rows = check_rows(
-            elements,
+    def rows_of(self, batch: pa.RecordBatch) -> Iterator[Rows[KinesisRequestEntry]]:
+        """The columns `data`, `partitionKey` and perhaps `explicitHashKey`. Entries are made slice by slice, as the
+        buffer has room."""
+        yield check_rows(
+            batch,
             first_number=self.records_written,
             partition_key=self.partition_key,
             max_record_size_in_bytes=self.config.max_record_size_in_bytes,
             in_cbor=self._rows_leave_in_cbor(),
         )
-        await self._write_rows(rows, listener=listener)
 
 
 class KinesisStreamsWriter(AwsSinkWriter[Any, KinesisRequestEntry], KinesisEntryWriter):

@@ -30,16 +30,16 @@ def exact_number(text: str) -> int | Decimal:
     """The number with all of its digits.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it cannot be read as a number.
     """
     if _INTEGER.fullmatch(text):
         return int(text)
     try:
         exact = Decimal(text)
     except InvalidOperation:
-        raise ValueError(f"{text!r} is no number") from None
+        raise ValueError(f"invalid number {text!r}") from None
     if not exact.is_finite():
-        raise ValueError(f"{text!r} is no number that a message can have")
+        raise ValueError(f"invalid number {text!r}: it must be finite")
     return exact
 
 
@@ -47,7 +47,7 @@ def number_of(text: str) -> int | float | Decimal:
     """A number that `wire_attribute` makes the same text of: a float where that has all of its digits.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: it cannot be read as a number.
     """
     exact = exact_number(text)
     if isinstance(exact, int):
@@ -135,7 +135,7 @@ def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
         InvalidRecordError: a field breaks a rule of SendMessageBatch.
     """
     if not isinstance(entry, SqsRequestEntry):
-        what = f"{type(entry).__name__} is no SqsRequestEntry: give the sink a converter that makes one"
+        what = f"expected an SqsRequestEntry, got {type(entry).__name__}: give the sink a converter"
         raise InvalidRecordError(record_number, what)
     if not isinstance(entry.body, str):
         what = f"its body is {type(entry.body).__name__}, not str: a message is text, and bytes go into it as base64"
@@ -150,7 +150,7 @@ def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
     for name, value in (("group", entry.group_id), ("deduplication id", entry.deduplication_id)):
         if value is not None and not 0 < len(value) <= _MAX_ID_LENGTH:
             raise InvalidRecordError(
-                record_number, f"its {name} has {len(value)} characters, not 1 to {_MAX_ID_LENGTH}"
+                record_number, f"its {name} must be 1 to {_MAX_ID_LENGTH} characters, not {len(value)}"
             )
     if entry.attributes:
         check_attributes(entry.attributes, record_number)

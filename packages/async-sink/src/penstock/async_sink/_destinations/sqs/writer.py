@@ -1,6 +1,6 @@
 """The sink for a queue, and its writer."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -8,15 +8,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
-from penstock.async_sink._core.entries import ElementConverter, EntryFailure, EntryListener
+from penstock.async_sink._core.entries import ElementConverter, EntryFailure
+from penstock.async_sink._core.runs import Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._core.writer import AsyncSinkWriter
 from penstock.async_sink._destinations.aws import AwsSink, AwsSinkWriter, ServiceLimits
-from penstock.async_sink._destinations.columns import first_row, read_column
+from penstock.async_sink._destinations.columns import ColumnarWriter, first_row, read_column, sized_rows
 from penstock.async_sink._destinations.sqs.entry import SqsRequestEntry, check_entry, size_in_bytes, to_wire
 from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
+from penstock.async_sink.errors import InvalidRecordError, SinkOptionError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify_code
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
@@ -70,7 +70,7 @@ def failures_of(answer: bytes, entry_count: int) -> list[EntryFailure]:
     return sorted(failures, key=lambda failure: failure.index)
 
 
-class SqsEntryWriter(AsyncSinkWriter[I, SqsRequestEntry]):
+class SqsEntryWriter(ColumnarWriter[I, SqsRequestEntry]):
     """What writers of SQS entries share, wherever the entries go."""
 
     def get_size_in_bytes(self, entry: SqsRequestEntry) -> int:
@@ -86,41 +86,25 @@ class SqsEntryWriter(AsyncSinkWriter[I, SqsRequestEntry]):
         """The message group; messages without one have no order."""
         return entry.group_id
 
-    async def write_many(
-        self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
-    ) -> None:
-        """Write elements, or the rows of a record batch.
-
-        Its columns: `body` string, and `messageGroupId`, `messageDeduplicationId` (strings), `delaySeconds` (integer)
-        where wanted. A record batch is checked as a whole before any of it is written.
-
-        Raises:
-            SinkOptionError: there is no column `body`, or a column cannot be read.
-            RecordError: a row breaks a rule of SendMessageBatch, or is larger than the limit.
-            SinkError: the writer has failed.
-        """
-        if not isinstance(elements, pa.RecordBatch):
-            await super().write_many(elements, listener=listener)
-            return
-        bodies = read_column(elements, BODY, pa.string())
+    def rows_of(self, batch: pa.RecordBatch) -> Iterator[Rows[SqsRequestEntry]]:
+        """The columns `body` string, and where wanted `messageGroupId` and `messageDeduplicationId` (strings) and
+        `delaySeconds` (integer)."""
+        bodies = read_column(batch, BODY, pa.string())
         if bodies.null_count:
             raise InvalidRecordError(self.records_written + first_row(pc.is_null(bodies)), "its body is null")
         columns = {
-            field: read_column(elements, name, kind).to_pylist()
+            field: read_column(batch, name, kind).to_pylist()
             for name, (field, kind) in _OPTIONAL_COLUMNS.items()
-            if name in elements.schema.names
+            if name in batch.schema.names
         }
-        entries, sizes = [], []
-        limit = self.config.max_record_size_in_bytes
-        for row, body in enumerate(bodies.to_pylist()):
-            entry = SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
-            check_entry(entry, self.records_written + row)
-            size = size_in_bytes(entry)
-            if size > limit:
-                raise RecordTooLargeError(self.records_written + row, size, limit)
-            entries.append(entry)
-            sizes.append(size)
-        await self._write_entries(entries, sizes, listener=listener, first_index=0)
+
+        def sized() -> Iterator[tuple[SqsRequestEntry, int]]:
+            for row, body in enumerate(bodies.to_pylist()):
+                entry = SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
+                check_entry(entry, self.records_written + row)
+                yield entry, size_in_bytes(entry)
+
+        yield sized_rows(sized(), self.records_written, self.config.max_record_size_in_bytes)
 
 
 class SqsWriter(AwsSinkWriter[I, SqsRequestEntry], SqsEntryWriter[I]):
