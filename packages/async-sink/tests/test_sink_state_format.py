@@ -155,7 +155,10 @@ def test_any_changed_byte_and_any_cut_is_noticed(kind: str) -> None:
             framed(["dynamodb", 1, [msgspec.msgpack.encode([{"a": {"X": 1}}, False])]]),
             "unknown type of an attribute value: 'X'",
         ),
-        (framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Number", "x"]}])]]), "invalid number"),
+        (
+            framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Number", "x"]}])]]),
+            "invalid number",
+        ),
         (framed(["sqs", 1, [msgspec.msgpack.encode(["b", None, None, None, {"a": ["Binary", "x"]}])]]), "'Binary'"),
     ],
 )
