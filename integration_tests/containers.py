@@ -1,6 +1,7 @@
 """What Dockerfiles and the compose file say, done without a container engine: by processes, in folders of their own."""
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -52,9 +53,10 @@ def python_for(image: Image) -> str:
 def build_image(image: Image, folder: Path, wheels: Path) -> Path:
     """Run what the Dockerfile's stages run, with other folders. Returns the folder that is `/opt/penstock`."""
     shutil.copytree(wheels, folder / "wheels")
+    shutil.copy(ROOT / "requirements.lock", folder / "wheels")
     environment = folder / "penstock"
-    installs_uv, _, script = image.build.partition("&&")
-    assert installs_uv.startswith("pip install --no-cache-dir uv=="), "that of the tests is used instead"
+    # That of the tests is used instead.
+    _, script = re.split(r"--requirement uv\.txt\s+&&", image.build, maxsplit=1)
     for path, local in (
         ("/usr/local/bin/python", python_for(image)),
         ("/opt/penstock", str(environment)),

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
 
 sys.path.append(str(Path(__file__).parent))
 
@@ -24,6 +25,7 @@ from containers import (
     user_words,
 )
 
+from dependencies._lock import read_lock
 from release._artefacts import build
 from release._members import find_members
 
@@ -87,6 +89,26 @@ def images(open_folder) -> dict[str, Path]:
     return made
 
 
+def test_an_image_holds_of_others_what_the_lock_says(images):
+    """Each at its locked version, whose hashes were verified."""
+    locked = {(one.name, one.version) for one in read_lock((ROOT / "requirements.lock").read_text())}
+    for environment in images.values():
+        folders = [path.stem for path in environment.glob("lib/python3*/site-packages/*.dist-info")]
+        held = {(canonicalize_name(name), version) for name, _, version in (one.partition("-") for one in folders)}
+        others = {one for one in held if not one[0].startswith("penstock-")}
+        assert len(others) > 5
+        assert others - locked == set()
+
+
+def test_a_service_has_a_token_of_its_own():
+    """And no other; only the console has those of all, which it asks."""
+    tokens = {name: set(SERVICES[name].get("secrets", [])) for name in LASTING}
+    assert tokens["console"] == set(COMPOSE["secrets"])
+    assert [tokens[name] for name in ("registry", "reader", "sink", "stages")] == [
+        {f"{name}_token"} for name in ("registry", "reader", "sink", "stages")
+    ]
+
+
 def test_an_image_holds_what_it_needs_of_these_wheels_and_nothing_else_of_ours(images):
     """Each package of ours in an image is one of the wheels, and another image's packages are not in it."""
     listed = {}
@@ -123,7 +145,7 @@ def test_what_it_starts_becomes_healthy_and_ends_cleanly(images, open_folder):
         address = machine.local("console", SERVICES["console"]["environment"]["PENSTOCK_CONSOLE_REGISTRY_ENDPOINT"])
         asked = ("/opt/penstock/bin/penstock-registry", "ls", "--json", "--endpoint", address)
         trusting = ("--ca-file", "/certificates/client.pem")
-        assert machine.ask("registry", *asked, *trusting, "--token-file", "/run/secrets/services_token").returncode == 0
+        assert machine.ask("registry", *asked, *trusting, "--token-file", "/run/secrets/registry_token").returncode == 0
         assert machine.ask("registry", *asked, *trusting, "--token-file", "/run/secrets/console_token").returncode != 0
         processes["registry"].terminate()
         assert processes["registry"].wait(DEADLINE_SECONDS) == 0, machine.log("registry")

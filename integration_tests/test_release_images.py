@@ -53,8 +53,17 @@ def test_an_image_is_made_of_its_wheel_and_runs_its_command(dockerfile):
     assert Path(image.entrypoint[0]).name in project["scripts"]
     assert image.labels["org.opencontainers.image.description"] == project["description"]
     copied = [line for line in dockerfile.read_text().splitlines() if line.startswith("COPY")]
-    assert copied == ["COPY dist/*.whl /wheels/", "COPY --from=build /opt/penstock /opt/penstock"]
-    assert (ROOT / ".dockerignore").read_text().splitlines()[1:] == ["*", "!dist", "dist/*", "!dist/*.whl"]
+    assert copied == ["COPY dist/*.whl requirements.lock /wheels/", "COPY --from=build /opt/penstock /opt/penstock"]
+    assert (ROOT / ".dockerignore").read_text().splitlines()[1:] == [
+        "*",
+        "!dist",
+        "dist/*",
+        "!dist/*.whl",
+        "!requirements.lock",
+    ]
+    # Hashes of constraints are verified; without them each build would take whatever is newest.
+    assert "pip install --no-cache-dir --require-hashes --requirement uv.txt" in image.build
+    assert "--constraint requirements.lock" in image.build
     assert f"docker build -f {dockerfile.relative_to(ROOT)} -t" in (ROOT / "deploy" / "README.md").read_text()
 
 
