@@ -10,6 +10,7 @@ import pytest
 import trustme
 
 from penstock.aws import AwsConnectionError, AwsServiceError, AwsSession, JsonClient
+from penstock.aws._http_connection import HttpConnection, HttpConnectionError
 from penstock.aws._http_pool import IDLE_SECONDS, HttpPool
 from penstock.aws.testing import emulator_options
 
@@ -363,3 +364,36 @@ async def test_a_body_in_parts_goes_over_tls_too(tmp_path: Path) -> None:
     ):
         await client.call_raw("PutRecords", (b"head", memoryview(content).cast("b")))
     assert [body for _, body in server.requests] == [b"head" + content]
+
+
+REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n"
+
+
+@asynccontextmanager
+async def connected(server: Server) -> AsyncIterator[HttpConnection]:
+    connection = HttpConnection(memoryview(bytearray(65_536)))
+    host, port = server.url.partition("://")[2].split(":")
+    transport, _ = await asyncio.get_running_loop().create_connection(lambda: connection, host, int(port))
+    try:
+        yield connection
+    finally:
+        transport.abort()
+
+
+async def test_an_answer_without_end_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The call fails as soon as it is too long, whatever length was said."""
+    monkeypatch.setattr("penstock.aws._http_connection.MAX_BODY_BYTES", 100_000)
+    chunk = b"8000\r\n" + b"x" * 0x8000 + b"\r\n"
+    endless = always(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[chunk] * 50)
+    async with serving(endless) as server, connected(server) as connection:
+        with pytest.raises(HttpConnectionError, match="longer than 100000 bytes"):
+            await connection.request(REQUEST, [b"{}"])
+
+
+async def test_a_trailer_is_no_header() -> None:
+    """What comes behind the body does not change what the answer said of itself."""
+    answer = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nx-kind: first\r\n\r\n2\r\n{}\r\n0\r\nx-kind: last\r\n\r\n"
+    )
+    async with serving(always(answer)) as server, connected(server) as connection:
+        assert (await connection.request(REQUEST, [b"{}"])).headers["x-kind"] == "first"

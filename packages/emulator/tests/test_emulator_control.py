@@ -188,3 +188,21 @@ def test_control_needs_no_signature() -> None:
     with running_emulator(tls=False, verify_signatures=True, access_keys={"key": "secret"}) as emulator:
         assert ask(emulator.endpoint_url, "GET", "health")[0] == 200
         assert kinesis_client(emulator.endpoint_url).meta.region_name == "us-east-1"
+
+
+def test_a_page_of_another_place_controls_nothing(world: Any) -> None:
+    """Any page in a browser can send a form to loopback; programs, and pages of the emulator's own address, may."""
+    address = world.emulator.endpoint_url.partition("://")[2]
+    for headers, status in (
+        ({"Origin": "https://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": "http://evil.example", "Host": "evil.example"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Origin": f"http://{address}"}, 200),
+        ({"Host": "emulator"}, 200),
+        ({}, 200),
+    ):
+        connection = http.client.HTTPConnection(address, timeout=20)
+        connection.request("POST", "/_emulator/reset", "{}", headers)
+        assert connection.getresponse().status == status, headers
+        connection.close()

@@ -143,3 +143,11 @@ def test_what_is_not_emulated_says_so() -> None:
             client, "create_delivery_stream", DeliveryStreamName="second", DeliveryStreamType="KinesisStreamAsSource"
         )
         assert code == "InvalidArgumentException"
+
+
+def test_no_delivery_stream_writes_beside_its_folder(tmp_path: Path) -> None:
+    """Names that are folders of the system are refused."""
+    with firehose(firehose_folder=tmp_path / "inner") as (_, client):
+        for name in (".", ".."):
+            assert refused(client, "create_delivery_stream", DeliveryStreamName=name)[0] == "InvalidArgumentException"
+        assert [path.name for path in tmp_path.iterdir()] == ["inner"]

@@ -1,6 +1,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -34,3 +36,24 @@ def test_a_service_ends_when_it_is_told_to_while_it_starts(number, monkeypatch, 
     assert run_service(lambda: starting, name="penstock-x") == 0
     assert starting.tidied
     assert capsys.readouterr().out == ""
+
+
+def test_no_text_of_a_client_begins_a_line_of_the_log():
+    """Nor does it command the terminal of who reads it; tracebacks stay as they are."""
+    script = """
+import logging
+from penstock.rpc import set_up_logging
+set_up_logging()
+name = "q\\n2026-01-01 00:00:00,000 ERROR penstock: forged \\x1b[2J\\u2028\\x85 caf\\u00e9"
+logging.warning("session %s is ended", name)
+try:
+    raise ValueError("seen")
+except ValueError:
+    logging.exception("failed")
+"""
+    command = [sys.executable, "-c", script]
+    log = subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stderr
+    lines = log.split("\n")
+    assert "forged \\x1b[2J\\u2028\\x85 café is ended" in lines[0]
+    assert "Traceback" in lines[2]
+    assert log.isascii() or "\x1b" not in log

@@ -1,3 +1,4 @@
+import os
 import socket
 import stat
 from pathlib import Path
@@ -86,3 +87,15 @@ def test_a_path_that_no_socket_can_have_is_refused(path: str, reason: str) -> No
     with pytest.raises(RpcOptionError, match=reason) as told:
         ServerSettings(socket_path=Path(path))
     assert told.value.option == "socket_path"
+
+
+async def test_a_socket_is_private_from_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No moment passes in which another user could call."""
+    monkeypatch.setattr(Path, "chmod", lambda *_: None)
+    before = os.umask(0)
+    try:
+        async with server_at(tmp_path / "socket"):
+            assert stat.S_IMODE((tmp_path / "socket").stat().st_mode) == 0o600
+        assert os.umask(0) == 0
+    finally:
+        os.umask(before)

@@ -13,6 +13,8 @@ from typing import NamedTuple, TypeAlias
 import httptools
 
 _MAX_HEAD_BYTES = 64 * 1024
+MAX_BODY_BYTES = 64 * 1024 * 1024
+"""Of an answer: GetRecords, the largest of all that are asked for, gives 10 MiB, a third more in JSON."""
 # What is small in one packet with the head; a copy of what is large costs more than another call of the kernel.
 _MAX_JOINED_BYTES = 128 * 1024
 
@@ -63,6 +65,7 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._is_kept_alive = False
         self._headers: dict[str, str] = {}
         self._body: list[bytes] = []
+        self._body_bytes = 0
 
     @property
     def is_open(self) -> bool:
@@ -123,6 +126,9 @@ class HttpConnection(asyncio.BufferedProtocol):
         else:
             if not self._is_head_read and self._received_bytes > _MAX_HEAD_BYTES:
                 self._fail("the answer's head is too long")
+            elif self._body_bytes > MAX_BODY_BYTES:
+                self._body.clear()
+                self._fail(f"the answer is longer than {MAX_BODY_BYTES} bytes")
 
     def on_message_begin(self) -> None:
         """See httptools."""
@@ -132,6 +138,9 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """See httptools."""
+        if self._is_head_read:
+            # A trailer: what comes after the body must not say of which kind, or of which time, the answer is.
+            return
         self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -141,7 +150,9 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     def on_body(self, body: bytes) -> None:
         """See httptools."""
-        self._body.append(body)
+        self._body_bytes += len(body)
+        if self._body_bytes <= MAX_BODY_BYTES:
+            self._body.append(body)
 
     def on_message_complete(self) -> None:
         """See httptools."""

@@ -146,6 +146,9 @@ class Firehose:
 
     def _create(self, params: dict[str, Any], now: float) -> dict[str, Any]:
         name, config = params["DeliveryStreamName"], self._kinesis.config
+        if name in (".", ".."):
+            # Firehose takes them; here they would be other folders than one of its own.
+            raise invalid_argument(f"A delivery stream {name} is not emulated.")
         if name in self.streams:
             raise KinesisError(
                 "ResourceInUseException",

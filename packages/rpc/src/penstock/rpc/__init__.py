@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.rpc._failures import explain_failure, failed_call
     from penstock.rpc._files import stamp_of
     from penstock.rpc._loop_thread import LoopThread
-    from penstock.rpc._run import run_service
+    from penstock.rpc._run import run_service, set_up_logging
     from penstock.rpc._security import ClientSecurity, ServerSecurity, is_loopback
     from penstock.rpc._server import GrpcServer, Register, ServerSettings
     from penstock.rpc._sockets import MAX_SOCKET_PATH_BYTES, is_answered
@@ -49,6 +49,7 @@ __all__ = [
     "open_aio_channel",
     "open_channel",
     "run_service",
+    "set_up_logging",
     "stamp_of",
     "status_of",
     "token_check",
@@ -62,7 +63,7 @@ _MODULES = {
     "_failures": ("explain_failure", "failed_call"),
     "_files": ("stamp_of",),
     "_loop_thread": ("LoopThread",),
-    "_run": ("run_service",),
+    "_run": ("run_service", "set_up_logging"),
     "_security": ("ClientSecurity", "ServerSecurity", "is_loopback"),
     "_server": ("GrpcServer", "Register", "ServerSettings"),
     "_sockets": ("MAX_SOCKET_PATH_BYTES", "is_answered"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import resource
 import signal
@@ -54,6 +55,27 @@ def _raise_file_limit() -> None:
     if soft != hard:
         with suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class _OneLine(logging.Formatter):
+    """Escapes what a client may have put into a message: no text of theirs begins a line, or commands a terminal."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line, without what would end it; a traceback follows as it is."""
+        return "".join(_escaped(one) for one in super().formatMessage(record))
+
+
+def _escaped(one: str) -> str:
+    if one.isprintable():
+        return one
+    return "\\n" if one == "\n" else one.encode("unicode_escape").decode()
+
+
+def set_up_logging() -> None:
+    """Log to standard error, a message a line."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(handlers=[handler])
 
 
 def run_service(make: Callable[[], AbstractAsyncContextManager[Served]], *, name: str) -> int:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -42,6 +44,28 @@ class _RefusedError(EmulatorError):
         self.status = status
 
 
+def _may_control(headers: dict[str, str]) -> bool:
+    """Whether no page in a browser asks, or one of this machine's: any page may send a form to any address."""
+    origin = headers.get("origin")
+    if origin is None:
+        return headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    host = headers.get("host") or headers.get(":authority", "")
+    # A page that makes its own name lead here (DNS rebinding) has the same name twice; it cannot have an address.
+    try:
+        place, name = urlsplit(origin).netloc, urlsplit(origin).hostname or ""
+    except ValueError:
+        return False
+    return place == host and (name == "localhost" or _is_address(name))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
 class Control:
     """Answers control requests; the table of them is in the README."""
 
@@ -63,9 +87,11 @@ class Control:
             ("DELETE", "faults"): lambda _: {"cleared": kinesis.faults.clear()},
         }
 
-    def handle(self, method: str, path: str, body: bytes) -> tuple[int, bytes]:
+    def handle(self, method: str, path: str, headers: dict[str, str], body: bytes) -> tuple[int, bytes]:
         """Answer a request: the HTTP status and a body of JSON."""
         try:
+            if not _may_control(headers):
+                raise _RefusedError(403, "a page of another place must not control the emulator")
             return 200, msgspec.json.encode(self._route(method, path.partition("?")[0].removeprefix(PREFIX), body))
         except _RefusedError as error:
             return error.status, msgspec.json.encode({"error": str(error)})

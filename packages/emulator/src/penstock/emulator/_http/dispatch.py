@@ -80,7 +80,7 @@ class Dispatcher:
     def handle(self, request: Request) -> Response:
         """Answer a request; never raises for what a client can send."""
         if request.path.startswith(PREFIX):
-            status, body = self._control.handle(request.method, request.path, request.body)
+            status, body = self._control.handle(request.method, request.path, request.headers, request.body)
             return self._response(status, _CONTROL_TYPE, body)
         codec = codec_for(request.headers.get("content-type", ""))
         try:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from penstock.aws import AwsError
-from penstock.rpc import PenstockRpcError, run_service
+from penstock.rpc import PenstockRpcError, run_service, set_up_logging
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.console._serve import console_server
 from penstock.services.console._settings import ConsoleSettings
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     ConsoleSettings.add_arguments(commands.add_parser("serve", help="serve the console over HTTP"))
     arguments = parser.parse_args(argv)
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging()
     # Actions, and who asked for them, are always in the log.
     logging.getLogger("penstock.services.console").setLevel(logging.INFO)
     try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -16,7 +15,7 @@ from penstock.registration.errors import (
     RegistrationOptionError,
     RegistryUnavailableError,
 )
-from penstock.rpc import ClientSettings, PenstockRpcError, explain_failure, failed_call, run_service
+from penstock.rpc import ClientSettings, PenstockRpcError, explain_failure, failed_call, run_service, set_up_logging
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.consumer_registry._commands import add_commands, answer
 from penstock.services.consumer_registry._look import code_of, look_into_store
@@ -49,7 +48,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace, prog: str) -> int:
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging()
     try:
         settings = RegistrySettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)

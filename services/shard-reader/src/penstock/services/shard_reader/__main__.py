@@ -18,7 +18,7 @@ from botocore.exceptions import ConnectionError as NoConnectionError
 from penstock.aws import AwsConnectionError, AwsError, AwsServiceError
 from penstock.efo_consumer import EfoConsumerError
 from penstock.registration.errors import RegistrationError
-from penstock.rpc import PenstockRpcError, run_service
+from penstock.rpc import PenstockRpcError, run_service, set_up_logging
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
 from penstock.services.shard_reader._serve import reader_server
@@ -87,7 +87,7 @@ async def _until_told(look: Coroutine[Any, Any, None]) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging()
     try:
         settings = ReaderSettings.from_arguments(arguments)
         tracing = set_up_tracing(NAME)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -13,7 +12,7 @@ import grpc
 
 from penstock.async_sink.errors import SinkError
 from penstock.aws import AwsError
-from penstock.rpc import ClientSettings, PenstockRpcError, explain_failure, run_service
+from penstock.rpc import ClientSettings, PenstockRpcError, explain_failure, run_service, set_up_logging
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.sink_gateway._check import check_settings
 from penstock.services.sink_gateway._serve import gateway_server
@@ -64,7 +63,7 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
 
 
 def _serve(arguments: argparse.Namespace, prog: str) -> int:
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging()
     try:
         settings = GatewaySettings.from_arguments(arguments)
         check_settings(settings)

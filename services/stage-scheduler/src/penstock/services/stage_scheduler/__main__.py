@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from penstock.rpc import (
     explain_failure,
     failed_call,
     run_service,
+    set_up_logging,
 )
 from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.stage_scheduler._ask import PREFIX, add_commands, ask
@@ -81,7 +81,7 @@ def _parser(prog: str) -> argparse.ArgumentParser:
 
 
 def _serve(arguments: argparse.Namespace, prog: str) -> int:
-    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    set_up_logging()
     try:
         settings = ServerSettings.from_arguments(arguments, PREFIX)
         tracing = set_up_tracing(NAME)
