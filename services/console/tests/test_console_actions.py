@@ -51,7 +51,7 @@ async def test_a_lease_is_released_after_a_question(caplog: pytest.LogCaptureFix
             assert "Release…" not in text
             async with http.get(path, params=query) as answer:
                 assert answer.status == 404
-    said = [one.getMessage() for one in caplog.records if one.name.endswith("_action_log")]
+    said = [one.getMessage() for one in caplog.records if one.name.endswith("._actions")]
     assert len(said) == 1
     assert "at 127.0.0.1: 'release consumer delays-job of stream flights': 'the lease of job job-1 is ended'" in said[0]
     assert form["form_token"] not in caplog.text

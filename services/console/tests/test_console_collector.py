@@ -10,9 +10,9 @@ import pytest
 from console_world import console, world
 
 from penstock.rpc import ServerSecurity
-from penstock.services.console import _collector
-from penstock.services.console._collector import Collector
-from penstock.services.console._history import History
+from penstock.services.console._sources import collector as collector_module
+from penstock.services.console._sources.collector import Collector
+from penstock.services.console._sources.history import History
 from penstock.services.console._values import Kind, State
 
 TOKEN = "a-long-secret-of-the-console"
@@ -71,7 +71,7 @@ class Listing:
 
 async def test_a_listing_of_many_streams_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some are asked at once, the others after them: until it is due again."""
-    monkeypatch.setattr(_collector, "_ANSWER_SECONDS", 0.05)
+    monkeypatch.setattr(collector_module, "_ANSWER_SECONDS", 0.05)
     source = Listing()
     async with Collector([(source, 60.0)], History()) as collector, asyncio.timeout(5):
         await source.answered.wait()
@@ -83,7 +83,7 @@ async def test_a_listing_of_many_streams_may_take_its_time(monkeypatch: pytest.M
 
 async def test_an_action_goes_on_while_its_service_answers_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection that questions share is given up after some seconds: what was asked for is done and told."""
-    monkeypatch.setattr(_collector, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(collector_module, "_ANSWER_SECONDS", 0.2)
     security = {"security": ServerSecurity(token=TOKEN)}
     async with world() as services:
         await services.acquire("flights", "delays-job", "job-1")

@@ -12,7 +12,7 @@ import pytest
 from console_world import World, console, session, shard_stats, world
 
 from penstock.rpc import ServerSecurity, ServerStartError
-from penstock.services.console._patience import Patience
+from penstock.services.console._access.connection import Patience
 from penstock.services.console.testing import Limits
 
 QUICK = Limits(handshake=0.5, head=1.0, form=1.0, stuck=1.0)

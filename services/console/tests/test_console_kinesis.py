@@ -9,10 +9,10 @@ from console_world import session, shard_stats
 
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import StreamIdentity
-from penstock.services.console import _kinesis
-from penstock.services.console._kinesis import KinesisSource
+from penstock.services.console._sources import kinesis as kinesis_module
+from penstock.services.console._sources.kinesis import KinesisSource
 from penstock.services.console._values import Answer, Kind, Snapshot, State
-from penstock.services.console._view_streams import known_streams
+from penstock.services.console._views.streams import known_streams
 
 ARN = "arn:aws:kinesis:eu-west-1:999999999999:stream/theirs"
 
@@ -25,7 +25,7 @@ async def test_a_stream_of_another_account_is_listed_by_its_arn(monkeypatch: pyt
         asked.append(stream)
         return []
 
-    monkeypatch.setattr(_kinesis, "list_shards", list_shards)
+    monkeypatch.setattr(kinesis_module, "list_shards", list_shards)
     stats = shard_stats("flights", 0)
     theirs = shard_stats("flights", 0)
     object.__setattr__(theirs, "stream_name", ARN)

@@ -21,8 +21,8 @@ from penstock.operator_attributes import (
     StageStarted,
     StageState,
 )
-from penstock.services.console._resume import How, resumption
-from penstock.services.console._sources import StagesSource
+from penstock.services.console._sources.resume import How, resumption
+from penstock.services.console._sources.services import StagesSource
 from penstock.services.console.errors import NotResumableError
 from penstock.services.console.testing import Kind
 

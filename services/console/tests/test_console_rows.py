@@ -23,19 +23,18 @@ from penstock.operator_attributes import (
 from penstock.operator_attributes.testing import FakeClock
 from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
-from penstock.services.console._attention import concerns
+from penstock.services.console._access.hosts import holds_token, where_to
 from penstock.services.console._endpoints import Endpoint
-from penstock.services.console._history import History
-from penstock.services.console._hosts import holds_token, where_to
-from penstock.services.console._series import lags
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sources import RegistrySource
+from penstock.services.console._sources.history import History, lags
+from penstock.services.console._sources.services import RegistrySource
 from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
-from penstock.services.console._view import View, endpoints
-from penstock.services.console._view_consumers import consumer_rows
-from penstock.services.console._view_jobs import by_state, job_rows
-from penstock.services.console._view_sinks import on_disk, sink_rows
-from penstock.services.console._view_streams import reader_rows, shard_page, stream_rows
+from penstock.services.console._views.attention import concerns
+from penstock.services.console._views.consumers import consumer_rows
+from penstock.services.console._views.jobs import by_state, job_rows
+from penstock.services.console._views.sinks import on_disk, sink_rows
+from penstock.services.console._views.streams import reader_rows, shard_page, stream_rows
+from penstock.services.console._views.view import View, endpoints
 
 README = Path(__file__).parents[1] / "README.md"
 

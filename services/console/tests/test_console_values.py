@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 from penstock.efo_consumer import Shard
 from penstock.registration import Consumer, ConsumerState
 from penstock.rpc import ServerSettings
-from penstock.services.console._attention import concerns
-from penstock.services.console._history import History
-from penstock.services.console._hosts import is_known_host, is_local_path, is_same_origin
-from penstock.services.console._logins import SESSION_SECONDS, Sessions
-from penstock.services.console._series import Rates, lags, sink_series
+from penstock.services.console._access.hosts import is_known_host, is_local_path, is_same_origin
+from penstock.services.console._access.logins import SESSION_SECONDS, Sessions
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sparkline import HEIGHT, WIDTH, sparkline
-from penstock.services.console._templates import Templates
-from penstock.services.console._tree import ShardState, shard_tree
+from penstock.services.console._sources.history import History, Rates, lags, sink_series
 from penstock.services.console._values import Answer, Kind, SinkDestination, Snapshot, State
-from penstock.services.console._view import View
-from penstock.services.console._view_consumers import consumer_rows
-from penstock.services.console._view_streams import shard_page, stream_rows
-from penstock.services.console._words import bytes_words, seconds_words
+from penstock.services.console._views.attention import concerns
+from penstock.services.console._views.consumers import consumer_rows
+from penstock.services.console._views.shard_tree import ShardState, shard_tree
+from penstock.services.console._views.sparkline import HEIGHT, WIDTH, sparkline
+from penstock.services.console._views.streams import shard_page, stream_rows
+from penstock.services.console._views.templates import Templates
+from penstock.services.console._views.view import View
+from penstock.services.console._views.words import bytes_words, seconds_words
 
 TOP = 2**128 - 1
 

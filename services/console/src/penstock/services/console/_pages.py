@@ -11,22 +11,20 @@ from aiohttp import web
 
 from penstock.operator_attributes import svg
 from penstock.operator_attributes.errors import OperatorAttributesError
-from penstock.services.console._action_log import ActionLog
-from penstock.services.console._attention import concerns
-from penstock.services.console._collector import ASKING_ERRORS, Collector
-from penstock.services.console._guard import WHO, Guard
-from penstock.services.console._history import History
-from penstock.services.console._plans import Plans
-from penstock.services.console._resume import resumption
+from penstock.services.console._access.guard import WHO, Guard
+from penstock.services.console._actions import ActionLog
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sparkline import span_words
-from penstock.services.console._templates import STATIC, Templates
+from penstock.services.console._sources.collector import ASKING_ERRORS, Collector
+from penstock.services.console._sources.history import History
+from penstock.services.console._sources.resume import resumption
+from penstock.services.console._sources.services import Plans
 from penstock.services.console._values import Kind
-from penstock.services.console._view import View, endpoints, health, missing, service_rows
-from penstock.services.console._view_consumers import consumer_rows, total_per_hour
-from penstock.services.console._view_jobs import MARKS, by_state, job_row, job_rows
-from penstock.services.console._view_sinks import on_disk, sink_rows
-from penstock.services.console._view_streams import (
+from penstock.services.console._views.attention import concerns
+from penstock.services.console._views.consumers import consumer_rows, total_per_hour
+from penstock.services.console._views.jobs import MARKS, by_state, job_row, job_rows
+from penstock.services.console._views.sinks import on_disk, sink_rows
+from penstock.services.console._views.sparkline import span_words
+from penstock.services.console._views.streams import (
     ORDERS,
     PAGE_SIZES,
     reader_rows,
@@ -34,6 +32,8 @@ from penstock.services.console._view_streams import (
     stream_names,
     stream_rows,
 )
+from penstock.services.console._views.templates import STATIC, Templates
+from penstock.services.console._views.view import View, endpoints, health, missing, service_rows
 
 _MENU: Final = (
     ("overview", "/", "Overview"),

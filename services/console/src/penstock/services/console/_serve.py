@@ -10,24 +10,28 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from penstock.rpc import Attempts
-from penstock.services.console._action_log import ActionLog
-from penstock.services.console._actions import Actions
-from penstock.services.console._collector import Collector
-from penstock.services.console._connection import Connection, time_is_taken
-from penstock.services.console._guard import HEADERS, Guard
-from penstock.services.console._history import History
-from penstock.services.console._kinesis import KinesisSource
-from penstock.services.console._listener import Listener
-from penstock.services.console._logins import Sessions
+from penstock.services.console._access.connection import Connection, Limits, time_is_taken
+from penstock.services.console._access.guard import HEADERS, Guard
+from penstock.services.console._access.listener import Listener
+from penstock.services.console._access.logins import Sessions
+from penstock.services.console._access.tls import TlsFiles
+from penstock.services.console._actions import ActionLog, Actions
 from penstock.services.console._pages import Pages
-from penstock.services.console._patience import Limits
-from penstock.services.console._plans import Plans
 from penstock.services.console._settings import ConsoleSettings
-from penstock.services.console._sources import AnySource, ReaderSource, RegistrySource, SinkSource, StagesSource
-from penstock.services.console._templates import Templates
-from penstock.services.console._tls import TlsFiles
+from penstock.services.console._sources.collector import Collector
+from penstock.services.console._sources.history import History
+from penstock.services.console._sources.kinesis import KinesisSource
+from penstock.services.console._sources.services import (
+    AnySource,
+    Plans,
+    ReaderSource,
+    RegistrySource,
+    SinkSource,
+    StagesSource,
+)
 from penstock.services.console._values import Kind
-from penstock.services.console._view_streams import known_streams
+from penstock.services.console._views.streams import known_streams
+from penstock.services.console._views.templates import Templates
 
 _LARGEST_FORM = 16 * 1024
 _SOURCES = {

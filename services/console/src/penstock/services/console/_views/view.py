@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.services.console._sparkline import Sparkline, sparkline
 from penstock.services.console._values import Kind, State
-from penstock.services.console._words import seconds_words
+from penstock.services.console._views.sparkline import Sparkline, sparkline
+from penstock.services.console._views.words import seconds_words
 
 if TYPE_CHECKING:
-    from penstock.services.console._history import History, Series
     from penstock.services.console._settings import ConsoleSettings
+    from penstock.services.console._sources.history import History, Series
     from penstock.services.console._values import Answer, Snapshot
 
 TITLES = {

@@ -12,9 +12,9 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from penstock.rpc import Attempts, ServerSecurity, token_check
-from penstock.services.console._hosts import holds_token, is_known_host, is_same_origin
-from penstock.services.console._logins import Sessions, session_words
-from penstock.services.console._templates import Templates
+from penstock.services.console._access.hosts import holds_token, is_known_host, is_same_origin
+from penstock.services.console._access.logins import Sessions, session_words
+from penstock.services.console._views.templates import Templates
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 HEADERS: Final = {

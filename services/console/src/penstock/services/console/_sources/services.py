@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -20,9 +21,9 @@ from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as pb_grpc
 from penstock.registration import Consumer, ConsumerState, Lease, RemoteConsumerRegistry
 from penstock.rpc import open_aio_channel
 from penstock.services.console._endpoints import Endpoint
-from penstock.services.console._resume import How, committed, resumption
+from penstock.services.console._sources.resume import How, committed, resumption
 from penstock.services.console._values import Kind, SinkDestination
-from penstock.services.console.errors import NotResumableError
+from penstock.services.console.errors import NotConfiguredError, NotResumableError
 
 T_co = TypeVar("T_co", covariant=True)
 C = TypeVar("C")
@@ -248,3 +249,40 @@ def _destination(stats: pb.DestinationStats) -> SinkDestination:
 
 AnySource = Source[Any]
 Opened = AbstractAsyncContextManager[AnySource]
+
+
+_MOST_PLANS = 100
+
+
+class Plans:
+    """Asks for each job's plan once; again when the job has other stages."""
+
+    def __init__(self, source: StagesSource | None) -> None:
+        self._source = source
+        self._known: OrderedDict[tuple[str, ...], StagePlan] = OrderedDict()
+
+    def has(self, job: JobStatus) -> bool:
+        """Whether nobody has to be asked."""
+        return _plan_key(job) in self._known
+
+    async def of(self, job: JobStatus) -> StagePlan:
+        """The plan of a job.
+
+        Raises:
+            NotConfiguredError: there is no stage scheduler.
+            OperatorAttributesError: it cannot be asked, or its graph cannot be compiled.
+        """
+        key = _plan_key(job)
+        plan = self._known.get(key)
+        if plan is None:
+            if self._source is None:
+                raise NotConfiguredError("stage scheduler")
+            plan = self._known[key] = await self._source.plan(job.job_id)
+        self._known.move_to_end(key)
+        while len(self._known) > _MOST_PLANS:
+            self._known.popitem(last=False)
+        return plan
+
+
+def _plan_key(job: JobStatus) -> tuple[str, ...]:
+    return (job.job_id, *(f"{stage.stage_id} {stage.name}" for stage in job.stages))

@@ -11,9 +11,8 @@ from types import TracebackType
 from typing import Self
 
 from penstock.rpc import ServerStartError
-from penstock.services.console._connection import Connection
-from penstock.services.console._patience import Limits
-from penstock.services.console._tls import TlsFiles
+from penstock.services.console._access.connection import Connection, Limits
+from penstock.services.console._access.tls import TlsFiles
 
 _LOOK_SECONDS = 1.0
 _BACKLOG = 1_024

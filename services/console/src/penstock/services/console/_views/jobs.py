@@ -9,7 +9,7 @@ from penstock.operator_attributes import StageState
 
 if TYPE_CHECKING:
     from penstock.operator_attributes import JobStatus
-    from penstock.services.console._view import View
+    from penstock.services.console._views.view import View
 
 MARKS = {
     StageState.WAITING: "○",

@@ -10,7 +10,7 @@ from penstock.services.console._values import name_of
 
 if TYPE_CHECKING:
     from penstock.registration import Consumer
-    from penstock.services.console._view import View
+    from penstock.services.console._views.view import View
 
 HOURS_PER_MONTH = 730.0
 

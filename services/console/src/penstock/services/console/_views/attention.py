@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from penstock.operator_attributes import StageState
 from penstock.registration import ConsumerState
 from penstock.services.console._values import State
-from penstock.services.console._view import TITLES
-from penstock.services.console._view_consumers import consumer_rows
-from penstock.services.console._view_sinks import sink_rows
-from penstock.services.console._view_streams import stream_rows
-from penstock.services.console._words import count_words, rate_words, seconds_words, usd_words
+from penstock.services.console._views.consumers import consumer_rows
+from penstock.services.console._views.sinks import sink_rows
+from penstock.services.console._views.streams import stream_rows
+from penstock.services.console._views.view import TITLES
+from penstock.services.console._views.words import count_words, rate_words, seconds_words, usd_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from penstock.services.console._view import View
+    from penstock.services.console._views.view import View
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,8 @@ from penstock.efo_consumer import EfoConsumerError
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.registration.errors import RegistrationError
 from penstock.rpc import PenstockRpcError
-from penstock.services.console._history import History
-from penstock.services.console._series import Rates, lags
-from penstock.services.console._sources import AnySource
+from penstock.services.console._sources.history import History, Rates, lags
+from penstock.services.console._sources.services import AnySource
 from penstock.services.console._values import Answer, Kind, Snapshot, State
 from penstock.services.console.errors import ConsoleError
 

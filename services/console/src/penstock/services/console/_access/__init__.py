@@ -1,0 +1,1 @@
+"""Who may connect and ask, for how long, and by which name."""
