@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -146,6 +147,23 @@ def test_a_registry_that_is_away_for_longer_than_leases_live_costs_nothing(serve
             assert registry.list_consumers()[0].consumer_arn == lease.consumer_arn
             assert lost == []
             assert registry.release(lease) is True
+
+
+def test_a_job_starts_while_the_registry_is_away(serve, request_lease, eventually, caplog):
+    """It says so, and has its lease when there is one again; without patience it is told at once."""
+    with serve() as service, open_registry(endpoint=service.address) as registry, ThreadPoolExecutor() as pool:
+        kill(service)
+        acquiring = pool.submit(registry.acquire, request_lease())
+        eventually(lambda: acquiring.done() or "cannot acquire consumer delays of " in caplog.text)
+        with serve("--port", service.address.rpartition(":")[2]):
+            lease = acquiring.result(60)
+            assert registry.release(lease) is True
+        no_patience = timedelta(milliseconds=1)
+        with (
+            open_registry(endpoint=service.address, patience=no_patience) as impatient,
+            pytest.raises(RegistryUnavailableError),
+        ):
+            impatient.acquire(request_lease())
 
 
 def test_a_registry_that_stays_away_ends_reading_on_time_and_not_before(serve, request_lease):

@@ -25,12 +25,15 @@ from penstock.registration._values import AcquireRequest, Consumer, Lease
 from penstock.registration.errors import (
     RegistrationError,
     RegistryClosedError,
+    RegistryUnavailableError,
     WrongProcessError,
 )
 from penstock.rpc import ClientSecurity, LoopThread, LoopThreadClosedError, LoopThreadForkedError
 
 T = TypeVar("T")
 PATIENCE = timedelta(minutes=10)
+_ASK_AGAIN_SECONDS = 1.0
+"""After an attempt that itself tried for some seconds."""
 _logger = logging.getLogger(__name__)
 
 
@@ -49,8 +52,8 @@ def open_registry(
     `security` is for the remote one; `aws`, `store_path` (default: the user's state directory), `config` and `settings`
     are for the one in this process. There the grace period is zero unless `settings` says otherwise: the process ends,
     and with it whoever would deregister later. A lease that a killed process left behind is ended by the next registry
-    that uses the same file. `patience` is for how long heartbeats may stay without an answer until a lease counts as
-    lost; zero: for ever.
+    that uses the same file. `patience` is for how long a registry that is away is asked again, by `acquire` and by
+    heartbeats, until a lease counts as lost; zero: for ever.
 
     Raises:
         AwsOptionError: no region is to be found, or a profile does not exist.
@@ -92,13 +95,35 @@ class BlockingConsumerRegistry:
 
         async def acquire() -> tuple[Lease, float]:
             sent_at = elapsed_seconds()
-            lease = await self._registry.acquire(request)
+            lease = await self._acquire(request)
             self._sweep_wanted.set()
             return lease, await self._known_at(lease, sent_at)
 
         lease, sent_at = self._call(acquire)
         self._acquired[lease] = request, sent_at
         return lease
+
+    async def _acquire(self, request: AcquireRequest) -> Lease:
+        """Acquire, also from a registry that is away when a job starts: for as long as heartbeats bear it."""
+        since: float | None = None
+        while True:
+            try:
+                return await self._registry.acquire(request)
+            except RegistryUnavailableError as error:
+                now = elapsed_seconds()
+                since = now if since is None else since
+                left = since + self._patience_seconds - now
+                if left <= 0:
+                    raise
+                limit = "as long as it takes" if math.isinf(left) else f"up to {left:.0f} s"
+                _logger.warning(
+                    "cannot acquire consumer %s of %s, trying for %s: %s",
+                    request.consumer_name,
+                    request.stream_name,
+                    limit,
+                    error,
+                )
+                await asyncio.sleep(min(left, _ASK_AGAIN_SECONDS))
 
     async def _known_at(self, lease: Lease, sent_at: float) -> float:
         """From when the lease's life may be counted: from before the request that is known to have begun it.
