@@ -63,6 +63,7 @@ metrics.set_meter_provider(Provider())
 
 import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
+import penstock.rpc._attempts
 import penstock.rpc._token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
@@ -99,6 +100,7 @@ DECLARING = {
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_schedule/metrics.py",
     "registration/_local/metrics.py",
+    "rpc/_attempts.py",
     "rpc/_token_file.py",
     "spark_plugin/_reading/_listener_metrics.py",
     "spark_plugin/_reading/_metrics.py",

@@ -214,6 +214,25 @@ def test_two_names_never_share_a_folder(tmp_path: Path) -> None:
         pipeline.source(bounded=True, name="größe")(lambda spark: spark)
 
 
+def test_a_dead_letter_is_written_through_nobodys_link(tmp_path: Path, outside: Path) -> None:
+    """Whoever may write into the folder cannot tell the name of a file that is being written."""
+    folder = tmp_path / "dead"
+    folder.mkdir()
+    attempt = WriteAttempt(job="query", batch=1, partition=2, attempt=3)
+    guessed = f".{DeadLetterFile(folder, attempt).path.stem}.3.{os.getpid()}.partial"
+    (folder / guessed).symlink_to(outside / "grown")
+    names = []
+    for _ in range(2):
+        file = DeadLetterFile(folder, attempt)
+        file.add([{"data": "x"}])
+        (partial,) = (path.name for path in folder.iterdir() if path.name.endswith(".partial") and path.name != guessed)
+        names.append(partial)
+        file.commit()
+    assert len(set(names)) == 2
+    assert untouched(outside)
+    assert not (outside / "grown").exists()
+
+
 @pytest.mark.parametrize("job", ["..", "../../out", "/etc/passwd", ".", "a\\..\\b", "_nightly"])
 def test_dead_letters_stay_in_their_folder(tmp_path: Path, job: str) -> None:
     """A query's name, which users choose, is part of the file's name: one that Spark does not take for hidden."""

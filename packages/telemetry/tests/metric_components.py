@@ -20,6 +20,7 @@ from penstock.efo_consumer._wire.kpl import DeaggregationCounts
 from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttributes, StageFailed, StageStarted, compile
 from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry
+from penstock.rpc import Attempts
 from penstock.rpc._token_file import TokenFile
 from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
 from penstock.telemetry import configure
@@ -64,6 +65,7 @@ async def read(consumer: Consumer) -> None:
     file = TokenFile(tokens)
     tokens.unlink()
     file.tokens()
+    Attempts().wrong("203.0.113.7")
     counts = DeaggregationCounts(aggregates=1, user_records=2, malformed=1)
     PublisherMetrics().deaggregated(counts, stream=STREAM, shard_id="shardId-0")
     sink = SinkTelemetry(STREAM)

@@ -111,12 +111,12 @@ def _own_folders(prefix: str, parent: Path) -> Iterator[Path]:
 def _lock(folder: Path) -> int | None:
     """Lock the folder of a process that is dead: a file descriptor; None if the process lives."""
     try:
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         is_old = time.time() - folder.lstat().st_mtime > _UNLOCKED_SECONDS
         if not is_old or is_answered(folder / SOCKET):
             return None
-        return os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import secrets
 import threading
 from base64 import b64encode
 from collections.abc import Sequence
@@ -47,7 +48,8 @@ class DeadLetterFile:
         name = f"job{name}" if name.startswith((".", "_")) else name
         self._comes_again = attempt.comes_again
         self.path = folder / f"{name}.json"
-        self._partial = folder / f".{name}.{attempt.attempt}.{os.getpid()}.partial"
+        # Others may write into the folder: a name that they can tell could be a link of theirs.
+        self._partial = folder / f".{name}.{attempt.attempt}.{os.getpid()}.{secrets.token_hex(8)}.partial"
         self._file: IO[bytes] | None = None
         # Bad rows come from the task's thread, refused records from the sink's.
         self._lock = threading.Lock()
@@ -63,7 +65,7 @@ class DeadLetterFile:
         with self._lock, self._typed():
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                self._file = self._partial.open("wb")
+                self._file = self._partial.open("xb")
             self._file.write(b"".join(lines))
             self.count += len(letters)
 
