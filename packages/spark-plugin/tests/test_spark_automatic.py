@@ -164,12 +164,7 @@ def test_a_full_dam_over_a_stream_is_an_error_with_its_line(spark: SparkSession,
     assert len(plan(counts, output_mode="complete").stages) == 1
     assert len(plan(stream.dropDuplicates(["n"])).stages) == 1
     with pytest.raises(PipelineDefinitionError, match="batch job"):
-        run_staged(Batch(spark.range(3)), store=tmp_path / "store")  # type: ignore[arg-type]  # what is refused
-
-
-class Batch:
-    def __init__(self, frame: DataFrame) -> None:
-        self._df = frame
+        run_staged(spark.range(3).write, store=tmp_path / "store")  # type: ignore[arg-type]  # what is refused
 
 
 @pytest.mark.parametrize("field", [0, 25, 29])

@@ -8,6 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import OperatorAttributes, VertexKind, WindowAssigner, caller
+from penstock.spark_plugin._stages.declare.declared import Keyed
 from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
 from penstock.spark_plugin._stages.declare.reducing import ReduceFunction, over_table
 from penstock.spark_plugin._stages.declare.windowing import ALL, Expression, KeyedWindow, columns, sorting, terms
@@ -56,10 +57,10 @@ class DataStream:
         *others: "DataStream",
         name: str | None = None,
         attributes: OperatorAttributes | None = None,
-        keyed: bool = False,
+        keyed: Keyed = False,
         chained: bool = False,
     ) -> "DataStream":
-        """Add an operator of one's own: a function of this and others' DataFrames, with its attributes."""
+        """Add an operator of one's own: a function of this and others' DataFrames. Arguments as of `Pipeline.op`."""
         return self._add(
             function,
             *others,

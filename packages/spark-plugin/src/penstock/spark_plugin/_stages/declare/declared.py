@@ -8,6 +8,9 @@ from typing import Any
 
 from penstock.operator_attributes import OperatorAttributes, VertexKind
 
+Keyed = bool | str | Sequence[str] | Mapping[str, str | Sequence[str]]
+"""`True`, a column, columns, or either by the name of the input."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
@@ -19,7 +22,9 @@ class Declared:
     inputs: tuple[str, ...]
     bounded: bool = False
     attributes: OperatorAttributes | None = None
-    keyed: bool = False
+    keyed: Keyed = False
+    """By which columns its inputs are partitioned on their way: all of them, or those that are named; or that they are,
+    by what the function itself does."""
     chained: bool = False
     parallelism: int = 1
     trigger: Mapping[str, Any] | None = None
@@ -37,6 +42,19 @@ class Declared:
     """Called when the query of a live sink was started."""
     site: str | None = None
     """`file:line` of the user's code, where it is not the function's own."""
+
+    def keys_of(self, source: str) -> tuple[str, ...]:
+        """The columns that an input is partitioned by; none where they are not named."""
+        keys = self.keyed.get(source, ()) if isinstance(self.keyed, Mapping) else self.keyed
+        if isinstance(keys, bool):
+            return ()
+        return (keys,) if isinstance(keys, str) else tuple(keys)
+
+    @property
+    def wants_sorted(self) -> bool:
+        """Whether its inputs are sorted by the keys that it names: it is full-dam, and has no sorter of its own."""
+        one = self.attributes
+        return one is not None and one.output_only_after_end_of_stream and not one.internal_sorter_supported
 
     @property
     def call_site(self) -> str:

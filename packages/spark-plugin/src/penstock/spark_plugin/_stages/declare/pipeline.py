@@ -3,6 +3,7 @@
 import inspect
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
@@ -11,6 +12,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import (
     Boundedness,
+    Input,
     JobGraph,
     OperatorAttributes,
     StagePlan,
@@ -19,7 +21,7 @@ from penstock.operator_attributes import (
     compile,
     explain,
 )
-from penstock.spark_plugin._stages.declare.declared import Declared, named, place_of
+from penstock.spark_plugin._stages.declare.declared import Declared, Keyed, named, place_of
 from penstock.spark_plugin._stages.store.names import safe_name, store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -123,7 +125,7 @@ class Pipeline:
         attributes: OperatorAttributes | None = None,
         inputs: Sequence[str] | None = None,
         name: str | None = None,
-        keyed: bool = False,
+        keyed: Keyed = False,
         chained: bool = False,
         parallelism: int = 1,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
@@ -133,7 +135,10 @@ class Pipeline:
             attributes: What it tells the planner; full-dam operators end a stage.
             inputs: Names of what it reads. Default: its parameters' names.
             name: Default: the function's.
-            keyed: Whether its inputs are partitioned by key on their way.
+            keyed: The columns that its inputs are partitioned by: `"k"`, `["a", "b"]`, or by input,
+                `{"rates": "k"}`, the others being passed through. A full-dam operator without an internal sorter gets
+                these inputs sorted by them, each key's rows one after the other. True: they are keyed by what the
+                function does itself, a `groupBy` say; then nothing is sorted for it.
             chained: Whether it goes with its only input.
             parallelism: Slots that it takes.
         """
@@ -215,11 +220,11 @@ class Pipeline:
                     call_site=one.call_site,
                 )
             elif one.kind is VertexKind.OPERATOR:
+                full_dam = one.full_dam_when_bounded and one.name not in endless
                 graph.add_operator(
                     one.name,
-                    *one.inputs,
-                    attributes=_FULL_DAM if one.full_dam_when_bounded and one.name not in endless else one.attributes,
-                    keyed=one.keyed,
+                    *(Input(source, keyed=one.keyed is True or bool(one.keys_of(source))) for source in one.inputs),
+                    attributes=_sorts_itself(one, _FULL_DAM if full_dam else one.attributes),
                     chained=one.chained,
                     parallelism=one.parallelism,
                     call_site=one.call_site,
@@ -440,7 +445,19 @@ class Pipeline:
             )
         if one.trigger is not None:
             _check_trigger(one)
+        if isinstance(one.keyed, Mapping) and (unknown := sorted(one.keyed.keys() - set(one.inputs))):
+            raise PipelineDefinitionError(
+                f"{named([one])} is keyed by columns of {', '.join(map(repr, unknown))}, which it does not read: "
+                f"it reads {', '.join(map(repr, one.inputs))}"
+            )
         self._declared[one.name] = one
+
+
+def _sorts_itself(one: Declared, attributes: OperatorAttributes | None) -> OperatorAttributes | None:
+    """What the planner is told: nothing is sorted for an operator that names no keys."""
+    if one.keyed is True and isinstance(attributes, OperatorAttributes):
+        return replace(attributes, internal_sorter_supported=True)
+    return attributes
 
 
 def _refuse(misplaced: Sequence[object], decorator: str, arguments: str = "") -> None:

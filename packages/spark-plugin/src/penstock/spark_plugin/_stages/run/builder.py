@@ -112,6 +112,8 @@ class StageBuilder:
             one = self._declared[name]
             inputs = (f"{index}:{source}" for index, source in enumerate(one.inputs))
             parts += [name, one.kind.value, *inputs, one.code or function_fingerprint(one.function)]
+            if one.wants_sorted:
+                parts += [f"sorted {source} {','.join(keys)}" for source in one.inputs if (keys := one.keys_of(source))]
         return digest(*parts)
 
     def build(self, stage: Stage, name: str) -> DataFrame:
@@ -168,12 +170,14 @@ class StageBuilder:
 
     def _inputs(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> list[DataFrame]:
         committed = {one.source: one.stage_id for one in stage.inputs if one.target == name}
-        return [
+        one = self._declared[name]
+        frames = [
             self._committed(self._plan.stage(committed[source]), source, stage)
             if source in committed
             else self._build(stage, source, built)
-            for source in self._declared[name].inputs
+            for source in one.inputs
         ]
+        return [_sorted(one, source, frame) for source, frame in zip(one.inputs, frames, strict=True)]
 
     def _committed(self, stage: Stage, vertex: str, reader: Stage) -> DataFrame:
         frame = read_committed(self._spark, self.folder(stage).output(vertex))
@@ -208,6 +212,21 @@ class StageBuilder:
                 )
             self._sources[name] = frame
         return self._sources[name]
+
+
+def _sorted(one: Declared, source: str, frame: DataFrame) -> DataFrame:
+    """An input as a full-dam operator wants it: by key, if it names one."""
+    keys = one.keys_of(source)
+    if not keys or not one.wants_sorted:
+        return frame
+    missing = [key for key in keys if key not in frame.columns]
+    if missing:
+        raise PipelineDefinitionError(
+            f"operator {one.name!r} ({one.call_site}) is keyed by {', '.join(map(repr, missing))}, which its input "
+            f"{source!r} does not have: its columns are {', '.join(map(repr, frame.columns))}"
+        )
+    columns = [f"`{key.replace('`', '``')}`" for key in keys]
+    return frame.repartition(*columns).sortWithinPartitions(*columns)
 
 
 def _call(one: Declared, *arguments: object) -> Any:
