@@ -6,7 +6,7 @@ import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.async_sink._destinations.columns import ColumnValues, binary_values, byte_ends, integers, string_values
+from penstock.async_sink._destinations.columns import ColumnValues, binary_values, byte_ends, integers
 
 
 @settings(deadline=None)  # the first call loads Arrow's functions
@@ -34,7 +34,7 @@ _ASCII = st.lists(st.text(st.characters(codec="ascii"), max_size=100), max_size=
 def test_strings_are_the_same_as_by_scalars(values: list[str], offset: int) -> None:
     """Of ASCII and of any script, short and long, with the ends of lines in them."""
     column = pa.array(values, pa.string()).slice(offset)
-    assert string_values(column, 0, len(column)) == column.to_pylist()
+    assert ColumnValues(column).values(0, len(column)) == column.to_pylist()
     middle = len(column) // 2
     assert ColumnValues(column).cut(middle, len(column)).values(0, len(column) - middle) == column.to_pylist()[middle:]
 

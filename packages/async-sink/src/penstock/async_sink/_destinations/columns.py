@@ -123,11 +123,6 @@ def binary_values(column: Any, start: int, end: int) -> list[bytes]:
     return ColumnValues(column).values(start, max(start, end))
 
 
-def string_values(column: Any, start: int, end: int) -> list[str]:
-    """Values of a column of strings without nulls."""
-    return ColumnValues(column).values(start, max(start, end))
-
-
 class ColumnarWriter(AsyncSinkWriter[I, R]):
     """A writer that takes record batches too."""
 
