@@ -46,7 +46,7 @@ def aggregation_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
     return aimd_strategy(config, increase_rate=100, decrease_factor=0.9, slow_start=True)
 
 
-def kinesis_strategy(config: AsyncSinkConfig) -> All:
+def kinesis_strategy(config: AsyncSinkConfig) -> RateLimitingStrategy:
     """The default for a stream: each shard at its own pace, and congestion control for what is in flight.
 
     Until a shard throttles, requests double per round trip. From then on `PerShardRateLimitingStrategy` paces the
