@@ -8,7 +8,6 @@ from ._local.registry import LocalConsumerRegistry, open_local_registry
 from ._registry import ConsumerRegistry, RegistryAdministration, ServedRegistry
 from ._remote.registry import RemoteConsumerRegistry
 from ._remote.servicer import SERVICE_NAME, ConsumerRegistryServicer
-from ._remote.status import STATUS
 from ._stores.dynamodb import DynamoDbLeaseStore
 from ._stores.sqlite import SqliteLeaseStore
 from ._stores.store import LeaseStore, Renewal
@@ -29,7 +28,6 @@ from ._values import (
 __all__ = [
     "CONSUMER_SHARD_HOUR_USD",
     "SERVICE_NAME",
-    "STATUS",
     "AcquireRequest",
     "AwsClients",
     "BlockingConsumerRegistry",
