@@ -58,6 +58,25 @@ def test_an_undeclared_dam_is_told(spark: SparkSession, tmp_path: Path, caplog: 
     assert len(run.plan.stages) == 2
 
 
+def test_a_resumed_run_saves_what_it_uses_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Its estimate goes by the seconds of the run that computed it, not by those that reading it took."""
+
+    def totals(rates: DataFrame) -> DataFrame:
+        return rates.groupBy("id").count()
+
+    def joined(live: DataFrame, totals: DataFrame) -> DataFrame:
+        return live.join(totals, live["value"] == totals["id"])
+
+    def saved() -> float:
+        declared = OperatorAttributes(output_only_after_end_of_stream=True)
+        run = job(tmp_path, totals, joined, attributes=declared).run(spark)
+        run.stop()
+        return run.estimate().slot_seconds
+
+    first = saved()
+    assert 0 < saved() <= first
+
+
 def test_a_dam_beside_a_stream_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """It has to be an operator of its own; what Spark does on streams step by step is none."""
 

@@ -178,6 +178,7 @@ class RunLoop:
     def _reuse(self, stage: Stage, committed: CommittedStage) -> None:
         _log.info("stage %s is used again: %d rows", stage.name, committed.rows)
         rows, size = committed.rows, committed.size_bytes
+        self._run.reused_seconds[stage.id] = committed.seconds
         self._job.apply(StageReused(stage_id=stage.id, at=self._clock(), rows=rows, size_bytes=size))
 
     def _take(self, future: Future[Outcome]) -> None:
@@ -188,6 +189,7 @@ class RunLoop:
             if future.result().reused:
                 self._reuse(stage, result)
             else:
+                self._run.reused_seconds.pop(stage.id, None)  # it was, and was lost
                 rows, size = result.rows, result.size_bytes
                 self._job.apply(StageFinished(stage_id=stage.id, at=self._clock(), rows=rows, size_bytes=size))
             self._end(stage, span)

@@ -6,6 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
@@ -53,6 +54,8 @@ class PipelineRun:
         self._clock = clock
         self.causes: dict[str, BaseException] = {}
         """Why stages failed the last time, by id."""
+        self.reused_seconds: dict[str, float] = {}
+        """What the stages that were used again took when they were computed, by id."""
         self._live: dict[str, list[str]] = {}
         self._restarts: LiveRestarts | None = None
         self._stopping = threading.Event()
@@ -102,8 +105,10 @@ class PipelineRun:
         return html(self.plan, self.progress, estimate=self.estimate())
 
     def estimate(self) -> Estimate:
-        """What staging saves, by what this run has measured."""
-        return estimate(self.plan, measures_of(self.progress))
+        """What staging saves, by what this run has measured, or the run that computed what is used again."""
+        measures = measures_of(self.progress)
+        measures |= {stage: replace(measures[stage], seconds=seconds) for stage, seconds in self.reused_seconds.items()}
+        return estimate(self.plan, measures)
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until all live queries have ended, about `timeout` seconds at most; False when some still run.
