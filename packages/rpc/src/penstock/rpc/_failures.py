@@ -58,6 +58,10 @@ def _told(prefix: str, command: str, *, uses_tls: bool) -> list[tuple[tuple[str,
     """Words of gRPC's details, and what they mean; the first that are found count."""
     told = [
         (
+            ("too many wrong tokens",),
+            "too many wrong tokens came from this address: wait for some seconds, and correct the jobs that send them",
+        ),
+        (
             ("WRONG_VERSION_NUMBER",),
             f"it does not speak TLS: leave --tls and --ca-file out (and unset {prefix}_CA_FILE), or start the service "
             "with a certificate",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "Bearer "
+# Told as UNAVAILABLE: clients with a right token try again by themselves.
 _TOO_MANY = "too many wrong tokens came from this address: wait for some seconds"
 
 
@@ -88,7 +89,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
             metadata = context.invocation_metadata()
             address, token = self._address(context, metadata), _token_of(metadata)
             if not self._attempts.may_try(address, token):
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _TOO_MANY)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, _TOO_MANY)
             self._attempts.right(address, token)
 
         async def single(request: Any, context: Any) -> Any:
@@ -141,7 +142,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
         if token:
             address = self._address(context, context.invocation_metadata())
             if not self._attempts.may_try(address, token):
-                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _TOO_MANY)
+                await context.abort(grpc.StatusCode.UNAVAILABLE, _TOO_MANY)
             await self._attempts.hold_back(address)
 
     def _address(self, context: Any, metadata: Any) -> str:
