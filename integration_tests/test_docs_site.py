@@ -138,7 +138,7 @@ def test_each_error_says_what_cures_it(hook: ModuleType) -> None:
 
 def test_the_reference_has_all_of_it(hook: ModuleType) -> None:
     """Options, the services' settings, calls of the contracts, commands and the packages' public names."""
-    from penstock.spark_plugin._options._option_table import OPTIONS
+    from penstock.spark_plugin._options.table import OPTIONS
 
     generated = hook.generated()
     assert [spec.name for spec in OPTIONS if f"`{spec.name}" not in generated["options.md"]] == []

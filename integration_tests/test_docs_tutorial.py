@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin.errors import MissingOptionError
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "pages" / "tutorial"

@@ -4,12 +4,12 @@ from itertools import groupby
 
 from reference_text import table
 
-from penstock.spark_plugin._options._docs import _TITLES as TITLES
-from penstock.spark_plugin._options._docs import places
-from penstock.spark_plugin._options._foreign_spec import Connector
-from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS
-from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
-from penstock.spark_plugin._options._option_table import OPTIONS
+from penstock.spark_plugin._options.docs import _TITLES as TITLES
+from penstock.spark_plugin._options.docs import places
+from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS
+from penstock.spark_plugin._options.foreign.spec import Connector
+from penstock.spark_plugin._options.spec import OptionSpec, OptionType
+from penstock.spark_plugin._options.table import OPTIONS
 
 
 def page() -> str:

@@ -69,8 +69,8 @@ from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.metrics import DRIVER, SERVICE, StageMetrics
 from penstock.registration._local.metrics import SweepMetrics
-from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
-from penstock.spark_plugin._reading._metrics import QueryMetrics
+from penstock.spark_plugin._reading.progress.listener_metrics import ProgressMetrics
+from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
 
 _ = penstock.efo_consumer, penstock.rpc
 
@@ -102,8 +102,8 @@ DECLARING = {
     "registration/_local/metrics.py",
     "rpc/_attempts.py",
     "rpc/_token_file.py",
-    "spark_plugin/_reading/_listener_metrics.py",
-    "spark_plugin/_reading/_metrics.py",
+    "spark_plugin/_reading/progress/listener_metrics.py",
+    "spark_plugin/_reading/progress/metrics.py",
 }
 """Modules with instruments, all of which `_RECORD` makes."""
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from penstock.spark_plugin._options._foreign_spec import Connector
-from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType
+from penstock.spark_plugin._options.foreign.spec import Connector
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
 
 LATEST = PositionOption(PositionOptionType.LATEST)
 OLDEST = PositionOption(PositionOptionType.TRIM_HORIZON)

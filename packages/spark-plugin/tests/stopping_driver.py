@@ -93,7 +93,7 @@ def keepers() -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_ours = f"XDG_STATE_HOME={os.environ['XDG_STATE_HOME']}" in (process / "environ").read_text()
-            if is_ours and "spark_plugin._reading._eager" in (process / "cmdline").read_text():
+            if is_ours and "spark_plugin._reading.session.eager" in (process / "cmdline").read_text():
                 found.append(int(process.name))
     return found
 

@@ -20,11 +20,11 @@ from penstock.emulator.testing import RunningEmulator
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._reading._addresses import ReaderAddress, reader_address
-from penstock.spark_plugin._reading._driver_settings import driver_settings
-from penstock.spark_plugin._reading._partition import KinesisPartition, read_partition
-from penstock.spark_plugin._reading._reachability import check_reachable, nearest
-from penstock.spark_plugin._reading._session import KinesisSession
+from penstock.spark_plugin._reading.session.addresses import ReaderAddress, reader_address
+from penstock.spark_plugin._reading.session.driver_settings import driver_settings
+from penstock.spark_plugin._reading.session.reachability import check_reachable, nearest
+from penstock.spark_plugin._reading.session.session import KinesisSession
+from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
 from penstock.spark_plugin.errors import ReaderAddressError, ReaderUnreachableError
 from penstock.spark_plugin.testing import endpoint_options
 

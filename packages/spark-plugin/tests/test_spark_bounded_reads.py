@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import KinesisOptions, Pipeline
-from penstock.spark_plugin._reading._seam import seam_millis
+from penstock.spark_plugin._reading.start.seam import seam_millis
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OffsetError
 from penstock.spark_plugin.testing import endpoint_options
 

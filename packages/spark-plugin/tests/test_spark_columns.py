@@ -8,8 +8,8 @@ from penstock.efo_consumer import READ_SCHEMA as ARROW_READ_SCHEMA
 from penstock.efo_consumer import READ_SCHEMA_WITH_ENCRYPTION as ARROW_READ_SCHEMA_WITH_ENCRYPTION
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION, KinesisDataSource, KinesisOptions
-from penstock.spark_plugin._reading import _stream_reader as stream_reader
-from penstock.spark_plugin._reading._partition import KinesisPartition
+from penstock.spark_plugin._reading.stream import reader as stream_reader
+from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 from penstock.spark_plugin._schema import SinkColumns, check_read_schema, read_schema, sink_columns
 from penstock.spark_plugin._writing._records import RecordMaker
 from penstock.spark_plugin._writing._sinks import make_sink

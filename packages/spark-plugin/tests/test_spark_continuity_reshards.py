@@ -19,7 +19,7 @@ from penstock.efo_consumer import (
 )
 from penstock.emulator import Behaviour
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import FakeReadingSession
 
 RESHARDS = 8

@@ -15,9 +15,9 @@ from penstock.efo_consumer.errors import StreamRecreatedError
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._available_now import Target
-from penstock.spark_plugin._reading._progress import capped, default_limit, with_ended
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.stream.available_now import Target
+from penstock.spark_plugin._reading.stream.offsets import capped, default_limit, with_ended
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import FakeReadingSession, endpoint_options
 
 OPTIONS = KinesisOptions(stream_name=("flights",), latest_offset_wait=0.01)

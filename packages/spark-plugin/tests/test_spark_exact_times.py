@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from penstock.aws import AwsOptions, AwsSession
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
-from penstock.spark_plugin._reading._bounds import Bounds
-from penstock.spark_plugin._reading._initial_positions import initial_positions
+from penstock.spark_plugin._reading.bounded.bounds import Bounds
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.start.initial_positions import initial_positions
 from penstock.spark_plugin.testing import endpoint_options
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

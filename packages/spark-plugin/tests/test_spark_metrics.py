@@ -21,9 +21,9 @@ from penstock.spark_plugin import (
     kinesis_progress,
     log_progress,
 )
-from penstock.spark_plugin._reading import _stream_reader as stream_reader
-from penstock.spark_plugin._reading._metrics import QueryMetrics
-from penstock.spark_plugin._reading._read_limits import SPARK_TELLS_LIMITS, ReadMaxRows
+from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
+from penstock.spark_plugin._reading.stream import reader as stream_reader
+from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS, ReadMaxRows
 from penstock.spark_plugin.testing import FakeReadingSession
 
 NAMES = {
@@ -185,7 +185,7 @@ def test_handlers_of_a_listener_are_independent(
         source = {"numInputRows": 1, "latestOffset": json.dumps(report)}
         listener.onQueryProgress(SimpleNamespace(progress=progress_of(run, source=source)))  # type: ignore[arg-type]
 
-    with caplog.at_level(logging.INFO, "penstock.spark_plugin._reading._listener"):
+    with caplog.at_level(logging.INFO, "penstock.spark_plugin._reading.progress.listener"):
         tell("one", 5, -1)
         tell("one", 8, 30)
         listener.onQueryTerminated(SimpleNamespace(runId="one"))  # type: ignore[arg-type]  # an event

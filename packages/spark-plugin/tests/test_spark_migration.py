@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._options._foreign_spec import Connector, Effect
-from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS, _warned
-from penstock.spark_plugin._options._option_names import find_option
-from penstock.spark_plugin._options._option_spec import Use
-from penstock.spark_plugin._options._option_use import check_use
-from penstock.spark_plugin._options._time_formats import parse_time
+from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS, _warned
+from penstock.spark_plugin._options.foreign.spec import Connector, Effect
+from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.spec import Use
+from penstock.spark_plugin._options.time_formats import parse_time
+from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     DangerousOptionError,

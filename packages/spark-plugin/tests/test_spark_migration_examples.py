@@ -15,11 +15,11 @@ from reading_driver import rows_of
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.spark_plugin import FirehoseDataSource, KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._firehose import firehose_options
-from penstock.spark_plugin._options._field_names import field_name
-from penstock.spark_plugin._options._migration import _warned, translate
-from penstock.spark_plugin._options._option_names import find_option
-from penstock.spark_plugin._reading._progress import default_limit
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._options.foreign.migration import _warned, translate
+from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.spec import field_name
+from penstock.spark_plugin._reading.stream.offsets import default_limit
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin.errors import ForeignOptionError, MisplacedOptionError
 

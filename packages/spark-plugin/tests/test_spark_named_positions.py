@@ -12,7 +12,7 @@ from reading_driver import Runs
 from penstock.efo_consumer import DataLossError
 from penstock.emulator.testing import ManualClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin.testing import endpoint_options
 
 Keys = list[tuple[str, str]]

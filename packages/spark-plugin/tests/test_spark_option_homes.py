@@ -21,13 +21,12 @@ from penstock.registration import Lease, RegistrarConfig
 from penstock.registration._remote.messages import acquire_message, acquire_request
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions
 from penstock.spark_plugin._connections import caller_location
-from penstock.spark_plugin._options._field_names import field_name
-from penstock.spark_plugin._options._option_checks import check_homes
-from penstock.spark_plugin._options._option_spec import GATEWAY, READER, REGISTRY, OptionSpec, Place, Use
-from penstock.spark_plugin._options._option_table import OPTIONS
-from penstock.spark_plugin._options._option_use import check_use
-from penstock.spark_plugin._reading import _session
-from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin._options.checks import check_homes
+from penstock.spark_plugin._options.spec import GATEWAY, READER, REGISTRY, OptionSpec, Place, Use, field_name
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin._options.use import check_use
+from penstock.spark_plugin._reading.session import session as session_module
+from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
 from penstock.spark_plugin.errors import ContradictoryOptionsError, IrrelevantOptionError, MisplacedOptionError
@@ -214,11 +213,13 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
 
     reader = SimpleNamespace(open=open_it, close=lambda: None, endpoint="reader.internal:1")
     host = SimpleNamespace(reader=reader, close=lambda: None, security=None, address="", socket_path=None)
-    monkeypatch.setattr(_session, "open_registry", lambda **_: registry)
-    monkeypatch.setattr(_session, "connect_reader", lambda *_, **__: reader)
-    monkeypatch.setattr(_session, "_start_host", lambda *_: host)
-    monkeypatch.setattr(_session.uuid, "uuid4", lambda: SimpleNamespace(hex="0"))
-    _session.open_session(options, StreamPositions({options.arn_of(name) or name: {} for name in options.stream_name}))
+    monkeypatch.setattr(session_module, "open_registry", lambda **_: registry)
+    monkeypatch.setattr(session_module, "connect_reader", lambda *_, **__: reader)
+    monkeypatch.setattr(session_module, "_start_host", lambda *_: host)
+    monkeypatch.setattr(session_module.uuid, "uuid4", lambda: SimpleNamespace(hex="0"))
+    session_module.open_session(
+        options, StreamPositions({options.arn_of(name) or name: {} for name in options.stream_name})
+    )
     acquired = []
     for request in registry.requests:
         message = consumer_registry_pb2.AcquireRequest.FromString(acquire_message(request).SerializeToString())
@@ -339,8 +340,8 @@ def read_fields() -> set[str]:
 
 
 ENTRANCES = {
-    Use.READ: ("_reading._batch_reader",),
-    Use.READ_STREAM: ("_reading._plain_stream_reader", "_reading._session"),
+    Use.READ: ("_reading.bounded.reader",),
+    Use.READ_STREAM: ("_reading.stream.plain_reader", "_reading.session.session"),
     Use.WRITE: ("_writing._writer", "_firehose"),
 }
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions
-from penstock.spark_plugin._options._option_spec import OptionSpec, OptionType
-from penstock.spark_plugin._options._option_table import OPTIONS
-from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin._options.spec import OptionSpec, OptionType
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
 from penstock.spark_plugin._writing._sinks import sink_config
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, OptionError, UnknownOptionError
 

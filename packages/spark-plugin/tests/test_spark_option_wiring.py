@@ -11,8 +11,8 @@ import pytest
 from penstock.async_sink import AsyncSinkConfig
 from penstock.efo_consumer import RecordPublisherType, SubscribeTransportType
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._options._option_table import OPTIONS
-from penstock.spark_plugin._reading._reading_configs import reader_config, registrar_config
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
 from penstock.spark_plugin._writing._sinks import sink_config
 
 

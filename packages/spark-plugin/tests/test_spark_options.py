@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.spark_plugin import KinesisOptions, options_table
-from penstock.spark_plugin._options._docs import fill, generated
-from penstock.spark_plugin._options._field_names import field_name
-from penstock.spark_plugin._options._migration import FOREIGN_OPTIONS
-from penstock.spark_plugin._options._option_table import OPTIONS
-from penstock.spark_plugin._options._option_values import PositionOptionType
+from penstock.spark_plugin._options.docs import fill, generated
+from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS
+from penstock.spark_plugin._options.spec import field_name
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin._options.values import PositionOptionType
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     InvalidOptionError,
@@ -311,9 +311,9 @@ def test_the_environment_gives_the_trace() -> None:
 
 
 def test_the_documents_hold_what_is_generated() -> None:
-    """The tables of options and migration are current: `python -m penstock.spark_plugin._options._docs docs`."""
+    """The tables of options and migration are current: `python -m penstock.spark_plugin._options.docs docs`."""
     folder = Path(__file__).parents[1] / "docs"
     for file, name, text in generated():
         document = (folder / file).read_text()
-        assert fill(document, name, text) == document, f"run python -m penstock.spark_plugin._options._docs {folder}"
+        assert fill(document, name, text) == document, f"run python -m penstock.spark_plugin._options.docs {folder}"
     assert options_table() in (folder / "options.md").read_text()

@@ -11,8 +11,8 @@ from pyspark.sql import SparkSession
 from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator.testing import RunningEmulator
 from penstock.spark_plugin import KinesisOptions, kinesis_progress
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
-from penstock.spark_plugin._reading._read_limits import SPARK_TELLS_LIMITS
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS
 
 PUBLISHERS = {
     "polling": {"recordPublisher": "polling"},

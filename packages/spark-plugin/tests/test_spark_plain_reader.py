@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading import _plain_stream_reader, _read_limits
-from penstock.spark_plugin._reading._available_now import Target
-from penstock.spark_plugin._reading._plain_stream_reader import PlainStreamReader, stream_reader
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.stream import limits, plain_reader
+from penstock.spark_plugin._reading.stream.available_now import Target
+from penstock.spark_plugin._reading.stream.plain_reader import PlainStreamReader, stream_reader
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin.testing import FakeReadingSession
 
@@ -107,16 +107,16 @@ def test_tasks_get_the_options_alone() -> None:
 
 def test_the_reader_is_the_one_that_spark_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a Spark that gives limits it is asked for them; of another it asks itself."""
-    monkeypatch.setattr(_plain_stream_reader, "SPARK_TELLS_LIMITS", True)
+    monkeypatch.setattr(plain_reader, "SPARK_TELLS_LIMITS", True)
     assert isinstance(stream_reader(OPTIONS), KinesisStreamReader)
-    monkeypatch.setattr(_plain_stream_reader, "SPARK_TELLS_LIMITS", False)
+    monkeypatch.setattr(plain_reader, "SPARK_TELLS_LIMITS", False)
     assert isinstance(stream_reader(OPTIONS), PlainStreamReader)
 
 
 def test_limits_are_there_without_those_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Spark has no such classes there are others of the same names and fields."""
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    spec = importlib.util.spec_from_file_location("limits_of_our_own", _read_limits.__file__)
+    spec = importlib.util.spec_from_file_location("limits_of_our_own", limits.__file__)
     assert spec is not None
     assert spec.loader is not None
     own = importlib.util.module_from_spec(spec)

@@ -21,9 +21,9 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer.errors import RecordPublisherFatalError
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading import _stream_reader
-from penstock.spark_plugin._reading._available_now import Target, find_target
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.stream import reader as stream_reader
+from penstock.spark_plugin._reading.stream.available_now import Target, find_target
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import FakeReadingSession
 
 TRIM = {"initialPosition": "TRIM_HORIZON"}
@@ -217,7 +217,7 @@ def waiting_reader(
     monkeypatch: pytest.MonkeyPatch, lags: dict[str, int]
 ) -> tuple[KinesisStreamReader, FakeReadingSession, list[StreamPositions]]:
     """A run that waits for a record of `s1`, while `s0`, which has reached its end, has more at each look."""
-    monkeypatch.setattr(_stream_reader, "_QUIET_SECONDS", 0.2)
+    monkeypatch.setattr(stream_reader, "_QUIET_SECONDS", 0.2)
     options, session, looks = KinesisOptions(stream_name=("f",), latest_offset_wait=0.01), FakeReadingSession(), []
 
     class Ending:

@@ -9,7 +9,7 @@ import pytest
 from penstock.efo_consumer import DataLossError
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin.errors import ContradictoryOptionsError
 from penstock.spark_plugin.testing import endpoint_options

@@ -28,9 +28,9 @@ from pyspark.sql.types import StructType
 from penstock.aws import JsonClient
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions
-from penstock.spark_plugin._reading._batch_reader import FilteringBatchReader
-from penstock.spark_plugin._reading._planning import default_max_partitions
-from penstock.spark_plugin._reading._push_down import PushDown
+from penstock.spark_plugin._reading.bounded.push_down import PushDown
+from penstock.spark_plugin._reading.bounded.reader import FilteringBatchReader
+from penstock.spark_plugin._reading.planning import default_max_partitions
 from penstock.spark_plugin.errors import InvalidOptionError, MisplacedOptionError
 from penstock.spark_plugin.testing import endpoint_options
 

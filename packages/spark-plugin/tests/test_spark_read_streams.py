@@ -10,9 +10,9 @@ from reading_driver import Runs, partitions_of
 
 from penstock.efo_consumer import InitialPositionError, StreamPositions
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
-from penstock.spark_plugin._reading._stream_names import matching
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.start.stream_names import matching
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError, OffsetError
 
 TRIM = {"initialPosition": "TRIM_HORIZON"}

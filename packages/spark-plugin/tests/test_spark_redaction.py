@@ -3,7 +3,7 @@ import re
 import pytest
 
 from penstock.spark_plugin import recommended_settings
-from penstock.spark_plugin._options._option_table import OPTIONS
+from penstock.spark_plugin._options.table import OPTIONS
 
 TEXTS = re.compile(recommended_settings()["spark.sql.redaction.string.regex"])
 NAMES = re.compile(recommended_settings()["spark.sql.redaction.options.regex"])

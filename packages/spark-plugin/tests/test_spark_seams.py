@@ -17,10 +17,10 @@ from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._reading import _service_time
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
-from penstock.spark_plugin._reading._initial_positions import initial_positions
-from penstock.spark_plugin._reading._seam import seam_millis
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.start import service_time
+from penstock.spark_plugin._reading.start.initial_positions import initial_positions
+from penstock.spark_plugin._reading.start.seam import seam_millis
 from penstock.spark_plugin.testing import endpoint_options
 
 DEADLINE = 60
@@ -181,6 +181,6 @@ def test_a_seam_is_over_before_shards_are_listed(
             await asyncio.to_thread(history.put, 3)
             clock.advance(3)
 
-    monkeypatch.setattr(_service_time, "sleep", while_it_comes)
+    monkeypatch.setattr(service_time, "sleep", while_it_comes)
     past = KinesisOptions.parse({**history.options, "boundedUntil": str(path)})
     assert sorted(back_filled(past)) == sorted(history.keys)

@@ -13,10 +13,10 @@ from reading_driver import Runs
 from penstock.efo_consumer import InitialPositionError
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
-from penstock.spark_plugin._reading._query_streams import QueryStreams
-from penstock.spark_plugin._reading._stream_names import stream_names
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.start.stream_names import stream_names
+from penstock.spark_plugin._reading.stream.query_streams import QueryStreams
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.testing import endpoint_options
 
 Make = Callable[[int], Any]

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from penstock.efo_consumer import PositionsSnapshot, ShardPosition, ShardRange, StreamPositions
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading._available_now import Target
-from penstock.spark_plugin._reading._partition import KinesisPartition
-from penstock.spark_plugin._reading._planning import default_max_partitions, group_ranges
-from penstock.spark_plugin._reading._progress import (
+from penstock.spark_plugin._reading.planning import default_max_partitions, group_ranges
+from penstock.spark_plugin._reading.stream.available_now import Target
+from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
+from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
     Offset,
     OffsetMemory,
@@ -22,8 +22,8 @@ from penstock.spark_plugin._reading._progress import (
     default_limit,
     parse_offset,
 )
-from penstock.spark_plugin._reading._read_limits import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.stream.partition import KinesisPartition
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.errors import LeaseLostError, OffsetError
 from penstock.spark_plugin.testing import FakeReadingSession
 

@@ -22,9 +22,9 @@ from penstock.registration import (
 )
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, ManualClock
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading import _session
-from penstock.spark_plugin._reading._batch_reader import KinesisBatchReader
-from penstock.spark_plugin._reading._stream_reader import KinesisStreamReader
+from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
+from penstock.spark_plugin._reading.session import session as session_module
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._telling import remedy, told
 from penstock.spark_plugin._writing._writer import KinesisBatchWriter
 from penstock.spark_plugin.testing import endpoint_options
@@ -129,16 +129,16 @@ def test_a_query_that_waits_for_its_consumer_says_why(
         return LocalConsumerRegistry(StreamConsumerRegistrar(fake, sleep=ManualClock().sleep), InMemoryLeaseStore())
 
     with BlockingConsumerRegistry(registry) as leases:
-        with _session._told_when_late(leases, request):
+        with session_module._told_when_late(leases, request):
             pass
         assert not caplog.records
-        monkeypatch.setattr(_session, "_LATE_SECONDS", 0.01)
-        with _session._told_when_late(leases, request):
+        monkeypatch.setattr(session_module, "_LATE_SECONDS", 0.01)
+        with session_module._told_when_late(leases, request):
             until(lambda: bool(caplog.records), "nothing is logged")
         assert "consumer 'shared' of s: Kinesis is creating it" in caplog.text
         caplog.clear()
         leases.acquire(AcquireRequest(stream_name="s", consumer_name="shared", job_id="the-other"))
-        with _session._told_when_late(leases, request):
+        with session_module._told_when_late(leases, request):
             until(lambda: bool(caplog.records), "nothing is logged")
     assert "consumer 'shared' of s: it is held by job 'the-other'" in caplog.text
     assert "give this query an efoConsumerName of its own" in caplog.text
@@ -181,10 +181,10 @@ def test_a_query_without_a_job_id_is_not_told_of_itself(
         def keep(self, lease: Lease, on_lost: object, on_regained: object) -> None:
             """No heartbeats."""
 
-    monkeypatch.setattr(_session, "_LATE_SECONDS", 0.01)
-    monkeypatch.setattr(_session, "open_query_registry", lambda *_: Creating())
+    monkeypatch.setattr(session_module, "_LATE_SECONDS", 0.01)
+    monkeypatch.setattr(session_module, "open_query_registry", lambda *_: Creating())
     options = {"streamName": "s", "region": "eu-west-1", "recordPublisher": "efo", "efoConsumerName": "mine"}
-    _session.ConsumerLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")
+    session_module.ConsumerLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")
     assert "consumer 'mine' of s: Kinesis is creating it" in caplog.text
     assert "held by" not in caplog.text
 

@@ -5,22 +5,22 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.spark_plugin._firehose import FirehoseDataSource
 from penstock.spark_plugin._java import ensure_java
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import READ_SCHEMA, READ_SCHEMA_WITH_ENCRYPTION
 from penstock.spark_plugin._settings import configure, missing_settings, recommended_settings
 from penstock.spark_plugin._source import KinesisDataSource
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, current_traceparent
 
 if TYPE_CHECKING:
-    from penstock.spark_plugin._options._docs import options_table
-    from penstock.spark_plugin._reading._listener import (
+    from penstock.spark_plugin._options.docs import options_table
+    from penstock.spark_plugin._reading.progress.listener import (
         KinesisProgress,
         KinesisProgressListener,
         kinesis_progress,
         log_progress,
     )
-    from penstock.spark_plugin._reading._listener_metrics import ProgressMetrics
-    from penstock.spark_plugin._reading._metrics import ReaderNumbers
+    from penstock.spark_plugin._reading.progress.listener_metrics import ProgressMetrics
+    from penstock.spark_plugin._reading.progress.metrics import ReaderNumbers
     from penstock.spark_plugin._stages.declare.automatic import plan, run_staged
     from penstock.spark_plugin._stages.declare.data_stream import DataStream, KeyedStream, WindowedStream
     from penstock.spark_plugin._stages.declare.partition_window import PartitionWindowedStream
@@ -68,17 +68,17 @@ _OF_THE_DRIVER = {
     "WriteSummary": "_writing._write_summary",
     "DataStream": "_stages.declare.data_stream",
     "KeyedStream": "_stages.declare.data_stream",
-    "KinesisProgress": "_reading._listener",
-    "KinesisProgressListener": "_reading._listener",
+    "KinesisProgress": "_reading.progress.listener",
+    "KinesisProgressListener": "_reading.progress.listener",
     "PartitionWindowedStream": "_stages.declare.partition_window",
     "Pipeline": "_stages.declare.pipeline",
     "PipelineRun": "_stages.run.pipeline_run",
-    "ProgressMetrics": "_reading._listener_metrics",
-    "ReaderNumbers": "_reading._metrics",
+    "ProgressMetrics": "_reading.progress.listener_metrics",
+    "ReaderNumbers": "_reading.progress.metrics",
     "WindowedStream": "_stages.declare.data_stream",
-    "kinesis_progress": "_reading._listener",
-    "log_progress": "_reading._listener",
-    "options_table": "_options._docs",
+    "kinesis_progress": "_reading.progress.listener",
+    "log_progress": "_reading.progress.listener",
+    "options_table": "_options.docs",
     "plan": "_stages.declare.automatic",
     "run_staged": "_stages.declare.automatic",
     "split_record_id": "_writing._record_ids",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock.aws import AwsLocation, AwsOptionError, AwsOptions, AwsSession
 from penstock.rpc import ClientSecurity
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
 
 def aws_options(options: KinesisOptions) -> AwsOptions:

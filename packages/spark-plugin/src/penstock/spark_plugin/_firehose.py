@@ -8,10 +8,10 @@ from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSource
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._garbage import freeze_garbage
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._migration import translate
-from penstock.spark_plugin._options._option_names import find_option
-from penstock.spark_plugin._options._option_table import OPTIONS, SPARK_OWN
+from penstock.spark_plugin._options.foreign.migration import translate
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.names import find_option
+from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     FirehoseReadError,

@@ -16,8 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading._columns import columns_of
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.columns import columns_of
 from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptionError, SchemaError
 
 RECORD_ID = "recordId"

@@ -16,9 +16,9 @@ from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._firehose import refuse_overwrite
 from penstock.spark_plugin._garbage import freeze_garbage
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._option_spec import Use
-from penstock.spark_plugin._options._option_use import check_use
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.spec import Use
+from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError
 
@@ -54,7 +54,7 @@ class KinesisDataSource(DataSource):
         # Not called for a write: with this the frame is refused as it is made, not as it is used.
         check_use(self.options, Use.ANY_READ)
         if self._eager:
-            from penstock.spark_plugin._reading._eager import register_eagerly
+            from penstock.spark_plugin._reading.session.eager import register_eagerly
 
             # Spark hands this instance on, to whoever reads.
             self._eager_leases = register_eagerly(self._parsed)
@@ -65,12 +65,12 @@ class KinesisDataSource(DataSource):
         self._require_stream()
         if self._eager_leases:
             # Refused below, but Spark did not say before what the frame is for.
-            from penstock.spark_plugin._reading._eager import release_eager
+            from penstock.spark_plugin._reading.session.eager import release_eager
 
             release_eager(self._parsed, self._eager_leases)
         check_use(self.options, Use.READ)
         check_read_schema(schema, self._parsed)
-        from penstock.spark_plugin._reading._batch_reader import batch_reader
+        from penstock.spark_plugin._reading.bounded.reader import batch_reader
 
         return batch_reader(self._parsed)
 
@@ -79,7 +79,7 @@ class KinesisDataSource(DataSource):
         self._require_stream()
         check_use(self.options, Use.READ_STREAM)
         check_read_schema(schema, self._parsed)
-        from penstock.spark_plugin._reading._plain_stream_reader import stream_reader
+        from penstock.spark_plugin._reading.stream.plain_reader import stream_reader
 
         return stream_reader(self._parsed)
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin.errors import OptionError
 
 _log = logging.getLogger(__name__)

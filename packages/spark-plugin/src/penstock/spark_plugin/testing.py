@@ -14,7 +14,7 @@ from penstock.efo_consumer import (
     StreamPositions,
 )
 from penstock.rpc import ClientSecurity
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
 __all__ = ["FakeReadingSession", "FakeShardReader", "endpoint_options"]
 

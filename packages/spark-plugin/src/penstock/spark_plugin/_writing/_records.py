@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID, SinkColumns
 from penstock.spark_plugin._writing._value_formats import ValueEncoder, value_encoder
 from penstock.spark_plugin._writing._value_text import compute, join

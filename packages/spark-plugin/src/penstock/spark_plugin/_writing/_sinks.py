@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 from penstock.async_sink import AsyncSinkConfig, KinesisStreamsSink, rate_strategy
 from penstock.spark_plugin._connections import aws_options, service_security
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 
 if TYPE_CHECKING:
     from penstock.async_sink import FirehoseSink, RateLimitingStrategy, RemoteSink, TerminalRecordHandler

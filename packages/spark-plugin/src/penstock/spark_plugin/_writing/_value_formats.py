@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID
 from penstock.spark_plugin.errors import SchemaError
 

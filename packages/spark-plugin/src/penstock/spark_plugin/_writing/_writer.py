@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from penstock.rpc import LoopThread
 from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
 from penstock.spark_plugin._garbage import freeze_garbage
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._telling import told

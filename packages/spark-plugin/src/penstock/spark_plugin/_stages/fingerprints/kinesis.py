@@ -8,10 +8,10 @@ from typing import Any
 from penstock.aws import AwsSession
 from penstock.efo_consumer import ShardPosition, StreamIdentity
 from penstock.spark_plugin._connections import aws_options
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._options._option_values import PositionOption, PositionOptionType, epoch_micros
-from penstock.spark_plugin._reading._bounds import Bounds
-from penstock.spark_plugin._reading._service_time import ask_time, is_seen
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
+from penstock.spark_plugin._reading.bounded.bounds import Bounds
+from penstock.spark_plugin._reading.start.service_time import ask_time, is_seen
 from penstock.spark_plugin._stages.fingerprints.code import digest
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading._progress import parse_offset
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.stream.offsets import parse_offset
 from penstock.spark_plugin._stages.declare.declared import Declared
 from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
 from penstock.spark_plugin._stages.plans.session_jobs import SessionJobs, jobs_of

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from penstock.spark_plugin._options._kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._stages.declare.declared import Declared, named
 from penstock.spark_plugin._stages.plans.plans import LiveSource, plans_of
 from penstock.spark_plugin.errors import OptionError, PipelineDefinitionError

@@ -1,0 +1,445 @@
+"""What options must not say together: of credentials, services, endpoints, reading and writing."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from penstock.aws import AwsOptionError, AwsOptions, region_of_endpoint
+from penstock.spark_plugin._options.spec import field_name
+from penstock.spark_plugin._options.table import OPTIONS
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    DangerousOptionError,
+    InvalidOptionError,
+    MissingOptionError,
+    OptionError,
+)
+
+if TYPE_CHECKING:
+    from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+
+_CONSUMER_ARN = re.compile(
+    r"arn:[^:]+:kinesis:[^:]*:\d{12}:stream/(?P<stream>[\w.-]+)/consumer/(?P<name>[\w.-]{1,128}):\d+", re.ASCII
+)
+_CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_SHORTEST_MILLIS = 10.0
+_REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
+"""What AWS's access keys look like; those for emulators are words such as `test`."""
+
+
+def check_credentials(options: "KinesisOptions") -> None:
+    """Credentials are whole, and come from one place.
+
+    Raises:
+        OptionError: Naming what is missing, or too much.
+    """
+    if (options.aws_access_key_id is None) != (options.aws_secret_access_key is None):
+        missing = "awsSecretAccessKey" if options.aws_secret_access_key is None else "awsAccessKeyId"
+        raise MissingOptionError(missing, "an access key has two halves")
+    if options.aws_session_token is not None and options.aws_access_key_id is None:
+        raise MissingOptionError("awsAccessKeyId", "awsSessionToken belongs to a key")
+    if options.aws_profile is not None and options.aws_access_key_id is not None:
+        raise ContradictoryOptionsError(("awsProfile", "awsAccessKeyId"), "credentials come from one place")
+    for name in (
+        "roleSessionName",
+        "roleExternalId",
+        "roleSessionDuration",
+        "roleSessionTags",
+        "webIdentityTokenFile",
+        "stsEndpointUrl",
+    ):
+        if getattr(options, field_name(name)) is not None and options.role_arn is None:
+            raise MissingOptionError("roleArn", f"{name} belongs to a role")
+    for name in ("awsAccessKeyId", "awsProfile", "webIdentityTokenFile"):
+        if options.credentials_provider is not None and getattr(options, field_name(name)) is not None:
+            raise ContradictoryOptionsError(("credentialsProvider", name), "credentials come from one place")
+    _check_provider(options)
+    try:
+        AwsOptions.from_mapping(options.aws_mapping())
+    except AwsOptionError as error:
+        raise OptionError(f"option {error.option!r}: {error.reason}", option=error.option) from error
+
+
+_PROVIDERS = {
+    "basic": "awsAccessKeyId",
+    "profile": "awsProfile",
+    "assume_role": "roleArn",
+    "custom": "credentialsProvider",
+}
+
+
+def _check_provider(options: "KinesisOptions") -> None:
+    provider = options.aws_credentials_provider
+    for name in ("awsCredentialsProvider", "roleCredentialsProvider"):
+        chosen = getattr(options, field_name(name))
+        needed = _PROVIDERS.get(chosen)
+        if needed is not None and getattr(options, field_name(needed)) is None:
+            raise MissingOptionError(needed, f"{name} is {chosen}")
+    if options.role_credentials_provider != "auto" and options.role_arn is None:
+        raise MissingOptionError("roleArn", "roleCredentialsProvider belongs to a role")
+    if options.role_credentials_provider == "env_var":
+        for name in ("awsAccessKeyId", "awsProfile", "credentialsProvider", "webIdentityTokenFile"):
+            if getattr(options, field_name(name)) is not None:
+                raise ContradictoryOptionsError(("roleCredentialsProvider", name), "env_var takes the environment's")
+    if provider == "env_var":
+        for name in ("awsAccessKeyId", "awsProfile", "roleArn", "credentialsProvider"):
+            if getattr(options, field_name(name)) is not None:
+                raise ContradictoryOptionsError(("awsCredentialsProvider", name), "env_var takes the environment's")
+
+
+def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> None:
+    """Where the environment is to have the credentials, it has them: the default chain would look for others.
+
+    Raises:
+        InvalidOptionError: It has not.
+    """
+    if options.role_credentials_provider == "env_var" and not environ.get("AWS_ACCESS_KEY_ID"):
+        rule = "another one, or AWS_ACCESS_KEY_ID be set in the driver's environment"
+        raise InvalidOptionError("roleCredentialsProvider", "env_var", rule)
+    provider = options.aws_credentials_provider
+    variable = {"env_var": "AWS_ACCESS_KEY_ID", "web_identity_token": "AWS_WEB_IDENTITY_TOKEN_FILE"}.get(provider)
+    if variable is not None and options.web_identity_token_file is None and not environ.get(variable):
+        rule = f"another one, or {variable} be set in the driver's environment"
+        raise InvalidOptionError("awsCredentialsProvider", provider, rule)
+
+
+def check_services(options: "KinesisOptions") -> None:
+    """What a query proves itself with to services is whole.
+
+    Raises:
+        OptionError: Naming what is missing, or too much.
+    """
+    if options.service_token is not None and options.service_token_file is not None:
+        raise ContradictoryOptionsError(("serviceToken", "serviceTokenFile"), "there is one token")
+    if (options.service_certificate_file is None) != (options.service_private_key_file is None):
+        key_is_missing = options.service_private_key_file is None
+        missing = "servicePrivateKeyFile" if key_is_missing else "serviceCertificateFile"
+        raise MissingOptionError(missing, "a certificate and its key are given together")
+
+
+def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = None) -> None:
+    """Refuse options that would have no effect beside another one, such as the endpoint that what they are about is at.
+
+    Args:
+        options: all of them.
+        given: the texts that were written, by canonical name; by default what differs from the defaults counts as
+            given.
+
+    Raises:
+        ContradictoryOptionsError: Naming the option and the other one.
+    """
+    for spec in OPTIONS:
+        for refusal in spec.refused_with:
+            other = getattr(options, field_name(refusal.with_option))
+            if other != refusal.when if refusal.when else not other:
+                continue
+            if given is None:
+                value = getattr(options, field_name(spec.name))
+                is_given = value not in (_default_of(type(options), spec.name), refusal.unless)
+            else:
+                is_given = spec.name in given and given[spec.name].strip().lower() != refusal.unless
+            if is_given:
+                end = f", or leave {spec.name} out" if refusal.when else f". Leave {spec.name} out"
+                raise ContradictoryOptionsError((spec.name, refusal.with_option), refusal.cure + end)
+
+
+def _default_of(options: "type[KinesisOptions]", name: str) -> object:
+    found = next(one for one in fields(options) if one.name == field_name(name))
+    return found.default if found.default_factory is MISSING else found.default_factory()
+
+
+def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> None:
+    """An endpoint of AWS is one of the region, and real credentials are not used where they could be read on the way.
+
+    What the default chain will find is not known here: all but keys that look like an emulator's are taken for real.
+
+    Raises:
+        ContradictoryOptionsError: The endpoint is another region's.
+        DangerousOptionError: An endpoint without TLS on another host, with credentials that look real.
+    """
+    region = region_of_endpoint(options.endpoint_url)
+    if region is not None and options.region not in (None, region):
+        raise ContradictoryOptionsError(
+            ("region", "endpointUrl"),
+            f"{options.endpoint_url} is in {region}, and requests would be for {options.region}",
+        )
+    # With a gateway this process calls no AWS at all: the endpoint is only compared.
+    if options.allow_insecure_endpoint or options.sink_endpoint is not None:
+        return
+    key = options.aws_access_key_id or environ.get("AWS_ACCESS_KEY_ID", "")
+    if key and not _REAL_KEY.fullmatch(key) and not options.aws_profile:
+        return
+    given = options.endpoint_url or environ.get("AWS_ENDPOINT_URL_KINESIS") or environ.get("AWS_ENDPOINT_URL")
+    for name, endpoint in (("endpointUrl", given), ("stsEndpointUrl", options.sts_endpoint_url)):
+        url = urlsplit(endpoint or "")
+        if url.scheme == "http" and not _is_loopback(url.hostname or ""):
+            raise DangerousOptionError(
+                name,
+                f"records and session tokens would go to {url.hostname} without encryption, with credentials that may "
+                "be real",
+                "use https://, or set 'allowInsecureEndpoint' to true if the way there is safe",
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "::1" or host.startswith("127.") or host == "localhost" or host.endswith(".localhost")
+
+
+def check_efo(options: "KinesisOptions") -> None:
+    """Enhanced fan-out has a consumer of its own.
+
+    Raises:
+        OptionError: Naming what is missing, or too much.
+    """
+    arns = dict(options.efo_consumer_arn)
+    if options.record_publisher != "efo":
+        return
+    if options.efo_registration == "none":
+        for stream in options.stream_name:
+            if stream not in arns:
+                raise MissingOptionError(f"efoConsumerArn.{stream}", "efoRegistration is none")
+            # Kinesis is asked for a consumer and a shard: the records would be another stream's, and nobody would tell.
+            consumer = _CONSUMER_ARN.fullmatch(arns[stream])
+            if consumer is None or consumer["stream"] != stream:
+                raise InvalidOptionError(
+                    f"efoConsumerArn.{stream}", arns[stream], f"the ARN of a consumer of stream {stream}"
+                )
+            if options.efo_consumer_name not in (None, consumer["name"]):
+                raise ContradictoryOptionsError(
+                    ("efoConsumerName", f"efoConsumerArn.{stream}"), f"the ARN is that of consumer {consumer['name']}"
+                )
+    elif arns:
+        raise ContradictoryOptionsError(
+            ("efoConsumerArn", "efoRegistration"), "ARNs are given with efoRegistration=none alone"
+        )
+    elif options.efo_consumer_name is None:
+        raise MissingOptionError(
+            "efoConsumerName",
+            "recordPublisher is efo; give a name that no other query has on these streams, and that stays the same "
+            "over restarts (a source is not told the query's id)",
+        )
+    elif _CONSUMER_NAME.fullmatch(options.efo_consumer_name) is None:
+        rule = "1 to 128 letters, digits, _ . and -, with its prefix"
+        raise InvalidOptionError("efoConsumerName", options.efo_consumer_name, rule)
+
+
+def check_sizes(options: "KinesisOptions") -> None:
+    """What holds something is at least as large as that.
+
+    Raises:
+        ContradictoryOptionsError: It is smaller.
+    """
+    for smaller, larger in (
+        ("bufferBytesPerShard", "bufferBytes"),
+        ("maxRecordSizeInBytes", "maxBatchSizeInBytes"),
+        ("maxBatchSize", "maxBufferedRequests"),
+    ):
+        if getattr(options, field_name(smaller)) > getattr(options, field_name(larger)):
+            raise ContradictoryOptionsError((smaller, larger), f"{larger} must hold at least one {smaller}")
+    if options.max_buffered_requests == options.max_batch_size:
+        reason = f"a task must buffer more records than the {options.max_batch_size} of a request"
+        raise ContradictoryOptionsError(("maxBufferedRequests", "maxBatchSize"), reason)
+
+
+def check_retries(options: "KinesisOptions") -> None:
+    """The longest delay between two attempts is not below the first, and attempts without end have pauses.
+
+    Raises:
+        ContradictoryOptionsError: They do not.
+    """
+    for spec in OPTIONS:
+        if not spec.name.endswith("BackoffBase"):
+            continue
+        longest = spec.name.removesuffix("Base") + "Max"
+        first_millis, longest_millis = (getattr(options, field_name(name)) for name in (spec.name, longest))
+        if longest_millis < first_millis:
+            raise ContradictoryOptionsError(
+                (longest, spec.name),
+                f"the longest delay between two attempts, {longest_millis:g} ms, is below the first, "
+                f"{first_millis:g} ms, which is {spec.default} ms by default: give both",
+            )
+        retries = spec.name.removesuffix("BackoffBase") + "MaxRetries"
+        if longest_millis < _SHORTEST_MILLIS and getattr(options, field_name(retries)) is None:
+            raise ContradictoryOptionsError(
+                (longest, retries),
+                f"without a number of attempts, delays of at most {longest_millis:g} ms would call AWS without a pause "
+                f"for as long as retryPatience says: give {_SHORTEST_MILLIS:g} ms or more, or {retries}",
+            )
+
+
+def check_positions(options: "KinesisOptions") -> None:
+    """Positions are whole, and are about the streams that are read.
+
+    Raises:
+        OptionError: Naming the position.
+    """
+    position, ending = options.initial_position, options.ending_position
+    if position is not None and position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
+        raise MissingOptionError("initialTimestamp", "initialPosition is AT_TIMESTAMP without a time")
+    if ending is not None and ending.type is PositionOptionType.AT_TIMESTAMP and ending.timestamp is None:
+        raise InvalidOptionError("endingPosition", "AT_TIMESTAMP", "with its time")
+    for name, one in (("initialPosition", position), ("endingPosition", ending)):
+        _check_streams(name, one, options.stream_name)
+
+
+def check_columns(options: "KinesisOptions") -> None:
+    """Columns of another connector are those that it has.
+
+    Raises:
+        ContradictoryOptionsError: One is asked for that it does not have.
+    """
+    if options.columns != "penstock" and options.include_encryption_type:
+        raise ContradictoryOptionsError(("columns", "includeEncryptionType"), f"{options.columns} has no such column")
+
+
+def _check_streams(name: str, position: PositionOption | None, streams: tuple[str, ...]) -> None:
+    named = set(position.streams or ()) if position is not None else set()
+    if named and named != set(streams) and not (named == {""} and len(streams) == 1):
+        raise InvalidOptionError(name, sorted(named), "sequence numbers of the streams in streamName, all of them")
+
+
+def check_reading(options: "KinesisOptions") -> None:
+    """Refuse options of reading that cannot hold together.
+
+    Raises:
+        OptionError: Naming them.
+    """
+    _check_pattern(options)
+    least, most = options.min_partitions, options.max_partitions
+    if least is not None and most is not None and least > most:
+        raise ContradictoryOptionsError(
+            ("minPartitions", "maxPartitions"), f"there cannot be at least {least} partitions and at most {most}"
+        )
+    if options.spill_folder is not None and not options.spill_bytes:
+        raise MissingOptionError("spillBytes", "spillFolder is where these bytes are")
+    added = options.added_stream_position
+    if added is not None and (added.streams is not None or added.seam is not None or _lacks_time(added)):
+        raise InvalidOptionError("addedStreamPosition", added.type.value, "LATEST, TRIM_HORIZON or a time")
+
+
+def _lacks_time(position: PositionOption) -> bool:
+    return position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None
+
+
+def _check_pattern(options: "KinesisOptions") -> None:
+    pattern = options.stream_name_pattern
+    if pattern is None:
+        return
+    try:
+        re.compile(pattern)
+    except re.error as error:
+        raise InvalidOptionError("streamNamePattern", pattern, f"a regular expression of Python: {error}") from error
+    if options.stream_arn:
+        raise ContradictoryOptionsError(("streamNamePattern", "streamArn"), "streams are named once")
+    if options.efo_registration == "none" and options.record_publisher == "efo":
+        raise ContradictoryOptionsError(
+            ("streamNamePattern", "efoRegistration"),
+            "the ARNs of consumers belong to streams that are named in streamName",
+        )
+    if options.efo_consumer_arn:
+        raise ContradictoryOptionsError(
+            ("streamNamePattern", "efoConsumerArn"), "ARNs belong to streams that are named in streamName"
+        )
+
+
+_LONGEST_KEY = 256
+_LARGEST_REQUEST = 500
+_OF_AIMD = ("sinkRateTarget", "sinkInitialRate", "sinkIncreaseRate", "sinkDecreaseFactor", "sinkRateThreshold")
+
+
+def check_writing(options: "KinesisOptions") -> None:
+    """Check what a writer is told.
+
+    Raises:
+        OptionError: Naming the option, and the one that it contradicts.
+    """
+    _check_keys(options)
+    _check_values(options)
+    _check_rates(options)
+
+
+def _check_keys(options: "KinesisOptions") -> None:
+    if options.random_partition_key and options.partition_key_column != "partitionKey":
+        raise ContradictoryOptionsError(
+            ("randomPartitionKey", "partitionKeyColumn"), "a key is random or comes from a column"
+        )
+    if options.fixed_partition_key is None:
+        return
+    if options.random_partition_key or options.partition_key_column != "partitionKey":
+        other = "randomPartitionKey" if options.random_partition_key else "partitionKeyColumn"
+        raise ContradictoryOptionsError(("fixedPartitionKey", other), "a key comes from one place")
+    if len(options.fixed_partition_key) > _LONGEST_KEY:
+        raise InvalidOptionError("fixedPartitionKey", options.fixed_partition_key, "1 to 256 characters")
+
+
+def _check_values(options: "KinesisOptions") -> None:
+    kind = options.value_format
+    if options.value_columns and kind is None:
+        raise MissingOptionError("valueFormat", "valueColumns are the columns that it makes the data of")
+    if options.avro_encoding != "binary" and kind != "avro":
+        raise ContradictoryOptionsError(("avroEncoding", "valueFormat"), "the encoding belongs to valueFormat=avro")
+    if options.csv_delimiter != "," and kind != "csv":
+        raise ContradictoryOptionsError(("csvDelimiter", "valueFormat"), "the delimiter belongs to valueFormat=csv")
+    if len(options.csv_delimiter) != 1 or options.csv_delimiter in '"\r\n':
+        raise InvalidOptionError("csvDelimiter", options.csv_delimiter, "one character, no quote and no line break")
+    if options.record_delimiter == "":
+        raise InvalidOptionError("recordDelimiter", "", "a text that is not empty; leave it out for none")
+    if options.record_delimiter is not None and kind == "avro":
+        raise ContradictoryOptionsError(
+            ("recordDelimiter", "valueFormat"), "Avro's bytes may hold the delimiter too: it would separate nothing"
+        )
+
+
+def _check_rates(options: "KinesisOptions") -> None:
+    strategy = options.sink_rate_strategy
+    if strategy == "shards" and options.aggregation:
+        raise ContradictoryOptionsError(
+            ("sinkRateStrategy", "aggregation"),
+            "the records of an aggregate are not paced by shards; leave sinkRateStrategy out, or give aimd or none",
+        )
+    given = {name: value for name in _OF_AIMD if (value := getattr(options, field_name(name))) is not None}
+    if given and strategy is None:
+        raise MissingOptionError("sinkRateStrategy", f"{next(iter(given))} belongs to sinkRateStrategy=aimd")
+    if given and strategy != "aimd":
+        raise ContradictoryOptionsError((next(iter(given)), "sinkRateStrategy"), "it belongs to sinkRateStrategy=aimd")
+    if strategy == "aimd":
+        _check_limits(options, given)
+
+
+def _check_limits(options: "KinesisOptions", given: Mapping[str, Any]) -> None:
+    threshold = given.get("sinkRateThreshold")
+    for name in ("sinkInitialRate", "sinkIncreaseRate"):
+        if threshold is not None and given.get(name, 0) > threshold:
+            raise ContradictoryOptionsError(
+                (name, "sinkRateThreshold"), f"{given[name]} is more than the limit ever is, {threshold}"
+            )
+    most = _most_in_flight(options)
+    for name in ("sinkInitialRate", "sinkRateThreshold"):
+        if given.get(name, 0) > most:
+            raise InvalidOptionError(
+                name, str(given[name]), f"at most {most}, which is all that maxInFlightRequests and maxBatchSize allow"
+            )
+    factor = given.get("sinkDecreaseFactor", 0.5 if options.sink_rate_target == "requests" else 0.99)
+    if not 0 < factor < 1:
+        raise InvalidOptionError("sinkDecreaseFactor", f"{factor:g}", "more than 0 and less than 1")
+    limit = threshold or most
+    if 1 < limit <= int(limit * factor + 0.5):
+        why = f"{limit} times {factor:g} is rounded up to {limit}, so that a throttle would lower nothing"
+        if "sinkDecreaseFactor" in given:
+            raise InvalidOptionError("sinkDecreaseFactor", f"{factor:g}", f"less: {why}")
+        raise MissingOptionError("sinkDecreaseFactor", why)
+
+
+def _most_in_flight(options: "KinesisOptions") -> int:
+    if options.sink_rate_target == "requests":
+        return options.max_in_flight_requests
+    batch = options.max_batch_size
+    if options.aggregation and batch == _LARGEST_REQUEST:
+        # As for the sink, one that was given as the default is was left out.
+        from penstock.async_sink import kinesis_aggregation_config
+
+        batch = kinesis_aggregation_config().max_batch_size
+    return options.max_in_flight_requests * batch

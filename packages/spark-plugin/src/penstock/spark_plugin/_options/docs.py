@@ -1,0 +1,114 @@
+"""The documentation of the options, generated from their tables.
+
+`python -m penstock.spark_plugin._options.docs FOLDER` writes the tables of `options.md` and `migration.md` anew.
+"""
+
+import sys
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+from penstock.spark_plugin._options.foreign.migration import FOREIGN_OPTIONS
+from penstock.spark_plugin._options.foreign.spec import Connector, Effect, ForeignOption
+from penstock.spark_plugin._options.spec import READ, STREAM, WRITE, OptionSpec, OptionType
+from penstock.spark_plugin._options.table import OPTIONS
+
+_TITLES = {
+    "stream": "Stream",
+    "credentials": "Credentials",
+    "reading": "Reading",
+    "services": "Services and identity",
+    "writing": "Writing",
+    "retries": "Retries (FLIP-128)",
+}
+_ONLY = {(READ,): "bounded reads alone", (STREAM,): "streams alone", (STREAM, WRITE): "not in bounded reads"}
+_BEGIN, _END = "<!-- generated: {} -->\n", "<!-- end of generated: {} -->\n"
+
+
+def options_table() -> str:
+    """All options as Markdown tables, one per group."""
+    parts = []
+    for group, specs in groupby(OPTIONS, key=lambda spec: spec.group):
+        rows = "\n".join(_row(spec) for spec in specs)
+        parts.append(
+            f"### {_TITLES[group]}\n\n"
+            "| option | type | default | meaning | acts in | Flink | Databricks | AWS connector |\n"
+            "| --- | --- | --- | --- | --- | --- | --- | --- |\n"
+            f"{rows}\n"
+        )
+    return "\n".join(parts)
+
+
+def migration_table(connector: Connector) -> str:
+    """All options of another connector as a Markdown table: what each one is here, or why it is nothing."""
+    rows = (_foreign_row(one) for one in FOREIGN_OPTIONS if one.connector is connector)
+    return "| option | here | |\n| --- | --- | --- |\n" + "\n".join(rows) + "\n"
+
+
+def _row(spec: OptionSpec) -> str:
+    kind = " \\| ".join(spec.choices) if spec.type is OptionType.CHOICE else spec.type.value.replace("|", "\\|")
+    name = f"`{spec.name}.<stream>`" if spec.prefix else f"`{spec.name}`"
+    aliases = (_alias(spec, connector) for connector in Connector)
+    doc = spec.doc.replace("|", "\\|") + (" A secret: never shown." if spec.secret else "")
+    return f"| {name} | {kind} | {spec.default or ''} | {doc} | {places(spec)} | {' | '.join(aliases)} |"
+
+
+def places(spec: OptionSpec) -> str:
+    """Where an option acts, in which uses where its group does not say it, and what it is an error with."""
+    used = f"; {_ONLY[spec.uses]}" if spec.uses in _ONLY else ""
+    refused = "".join(f"; not with `{one.with_option}{'=' if one.when else ''}{one.when}`" for one in spec.refused_with)
+    return ", ".join(place.value for place in spec.acts) + used + refused
+
+
+def _alias(spec: OptionSpec, connector: Connector) -> str:
+    """The first name of the option in a connector; the tables of migration have the others."""
+    for one in FOREIGN_OPTIONS:
+        if one.connector is connector and one.option == spec.name:
+            return f"`{one.name}{'.<stream>' if spec.prefix else ''}`"
+    return ""
+
+
+def _foreign_row(one: ForeignOption) -> str:
+    per_stream = next(
+        (".<stream>" for spec in OPTIONS if spec.prefix and spec.name == one.option and not one.convert), ""
+    )
+    if one.effect is Effect.MEANS:
+        here = f"`{one.option}{per_stream}`"
+        text = one.text or ("a number without a unit is milliseconds" if one.bare_unit == "ms" else "")
+    elif one.effect is Effect.NOT_NEEDED:
+        here, text = "not needed", one.text
+    else:
+        here, text = "an error", one.text + (f" (`{one.harmless[0]}` is accepted)" if one.harmless else "")
+    return f"| `{one.name}{per_stream}` | {here} | {text.replace('|', chr(92) + '|')} |"
+
+
+def generated() -> Iterator[tuple[str, str, str]]:
+    """File, name of the marker, and text of each generated part."""
+    yield "options.md", "options", options_table()
+    for connector in Connector:
+        yield "migration.md", connector.name.lower(), migration_table(connector)
+
+
+def fill(document: str, name: str, text: str) -> str:
+    """A document with a part of it generated anew.
+
+    Raises:
+        ValueError: It has no such markers.
+    """
+    begin, end = _BEGIN.format(name), _END.format(name)
+    head, begin_found, rest = document.partition(begin)
+    _, end_found, tail = rest.partition(end)
+    if not begin_found or not end_found:
+        raise ValueError(f"no markers {begin.strip()} and {end.strip()}")
+    return f"{head}{begin}\n{text}\n{end}{tail}"
+
+
+def write(folder: Path) -> None:
+    """Generate all parts of a folder's documents anew."""
+    for file, name, text in generated():
+        path = folder / file
+        path.write_text(fill(path.read_text(), name, text))
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]))

@@ -1,0 +1,1 @@
+"""The options of other connectors, in ours."""

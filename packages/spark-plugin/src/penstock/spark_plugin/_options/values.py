@@ -1,0 +1,274 @@
+"""Texts of options to values: durations, byte counts, times, positions."""
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
+from penstock.spark_plugin._options.spec import OptionSpec, OptionType
+from penstock.spark_plugin._options.time_formats import parse_time
+from penstock.spark_plugin.errors import InvalidOptionError
+
+_DURATION = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*([a-z]*)\s*$")
+_SECONDS_PER_UNIT = {
+    "ms": 0.001, "millisecond": 0.001, "milliseconds": 0.001,
+    "s": 1.0, "sec": 1.0, "second": 1.0, "seconds": 1.0,
+    "m": 60.0, "min": 60.0, "minute": 60.0, "minutes": 60.0,
+    "h": 3600.0, "hour": 3600.0, "hours": 3600.0,
+    "d": 86400.0, "day": 86400.0, "days": 86400.0,
+}  # fmt: skip
+_LONGEST_SECONDS = 3650 * 86400.0
+_LARGEST = 2**62
+"""What requests to services can carry, with room for one more."""
+_BYTES_PER_UNIT = {
+    "": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "kib": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "mib": 1 << 20,
+    "g": 1 << 30, "gb": 1 << 30, "gib": 1 << 30,
+}  # fmt: skip
+
+
+class PositionOptionType(StrEnum):
+    """Kinds of a position that an option names."""
+
+    LATEST = "LATEST"
+    TRIM_HORIZON = "TRIM_HORIZON"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    SEQUENCE_NUMBERS = "SEQUENCE_NUMBERS"
+    """A position in each shard that is named."""
+    SEAM = "SEAM"
+    """The time in a file, which the first to ask for it puts there."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionOption:
+    """Where a query begins or ends, in all shards of all of its streams."""
+
+    type: PositionOptionType
+    timestamp: datetime | None = None
+    """With AT_TIMESTAMP; None until `initialTimestamp` is merged in."""
+    streams: Mapping[str, Mapping[str, ShardPosition]] | None = None
+    """With SEQUENCE_NUMBERS: by stream, by shard; the stream "" is the only one."""
+    seam: Path | None = None
+    """With SEAM."""
+
+
+def parse_value(spec: OptionSpec, text: str) -> Any:
+    """The value of an option's text. Raises: InvalidOptionError, with the option's canonical name."""
+    value = _PARSERS[spec.type](spec, text if spec.type is OptionType.TEXT else text.strip())
+    if spec.minimum is not None and value < spec.minimum:
+        raise _invalid(spec, text, f"at least {_plain(spec.minimum)}")
+    if spec.maximum is not None and value > spec.maximum:
+        raise _invalid(spec, text, f"at most {_plain(spec.maximum)}")
+    return value
+
+
+def _plain(number: float) -> str:
+    """As it would be written, without an exponent."""
+    return f"{number:.0f}" if number == int(number) else f"{number:g}"
+
+
+def _invalid(spec: OptionSpec, text: str, rule: str) -> InvalidOptionError:
+    return InvalidOptionError(spec.name, "***" if spec.secret else text, rule)
+
+
+def _string(spec: OptionSpec, text: str) -> str:
+    if not text:
+        raise _invalid(spec, text, "a text that is not empty")
+    return text
+
+
+def _text(spec: OptionSpec, text: str) -> str:
+    """White space counts, and may be written as in a string literal."""
+    for written, meant in (("\\r", "\r"), ("\\n", "\n"), ("\\t", "\t")):
+        text = text.replace(written, meant)
+    return text
+
+
+def _strings(spec: OptionSpec, text: str) -> tuple[str, ...]:
+    parts = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not parts or len(set(parts)) != len(parts):
+        raise _invalid(spec, text, "one or more different names, separated by commas")
+    return parts
+
+
+def _integer(spec: OptionSpec, text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise _invalid(spec, text, "an integer") from None
+    return _bounded(spec, text, value)
+
+
+def _number(spec: OptionSpec, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        raise _invalid(spec, text, "a number") from None
+    if not math.isfinite(value):
+        raise _invalid(spec, text, "a number")
+    return value
+
+
+def _boolean(spec: OptionSpec, text: str) -> bool:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    raise _invalid(spec, text, "true or false")
+
+
+def _duration(spec: OptionSpec, text: str, *, bare: float) -> float:
+    match = _DURATION.match(text.lower())
+    unit = bare if match is None or not match[2] else _SECONDS_PER_UNIT.get(match[2])
+    if match is None or unit is None:
+        raise _invalid(spec, text, "a duration such as 5s, 2m or 250ms")
+    seconds = float(match[1]) * unit
+    if seconds > _LONGEST_SECONDS:
+        raise _invalid(spec, text, "at most 3650d")
+    return seconds
+
+
+def _seconds(spec: OptionSpec, text: str) -> float:
+    return _duration(spec, text, bare=1.0)
+
+
+def _milliseconds(spec: OptionSpec, text: str) -> float:
+    return _duration(spec, text, bare=0.001) * 1000
+
+
+def _byte_count(spec: OptionSpec, text: str) -> int:
+    match = _DURATION.match(text.lower())
+    if match is None or match[2] not in _BYTES_PER_UNIT:
+        raise _invalid(spec, text, "a number of bytes such as 65536, 64k or 8m")
+    # Digits are exact; a fraction of a unit is not.
+    count = int(match[1]) if match[1].isdecimal() else float(match[1])
+    return _bounded(spec, text, int(count * _BYTES_PER_UNIT[match[2]]))
+
+
+def _bounded(spec: OptionSpec, text: str, value: int) -> int:
+    if abs(value) > _LARGEST:
+        raise _invalid(spec, text, f"at most {_LARGEST}")
+    return value
+
+
+def _choice(spec: OptionSpec, text: str) -> str:
+    value = dict(spec.choice_aliases).get(text.lower(), text.lower())
+    if value in dict(spec.choice_cures):
+        raise _invalid(spec, text, f"one of {', '.join(spec.choices)}: {dict(spec.choice_cures)[value]}")
+    if value not in spec.choices:
+        raise _invalid(spec, text, "one of " + ", ".join(spec.choices))
+    return value
+
+
+def _time(spec: OptionSpec, text: str) -> datetime:
+    try:
+        return datetime.fromtimestamp(float(text), UTC)
+    except (ValueError, OverflowError, OSError):
+        # A number of seconds that no calendar has is an OSError.
+        pass
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise _invalid(spec, text, "a time such as 2026-01-31T12:00:00Z, or seconds since 1970") from None
+    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+
+
+def parse_time_as(spec: OptionSpec, text: str, pattern: str | None) -> datetime:
+    """A time in a date pattern of Java's, or a number of seconds that does not fit it; without one in our own forms."""
+    if pattern is None:
+        return _time(spec, text.strip())
+    try:
+        return parse_time(text, pattern)
+    except ValueError as error:
+        if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+            return _time(spec, text.strip())
+        raise _invalid(spec, text, f"a time in the pattern that is given with it: {error}") from None
+
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+
+
+def epoch_micros(time: datetime) -> int:
+    """Microseconds since 1970. Exact: a float of seconds, multiplied, may fall below the millisecond that it is of."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def first_millis(time: datetime) -> int:
+    """The first millisecond since 1970 that does not lie before a time: records arrive at whole ones."""
+    return -(-epoch_micros(time) // 1000)
+
+
+_POSITION_RULE = (
+    "LATEST (or now), TRIM_HORIZON, a time, `AT_TIMESTAMP <time>`, sequence numbers as JSON, or the path of a seam"
+)
+
+
+def _position(spec: OptionSpec, text: str) -> PositionOption:
+    """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, sequence numbers, a path."""
+    if text.startswith("{"):
+        return _json_position(spec, text)
+    if text.startswith(("/", "file:")):
+        path = unquote(urlsplit(text).path) if text.startswith("file:") else text
+        return PositionOption(PositionOptionType.SEAM, seam=Path(path))
+    name, _, time = (
+        text.replace(":", " ", 1).partition(" ") if text[:13].upper() == "AT_TIMESTAMP:" else text.partition(" ")
+    )
+    name = {"EARLIEST": "TRIM_HORIZON", "NOW": "LATEST"}.get(name.upper(), name.upper())
+    if name in ("LATEST", "TRIM_HORIZON") and not time:
+        return PositionOption(PositionOptionType(name))
+    if name == "AT_TIMESTAMP":
+        return PositionOption(PositionOptionType(name), _time(spec, time.strip()) if time else None)
+    try:
+        return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, text))
+    except InvalidOptionError:
+        raise _invalid(spec, text, _POSITION_RULE) from None
+
+
+def _json_position(spec: OptionSpec, text: str) -> PositionOption:
+    """A time, an offset as it stands in a checkpoint, or `{"shardId-000000000000": "4959…"}` of the only stream."""
+    try:
+        document = {str(key): value for key, value in json.loads(text).items()}
+        by_name = {key.lower(): str(value) for key, value in document.items()}
+        if "at_timestamp" in by_name:
+            time = parse_time_as(spec, by_name.pop("at_timestamp"), by_name.pop("format", None))
+            if not by_name:
+                return PositionOption(PositionOptionType.AT_TIMESTAMP, time)
+        if "version" in document:
+            streams = StreamPositions.from_json(document).streams
+        else:
+            streams = {"": {shard: _in_shard(value) for shard, value in document.items()}}
+    except InvalidOptionError:
+        raise
+    except (ValueError, AttributeError, PositionsError):
+        raise _invalid(spec, text, _POSITION_RULE) from None
+    if not any(streams.values()):
+        raise _invalid(spec, text, _POSITION_RULE)
+    return PositionOption(PositionOptionType.SEQUENCE_NUMBERS, streams=streams)
+
+
+def _in_shard(value: object) -> ShardPosition:
+    if not isinstance(value, str):
+        raise ValueError("sequence numbers are texts: JSON's numbers are not exact")
+    if value == "SHARD_END":
+        return ShardPosition.shard_end()
+    return ShardPosition.trim_horizon() if value == "TRIM_HORIZON" else ShardPosition.after(value)
+
+
+_PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {
+    OptionType.STRING: _string,
+    OptionType.STRINGS: _strings,
+    OptionType.TEXT: _text,
+    OptionType.INTEGER: _integer,
+    OptionType.NUMBER: _number,
+    OptionType.BOOLEAN: _boolean,
+    OptionType.SECONDS: _seconds,
+    OptionType.MILLISECONDS: _milliseconds,
+    OptionType.BYTES: _byte_count,
+    OptionType.CHOICE: _choice,
+    OptionType.POSITION: _position,
+    OptionType.TIME: _time,
+}

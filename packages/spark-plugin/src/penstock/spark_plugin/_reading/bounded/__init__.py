@@ -1,0 +1,1 @@
+"""Bounded reads: what they read, and how it is divided among tasks."""

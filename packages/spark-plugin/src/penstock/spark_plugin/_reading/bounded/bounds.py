@@ -1,0 +1,203 @@
+"""What a bounded read takes of each shard: decided once, when it is planned."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from penstock.aws import AwsSession
+from penstock.efo_consumer import DataLossError, HashKeyRange, Shard, ShardPosition
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
+from penstock.spark_plugin._reading.start.initial_positions import ancestors, latest_millis, named, seam_of
+from penstock.spark_plugin.errors import ContradictoryOptionsError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedShard:
+    """A shard, and what a bounded read takes of it."""
+
+    stream_name: str
+    shard_id: str
+    after: ShardPosition
+    before_micros: int | None = None
+    """The first record that arrived at this time (microseconds since 1970) or later ends it, and is left out."""
+    upto: str | None = None
+    """The last sequence number; later ones are left out."""
+    hash_keys: HashKeyRange | None = None
+    """The shard's: user records of aggregates outside of it come by another shard."""
+    planned_millis: int = 0
+    """When the read was planned, by the service's clock: what arrived before is there."""
+    with_children: bool = False
+    """Whether shards that continue this one, and that no list showed when the read was planned, belong to it."""
+
+    @property
+    def complete_millis(self) -> int:
+        """The time whose records have to be seen before the tip of the shard is the end of the read."""
+        return self.planned_millis if self.before_micros is None else -(-self.before_micros // 1000)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """Both ends of a bounded read: each is a position for all shards, or one for each that is named."""
+
+    after: ShardPosition
+    after_shards: Mapping[str, Mapping[str, ShardPosition]]
+    """By stream and shard, where the user has named them; children of these begin at TRIM_HORIZON."""
+    before_micros: int | None
+    upto_shards: Mapping[str, Mapping[str, ShardPosition]]
+    """By stream and shard, where the user has named them; nothing else is read then."""
+    planned_micros: int = 0
+    """When the read was planned, by the service's clock."""
+
+    @classmethod
+    def resolve(cls, session: AwsSession, options: KinesisOptions, now_micros: int) -> Self:
+        """The bounds that the options name, for a read that is planned now. Makes seams that are not there yet."""
+        start, end = options.initial_position, options.ending_position
+        before: int | None
+        if end is None:
+            time = options.ending_timestamp
+            before = now_micros if time is None else epoch_micros(time)
+        elif end.type is PositionOptionType.TRIM_HORIZON:
+            before = 0
+        elif end.streams is not None:
+            before = None
+        else:
+            before = _micros(session, options, end, now_micros)
+        bounds = cls(
+            after=_after(session, options, start, before if end is None and options.ending_timestamp is None else None),
+            after_shards=named(start, options) if start is not None else {},
+            before_micros=before,
+            upto_shards=named(end, options) if end is not None else {},
+            planned_micros=now_micros,
+        )
+        if now_micros:  # without it nothing is read
+            bounds.check()
+        return bounds
+
+    @property
+    def names_shards(self) -> bool:
+        """Whether shards have ends of their own, which their relatives must be known for."""
+        return bool(self.after_shards or self.upto_shards)
+
+    def check(self) -> None:
+        """Refuse a read that ends before it begins.
+
+        Raises:
+            ContradictoryOptionsError: It does.
+        """
+        begin = self.after.timestamp_millis
+        if begin is not None and self.before_micros is not None and -(-self.before_micros // 1000) < begin:
+            seconds = begin / 1000 - self.before_micros / 1e6
+            raise ContradictoryOptionsError(
+                ("initialPosition", "endingPosition"),
+                f"the read ends {seconds:.3f} s before it begins; without an end it ends now",
+            )
+
+    def of_stream(
+        self, stream: str, shards: Sequence[Shard], *, fail_on_data_loss: bool = True
+    ) -> Iterator[BoundedShard]:
+        """The shards of a stream that are read, and how far.
+
+        Raises:
+            ContradictoryOptionsError: A shard's end lies before its start.
+            DataLossError: A shard that is named is not listed any more, and `fail_on_data_loss`.
+        """
+        after_shards, upto_shards = self.after_shards.get(stream), self.upto_shards.get(stream)
+        _check_listed(stream, shards, after_shards or {}, upto_shards or {}, fail_on_data_loss=fail_on_data_loss)
+        past: set[str] = set()
+        if after_shards is not None:
+            past = ancestors(after_shards, {one.shard_id: set(one.parent_shard_ids) for one in shards})
+        # All that precedes a named end belongs to the read: the parents of its shards are read to their end.
+        whole: set[str] = set()
+        if upto_shards is not None:
+            whole = ancestors(upto_shards, {one.shard_id: set(one.parent_shard_ids) for one in shards})
+        parents = {parent for one in shards for parent in one.parent_shard_ids}
+        for shard in shards:
+            after = (after_shards or {}).get(shard.shard_id, self.after)
+            upto = (upto_shards or {}).get(shard.shard_id)
+            if is_empty(after, self.before_micros):
+                continue  # LATEST, up to now
+            skipped = upto_shards is not None and upto is None and shard.shard_id not in whole
+            if skipped or shard.shard_id in past or after.is_shard_end:
+                continue
+            if upto is not None and not upto.is_shard_end and upto.sequence_number is None:
+                continue  # up to TRIM_HORIZON: nothing
+            if _is_nothing(stream, shard.shard_id, after, upto):
+                continue
+            yield BoundedShard(
+                stream,
+                shard.shard_id,
+                after,
+                self.before_micros,
+                upto.sequence_number if upto is not None else None,
+                HashKeyRange.of(shard.starting_hash_key, shard.ending_hash_key),
+                self.planned_micros // 1000,
+                with_children=upto_shards is None and shard.shard_id not in parents,
+            )
+
+
+def is_empty(after: ShardPosition, before_micros: int | None) -> bool:
+    """Whether a shard's time ends before it begins: Kinesis refuses a beginning that its clock has not reached yet."""
+    begin = after.timestamp_millis
+    return begin is not None and before_micros is not None and before_micros <= begin * 1000
+
+
+def _is_nothing(stream: str, shard_id: str, after: ShardPosition, upto: ShardPosition | None) -> bool:
+    if upto is None or upto.sequence_number is None or after.sequence_number is None:
+        return False
+    if int(upto.sequence_number) < int(after.sequence_number):
+        raise ContradictoryOptionsError(
+            ("initialPosition", "endingPosition"),
+            f"{stream}/{shard_id} would end at {upto.sequence_number}, before it begins, after {after.sequence_number}",
+        )
+    return int(upto.sequence_number) == int(after.sequence_number)
+
+
+def _check_listed(
+    stream: str,
+    shards: Sequence[Shard],
+    after_shards: Mapping[str, ShardPosition],
+    upto_shards: Mapping[str, ShardPosition],
+    *,
+    fail_on_data_loss: bool,
+) -> None:
+    listed = {one.shard_id for one in shards}
+    for named_shards, is_start in ((after_shards, True), (upto_shards, False)):
+        for shard_id, position in named_shards.items():
+            # Nothing is missing of one that was read to its end.
+            if shard_id in listed or (is_start and position.is_shard_end):
+                continue
+            lost = DataLossError(
+                stream=stream,
+                shard_id=shard_id,
+                after=str(position if is_start else after_shards.get(shard_id, "its oldest record")),
+                upto="its end" if is_start else str(position),
+                reason="the stream does not list the shard: its records have expired, or it was never there",
+            )
+            if fail_on_data_loss:
+                raise lost
+            _log.warning("%s", lost)
+
+
+def _after(
+    session: AwsSession, options: KinesisOptions, start: PositionOption | None, default_end_micros: int | None
+) -> ShardPosition:
+    """Where shards begin that are not named."""
+    if start is None or start.streams is not None or start.type is PositionOptionType.TRIM_HORIZON:
+        return ShardPosition.trim_horizon()
+    if start.type is PositionOptionType.LATEST:
+        # Nothing, unless the end lies in the future.
+        return ShardPosition.at_timestamp(
+            latest_millis(session, options) if default_end_micros is None else default_end_micros // 1000
+        )
+    # Of a millisecond that it cuts nothing is left: records arrive at whole ones.
+    return ShardPosition.at_timestamp(-(-_micros(session, options, start, 0) // 1000))
+
+
+def _micros(session: AwsSession, options: KinesisOptions, position: PositionOption, now_micros: int) -> int:
+    if position.type is PositionOptionType.SEAM:
+        return seam_of(session, options, position) * 1000
+    return now_micros if position.timestamp is None else epoch_micros(position.timestamp)

@@ -1,0 +1,162 @@
+"""Bounded reads: what a stream holds from a position up to a position or a time."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow as pa
+from opentelemetry.trace import use_span
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+
+from penstock.aws import AwsSession, JsonClient
+from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.bounded.bounds import BoundedShard, Bounds
+from penstock.spark_plugin._reading.bounded.push_down import PushDown
+from penstock.spark_plugin._reading.bounded.shards import read_shards
+from penstock.spark_plugin._reading.bounded.time_division import divide_by_time, spread
+from penstock.spark_plugin._reading.columns import in_layout
+from penstock.spark_plugin._reading.planning import partition_bounds
+from penstock.spark_plugin._reading.start.service_time import ask_time, now_millis
+from penstock.spark_plugin._reading.start.stream_names import with_streams
+from penstock.spark_plugin._reading.start.stream_summary import describe_stream
+from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
+from penstock.spark_plugin._telling import told, told_rows
+from penstock.spark_plugin.errors import InvalidOptionError
+
+_SHORTEST_RETENTION_HOURS = 24
+_RECENT_MILLIS = 60_000
+"""Kinesis need not know which shards were open at a time that is younger, or in its future."""
+
+
+class BoundedPartition(InputPartition):
+    """Shards that one task reads."""
+
+    def __init__(self, shards: tuple[BoundedShard, ...]) -> None:
+        super().__init__(None)
+        self.shards = shards
+
+
+class KinesisBatchReader(DataSourceReader):
+    """Reads, by polling, what the streams hold between `initialPosition` and `endingPosition`.
+
+    Every task reads its shards from Kinesis itself: there is no reader whose life it could share.
+    """
+
+    def __init__(self, options: KinesisOptions) -> None:
+        self._options = options
+        self._push_down = PushDown()
+
+    @told
+    def partitions(self) -> Sequence[InputPartition]:
+        """All shards that the streams still know and no filter rules out, closed ones too, in few partitions."""
+        session = AwsSession(aws_options(self._options))
+        options = with_streams(self._options, lambda: session)
+        if not any(self._push_down.of_stream(one) for one in options.stream_name):
+            return []
+        first = options.stream_name[0]
+        asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience))
+        now_micros = now_millis(session) * 1000
+        bounds = Bounds.resolve(session, options, now_micros)
+        least, most = partition_bounds(options.min_partitions, options.max_partitions)
+        shards = asyncio.run(_plan(session, options, bounds, self._push_down, least, now_micros))
+        return [BoundedPartition(part) for part in spread(shards, min(len(shards), most))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition's shards, in order within each."""
+        return told_rows(self._rows(partition), self._options)
+
+    def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, BoundedPartition):
+            if partition.value is None:  # Spark's own, when there were no shards
+                return
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        freeze_garbage()
+        options = self._options
+        parent = parent_context(task_property(TRACEPARENT_PROPERTY), options.traceparent)
+        span = tracer().start_span(
+            "spark_plugin.read_partition",
+            context=parent,
+            attributes={"penstock.shards": [one.shard_id for one in partition.shards]},
+        )
+        rows = 0
+        loop = asyncio.new_event_loop()
+        batches = read_shards(options, partition.shards, self._push_down)
+        try:
+            while True:
+                with use_span(span, end_on_exit=False):
+                    batch = loop.run_until_complete(anext(batches, None))
+                if batch is None:
+                    return
+                rows += batch.num_rows
+                yield from in_layout(iter((batch,)), options.columns)
+        finally:
+            loop.run_until_complete(batches.aclose())
+            loop.close()
+            span.set_attribute("penstock.records", rows)
+            span.end()
+
+
+class FilteringBatchReader(KinesisBatchReader):
+    """A bounded reader that takes the query's filters: on `shardId`, `streamName` and the time of arrival."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        """Take what the filters say about shards and time; give back those that Spark has to apply itself."""
+        self._push_down, left = PushDown.of(filters)
+        yield from left
+
+
+def batch_reader(options: KinesisOptions) -> KinesisBatchReader:
+    """A reader that takes filters where the options ask for it; Spark refuses it while its own setting is off."""
+    # Not by default: frames of one `load()` share what was planned with the filters of one of them.
+    return FilteringBatchReader(options) if options.filter_push_down else KinesisBatchReader(options)
+
+
+async def _plan(
+    session: AwsSession,
+    options: KinesisOptions,
+    bounds: Bounds,
+    push_down: PushDown,
+    least: int,
+    now_micros: int,
+) -> list[BoundedShard]:
+    """The shards that are read, divided where there are fewer than the least number of partitions."""
+    shards: list[BoundedShard] = []
+    async with JsonClient(session) as client:
+        unseen = set(options.shard_ids)
+        streams = [one for one in options.stream_name if push_down.of_stream(one)]
+        for stream in streams:
+            identity = StreamIdentity(stream, options.arn_of(stream))
+            since = None if options.shard_ids else _filter(bounds, push_down, now_micros // 1000)
+            patience = timedelta(seconds=options.retry_patience)
+            listed = await list_shards(client, identity, filter=since, retry_patience=patience)
+            found = bounds.of_stream(stream, listed, fail_on_data_loss=options.fail_on_data_loss)
+            if options.shard_ids:
+                found = (replace(one, with_children=False) for one in found if one.shard_id in options.shard_ids)
+            unseen.difference_update(one.shard_id for one in listed)
+            shards += push_down.narrow(found)
+        if unseen and streams == list(options.stream_name):
+            raise InvalidOptionError(
+                "shardIds", ",".join(options.shard_ids), f"shards that the streams list, and {min(unseen)} is none"
+            )
+        if 0 < len(shards) < least:
+            retention = {stream: await _retention_micros(client, options, stream) for stream in streams}
+            shards = divide_by_time(shards, least, now_micros, retention)
+    return shards
+
+
+def _filter(bounds: Bounds, push_down: PushDown, now_millis: int) -> ShardFilter | None:
+    """Shards that were closed before the read begins hold nothing of it."""
+    since = push_down.since_millis(bounds.after.timestamp_millis)
+    if since is None or bounds.names_shards or since > now_millis - _RECENT_MILLIS:
+        return None
+    return ShardFilter("FROM_TIMESTAMP", timestamp_millis=since)
+
+
+async def _retention_micros(client: JsonClient, options: KinesisOptions, stream: str) -> int:
+    purpose = f"cannot tell how long {stream} keeps records; dividing the last {_SHORTEST_RETENTION_HOURS} hours"
+    summary = await describe_stream(client, options.arn_of(stream) or stream, purpose, options.retry_patience)
+    return (_SHORTEST_RETENTION_HOURS * 3600 if summary is None else summary.retention_seconds) * 10**6

@@ -1,0 +1,176 @@
+"""The tasks of a bounded read: each polls its shards from Kinesis itself, up to where they end."""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.aws import AwsSession
+from penstock.efo_consumer import (
+    CheckedRead,
+    HashKeyRange,
+    KinesisBackend,
+    Shard,
+    ShardPosition,
+    StreamIdentity,
+    deaggregate,
+    to_read_batch,
+)
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.bounded.bounds import BoundedShard
+from penstock.spark_plugin._reading.bounded.push_down import PushDown
+from penstock.spark_plugin._reading.session.configs import publisher_config
+from penstock.spark_plugin._reading.start.service_time import (
+    ARRIVAL_MICROS,
+    ask_time,
+    is_seen,
+    wait_until,
+    wait_until_seen,
+)
+
+
+async def read_shards(
+    options: KinesisOptions, shards: Sequence[BoundedShard], push_down: PushDown
+) -> AsyncGenerator[pa.RecordBatch, None]:
+    """The records of the shards, and of children that were not listed yet when the read was planned."""
+    session = AwsSession(aws_options(options))
+    config = publisher_config(options)
+    backend = KinesisBackend(session, config)
+    # Finds the one record that a time divides a shard by.
+    finder = KinesisBackend(session, replace(config, get_records_max_records=1, get_records_adaptive=False))
+    pending = deque(shards)
+    first = shards[0].stream_name
+    await ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience)
+    try:
+        while pending:
+            shard = pending.popleft()
+            one = _ShardRead(options, shard, session, backend, finder)
+            async with aclosing(one.records()) as batches:
+                async for records in batches:
+                    # As the long-lived reader does: a back-fill has the rows that the stream would have had.
+                    rows = deaggregate(records, shard.hash_keys) if options.deaggregate else records
+                    yield to_read_batch(
+                        rows, shard.stream_name, shard.shard_id, with_encryption_type=options.include_encryption_type
+                    )
+            await one.prove()
+            pending.extend(push_down.narrow(_entrants(shard, one.children)))
+    finally:
+        await finder.aclose()
+        await backend.aclose()
+
+
+def _entrants(parent: BoundedShard, children: Sequence[Shard]) -> Iterator[BoundedShard]:
+    for child in children if parent.with_children else ():
+        # A merged shard comes with both of its parents, which two tasks may read.
+        if parent.shard_id == min(child.parent_shard_ids, default=parent.shard_id):
+            yield replace(
+                parent,
+                shard_id=child.shard_id,
+                after=ShardPosition.trim_horizon(),
+                hash_keys=HashKeyRange.of(child.starting_hash_key, child.ending_hash_key),
+            )
+
+
+class _ShardRead:
+    """One shard up to its bound.
+
+    A time bounds it where a read that begins at that time begins: before the first record that arrived then or later.
+    Arrival times may go back by a second, so of a record that shows less than a second before it Kinesis itself is
+    asked. Without a record behind the bound, the shard is complete when its tip was seen late enough.
+    """
+
+    def __init__(
+        self,
+        options: KinesisOptions,
+        shard: BoundedShard,
+        session: AwsSession,
+        backend: KinesisBackend,
+        finder: KinesisBackend,
+    ) -> None:
+        self._shard = shard
+        self._clock = session.service_clock()
+        self._finder = finder
+        self._stream = options.arn_of(shard.stream_name) or shard.stream_name
+        self._read = CheckedRead(backend, self._stream, shard.shard_id, fail_on_data_loss=options.fail_on_data_loss)
+        self._is_asked = False
+        self._beyond: int | None = None if shard.upto is None else int(shard.upto) + 1
+        """The first sequence number beyond the bound, once it is known."""
+        self.children: Sequence[Shard] = ()
+        """Of a shard that was read to its end."""
+
+    async def records(self) -> AsyncGenerator[pa.RecordBatch, None]:
+        shard, begin, is_complete = self._shard, self._shard.after, False
+        if begin.timestamp_millis is not None:
+            await wait_until(self._clock, begin.timestamp_millis)
+        while not is_complete:
+            is_complete = is_seen(self._clock, shard.complete_millis)
+            async with aclosing(self._read.events(begin)) as events:
+                async for event in events:
+                    kept = await self._within(event.records)
+                    if kept.num_rows:
+                        yield kept
+                    if kept.num_rows < event.records.num_rows:
+                        return
+                    if event.child_shards:
+                        self.children = event.child_shards
+                        return
+                    if event.records.num_rows:
+                        begin = _after_last(event.records)
+                    if self._beyond is not None and int(event.continuation or 0) + 1 >= self._beyond:
+                        return
+            if not is_complete:
+                await wait_until_seen(self._clock, shard.complete_millis)
+
+    async def prove(self) -> None:
+        """Prove that the records had no hole, once all of them came.
+
+        Raises:
+            DataLossError: records have expired, or nothing proves that none has, and `failOnDataLoss`.
+        """
+        await self._read.prove()
+
+    async def _within(self, records: pa.RecordBatch) -> pa.RecordBatch:
+        """The records up to the bound."""
+        before = self._shard.before_micros
+        if before is not None and not self._is_asked:
+            near = _first_since(records, before - ARRIVAL_MICROS)
+            if near < _first_since(records, before):
+                self._is_asked = True
+                self._beyond = await self._first_record(-(-before // 1000))
+        if before is not None and self._beyond is None:
+            return records.slice(0, _first_since(records, before))
+        if self._beyond is None:
+            return records
+        # Decimal digits of different lengths: compared as numbers.
+        numbers = records.column("sequenceNumber")
+        key = self._beyond
+        return records.slice(0, bisect_left(range(records.num_rows), key, key=lambda row: int(numbers[row].as_py())))
+
+    async def _first_record(self, millis: int) -> int | None:
+        """The sequence number of the first record that arrived at a time or later; None if there is none yet."""
+        while not is_seen(self._clock, millis):
+            await wait_until_seen(self._clock, millis)
+        found = self._finder.read_once(self._stream, self._shard.shard_id, ShardPosition.at_timestamp(millis))
+        async with aclosing(found) as events:
+            async for event in events:
+                if event.records.num_rows:
+                    return int(event.records.column("sequenceNumber")[0].as_py())
+        return None
+
+
+def _after_last(records: pa.RecordBatch) -> ShardPosition:
+    number = records.column("sequenceNumber")[-1].as_py()
+    arrived_millis = records.column("approximateArrivalTimestamp")[-1].value // 1000
+    return replace(ShardPosition.after(number), record=number, arrived_millis=arrived_millis)
+
+
+def _first_since(records: pa.RecordBatch, micros: int) -> int:
+    """The index of the first record that shows a time or a later one; their number if there is none."""
+    column = records.column("approximateArrivalTimestamp")
+    found = pc.index(pc.greater_equal(column, pa.scalar(micros, column.type)), True).as_py()
+    return int(found) if found >= 0 else records.num_rows

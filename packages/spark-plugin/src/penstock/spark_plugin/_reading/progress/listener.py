@@ -1,0 +1,157 @@
+"""A listener that tells how Kinesis queries come along: the progress of each, typed."""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from penstock.spark_plugin._reading.progress.metrics import ReaderNumbers
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KinesisProgress:
+    """How one Kinesis source of a query has come along, by the query's newest progress."""
+
+    query_id: str
+    """The same after a restart from the checkpoint."""
+    run_id: str
+    query_name: str | None
+    batch_id: int
+    timestamp: str
+    """When the micro-batch began; ISO 8601, UTC."""
+    source: int
+    """Which of the query's sources, from 0."""
+    streams: tuple[str, ...]
+    reader: str
+    """`host:port` of the reader."""
+    input_rows: int
+    """Of the micro-batch."""
+    input_rows_per_second: float
+    processed_rows_per_second: float
+    numbers: ReaderNumbers
+
+
+ProgressHandler = Callable[[KinesisProgress], None]
+
+
+def kinesis_progress(
+    progress: "StreamingQueryProgress | StreamingQuery | Mapping[str, Any] | None",
+) -> list[KinesisProgress]:
+    """The progress of a query's Kinesis sources, one entry each; none of other sources, or before any progress.
+
+    Takes a query, its `lastProgress`, or one of its `recentProgress`, classic or of Spark Connect.
+    """
+    if progress is None:
+        return []
+    if not isinstance(progress, StreamingQueryProgress | Mapping):
+        return kinesis_progress(progress.lastProgress)
+    document: Mapping[str, Any] = progress
+    if isinstance(progress, StreamingQueryProgress):
+        document = json.loads(progress.json)
+    found = []
+    for place, source in enumerate(document.get("sources", ())):
+        report = source.get("latestOffset")
+        if isinstance(report, str):
+            report = _parsed(report)
+        try:
+            numbers, streams = ReaderNumbers.from_json(report), tuple(report["streams"])
+        except (KeyError, TypeError, ValueError):
+            continue  # of another source
+        found.append(
+            KinesisProgress(
+                query_id=str(document["id"]),
+                run_id=str(document["runId"]),
+                query_name=document.get("name"),
+                batch_id=int(document["batchId"]),
+                timestamp=str(document["timestamp"]),
+                source=place,
+                streams=streams,
+                reader=str(report.get("reader", "")),
+                input_rows=int(source.get("numInputRows", 0)),
+                input_rows_per_second=float(source.get("inputRowsPerSecond") or 0.0),
+                processed_rows_per_second=float(source.get("processedRowsPerSecond") or 0.0),
+                numbers=numbers,
+            )
+        )
+    return found
+
+
+def log_progress(progress: KinesisProgress) -> None:
+    """Log a line at INFO: the handler of a listener that was given none."""
+    numbers = progress.numbers
+    _log.info(
+        "query %s batch %d: %d rows of %s; %s to %s ms behind (%s on average) on %d shards; "
+        "%d records received, %d subscriptions, %d replays, %d losses, %d starved%s",
+        progress.query_name or progress.query_id,
+        progress.batch_id,
+        progress.input_rows,
+        ", ".join(progress.streams),
+        numbers.min_millis_behind_latest,
+        numbers.max_millis_behind_latest,
+        numbers.avg_millis_behind_latest,
+        numbers.shards,
+        numbers.records,
+        numbers.subscriptions,
+        numbers.replays,
+        numbers.losses,
+        numbers.starved,
+        f"; {numbers.condition}" if numbers.condition else "",
+    )
+
+
+class KinesisProgressListener(StreamingQueryListener):
+    """Hands the progress of Kinesis sources to handlers: `spark.streams.addListener(KinesisProgressListener(…))`.
+
+    Handlers are called on a thread of Spark's, one after the other, and should return soon: `log_progress`, which is
+    the default, a `ProgressMetrics`, or functions of your own. One that raises is logged; the others are still called.
+    """
+
+    def __init__(self, *handlers: ProgressHandler) -> None:
+        self._handlers = handlers or (log_progress,)
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Nothing is known yet."""
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Tell each Kinesis source's progress."""
+        for progress in kinesis_progress(event.progress):
+            for handler in self._handlers:
+                try:
+                    handler(progress)
+                except Exception:
+                    _log.exception("a handler of Kinesis progress failed")
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Spark tells no numbers of an idle query; its `lastProgress` has them."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Let handlers with a method `ended` forget the query."""
+        for handler in self._handlers:
+            ended = getattr(handler, "ended", None)
+            if ended is not None:
+                try:
+                    ended(str(event.runId))
+                except Exception:
+                    _log.exception("a handler of Kinesis progress failed")
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None

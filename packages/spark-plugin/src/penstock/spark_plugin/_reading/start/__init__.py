@@ -1,0 +1,1 @@
+"""Which streams are read, and where they begin."""

@@ -1,0 +1,141 @@
+"""Where a new query begins."""
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+
+from penstock.aws import AwsSession, JsonClient
+from penstock.efo_consumer import (
+    InitialPosition,
+    InitialPositionType,
+    Shard,
+    ShardPosition,
+    StreamIdentity,
+    StreamPositions,
+    list_shards,
+    resolve_initial_positions,
+)
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, first_millis
+from penstock.spark_plugin._reading.start.seam import seam_millis
+from penstock.spark_plugin._reading.start.service_time import ask_time, wait_until_seen
+from penstock.spark_plugin._reading.start.stream_names import StreamKeys
+from penstock.spark_plugin._reading.start.stream_summary import describe_stream
+
+LATEST = InitialPosition(InitialPositionType.LATEST)
+
+
+def initial_positions(options: KinesisOptions) -> StreamPositions:
+    """The positions of a new streaming query. Asks Kinesis for its shards, and for LATEST its time.
+
+    Raises:
+        penstock.efo_consumer.InitialPositionError: A stream's shards cannot be listed.
+        OffsetError: The file of a seam is none.
+    """
+    session = AwsSession(aws_options(options))
+    position = options.initial_position
+    if position is not None and position.streams is not None:
+        streams = named(position, options)
+        keys = {name: options.arn_of(name) or name for name in streams}
+        return StreamPositions(
+            {name: after_sequence_numbers(session, keys[name], shards) for name, shards in streams.items()},
+            asyncio.run(_created(session, keys)),
+        )
+    return _resolved(session, options, _starting_position(session, options))
+
+
+def _resolved(session: AwsSession, options: KinesisOptions, start: InitialPosition) -> StreamPositions:
+    streams = [options.arn_of(name) or name for name in options.stream_name]
+    patience = timedelta(seconds=options.retry_patience)
+    return StreamKeys(options).named(resolve_initial_positions(session, streams, start, retry_patience=patience))
+
+
+async def _created(session: AwsSession, keys: Mapping[str, str]) -> dict[str, int]:
+    """When the streams were created, by name, as far as that may be asked."""
+    purpose = "cannot tell whether stream {} is deleted and created again while it is read"
+    async with JsonClient(session) as client:
+        found = {name: await describe_stream(client, key, purpose.format(name)) for name, key in keys.items()}
+    return {name: summary.created_millis for name, summary in found.items() if summary is not None}
+
+
+def latest_millis(session: AwsSession, options: KinesisOptions) -> int:
+    """The time of LATEST by the service's clock, in milliseconds since 1970."""
+    positions = _resolved(session, options, LATEST)
+    return max(one.timestamp_millis or 0 for shards in positions.streams.values() for one in shards.values())
+
+
+def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOption) -> int:
+    """The time of a seam, in milliseconds; made now, by the service's clock, if there is none.
+
+    It is waited for, as it may be to come: until it is over, shards may begin that have records before it.
+
+    Raises:
+        OffsetError: The file is no seam.
+        penstock.aws.AwsServiceError: The service cannot be asked for its time.
+    """
+    if position.seam is None:
+        raise ValueError(f"{position} is no seam")
+    millis = seam_millis(position.seam, lambda: _resolved(session, options, LATEST))
+    asyncio.run(_wait_for_seam(session, options, millis))
+    return millis
+
+
+async def _wait_for_seam(session: AwsSession, options: KinesisOptions, millis: int) -> None:
+    first = options.stream_name[0]
+    await ask_time(session, StreamIdentity(first, options.arn_of(first)))
+    await wait_until_seen(session.service_clock(), millis, None)
+
+
+def named(position: PositionOption, options: KinesisOptions) -> Mapping[str, Mapping[str, ShardPosition]]:
+    """Positions in shards by the stream's name, also where the user left out the only one's."""
+    return {name or options.stream_name[0]: shards for name, shards in (position.streams or {}).items()}
+
+
+def after_sequence_numbers(
+    session: AwsSession, stream: str, shards: Mapping[str, ShardPosition]
+) -> Mapping[str, ShardPosition]:
+    """The named shards, and those that none of them descends from or leads to, from their beginning.
+
+    `stream` is a name or an ARN.
+    """
+    parents = {one.shard_id: set(one.parent_shard_ids) for one in asyncio.run(_listed(session, stream))}
+    past = _closure(shards, parents)
+    # Others follow their parents; but what lies behind a named shard is not read, and nobody follows it.
+    others = {
+        one
+        for one, of in parents.items()
+        if one not in past and not of & shards.keys() and not (of & parents.keys()) - past
+    }
+    return {**dict.fromkeys(sorted(others), ShardPosition.trim_horizon()), **shards}
+
+
+async def _listed(session: AwsSession, stream: str) -> list[Shard]:
+    async with JsonClient(session) as client:
+        return await list_shards(client, StreamIdentity.of(stream))
+
+
+def ancestors(shards: Mapping[str, ShardPosition], parents: Mapping[str, set[str]]) -> set[str]:
+    """The shards that were read to their end before any of these began."""
+    return _closure(shards, parents) - shards.keys()
+
+
+def _closure(first: Mapping[str, ShardPosition], steps: Mapping[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    pending = list(first)
+    while pending:
+        one = pending.pop()
+        if one not in found:
+            found.add(one)
+            pending += steps.get(one, ())
+    return found
+
+
+def _starting_position(session: AwsSession, options: KinesisOptions) -> InitialPosition:
+    position = options.initial_position
+    if position is None:
+        return LATEST
+    if position.type is PositionOptionType.SEAM:
+        return InitialPosition(InitialPositionType.AT_TIMESTAMP, seam_of(session, options, position))
+    millis = first_millis(position.timestamp) if position.timestamp is not None else None
+    return InitialPosition(InitialPositionType(position.type.value), millis)

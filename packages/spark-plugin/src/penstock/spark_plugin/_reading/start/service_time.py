@@ -1,0 +1,62 @@
+"""The service's time: when a read was planned, and when all that arrived before a time can be seen."""
+
+import math
+from asyncio import sleep
+
+from penstock.aws import AwsSession, JsonClient, ServiceClock
+from penstock.efo_consumer import StreamIdentity
+from penstock.spark_plugin._reading.start.stream_summary import call_about
+
+ARRIVAL_MICROS = 1_000_000
+"""How far arrival times may go back within a shard: Kinesis calls them approximate."""
+
+_SEEN_SECONDS = 2.0
+"""GetRecords may be a second behind what was acknowledged, and say 0 for MillisBehindLatest all the same. Only a call
+that is made so long after a time shows the tip of a shard as it was then."""
+
+_MOST_SECONDS = 60.0
+"""Of one wait: a read whose end is to come follows its shards meanwhile."""
+
+
+async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: float | None = None) -> None:
+    """Let the session's clock be the service's, and not this host's, from now on.
+
+    Errors that may pass are retried for so many seconds, 0 for ever; ten times for None.
+
+    Raises:
+        penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over.
+        penstock.aws.AwsError: The stream's shards cannot be listed.
+    """
+    async with JsonClient(session) as client:
+        # Any answer tells the service's time; this one needs no permission that reading does not need.
+        request = {**stream.request, "MaxResults": 1}
+        await call_about(client, "ListShards", request, stream, retry_patience)
+
+
+def now_millis(session: AwsSession) -> int:
+    """A time by the service's clock, in milliseconds since 1970, that all records so far precede."""
+    return math.floor(session.service_clock().latest() * 1000) + 1
+
+
+def is_seen(clock: ServiceClock, millis: int) -> bool:
+    """Whether an answer to a call that is made now holds all records that arrived before a time."""
+    return _rest_seconds(clock, millis) <= 0
+
+
+async def wait_until_seen(clock: ServiceClock, millis: int, most: float | None = _MOST_SECONDS) -> None:
+    """Wait until an answer holds all records that arrived before a time, but not longer than `most` seconds."""
+    await _wait(_rest_seconds(clock, millis), most)
+
+
+async def wait_until(clock: ServiceClock, millis: int) -> None:
+    """Wait until a time has passed: Kinesis may refuse to read from one that is to come."""
+    await _wait(millis / 1000 - clock.earliest(), None)
+
+
+def _rest_seconds(clock: ServiceClock, millis: int) -> float:
+    return millis / 1000 + _SEEN_SECONDS - clock.earliest()
+
+
+async def _wait(seconds: float, most: float | None) -> None:
+    if seconds > 0:
+        await sleep(seconds if most is None else min(seconds, most))

@@ -1,0 +1,165 @@
+"""Which streams a query reads: by name, by ARN, or all whose name matches a pattern."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer import InitialPositionError, ShardRange, StreamPositions
+from penstock.spark_plugin._reading.start.stream_summary import describe_stream
+
+if TYPE_CHECKING:
+    from penstock.aws import AwsSession, JsonClient
+    from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+    from penstock.spark_plugin._options.values import PositionOption
+
+_log = logging.getLogger(__name__)
+_NOT_FOUND = "ResourceNotFoundException"
+_NOT_THERE = ("CREATING", "DELETING")
+"""Statuses of streams whose shards cannot be listed."""
+_ADVICE = "allow kinesis:ListStreams, or name the streams in 'streamName'"
+
+
+def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]") -> "KinesisOptions":
+    """The options with the names of the streams that this run reads.
+
+    With `streamNamePattern`, those that match now. Of several that are named, and with `failOnDataLoss=false`, those
+    that are not deleted.
+
+    Raises:
+        InitialPositionError: The streams cannot be listed, or none is left.
+    """
+    pattern = options.stream_name_pattern
+    if pattern is not None:
+        status = asyncio.run(_listed(session()))
+        found = matching(pattern, status)
+        names = tuple(name for name in found if status[name] not in _NOT_THERE)
+        for name in sorted({*found} - {*names}):
+            _log.info("stream %s is %s, and left to the next run", name, status[name])
+        if not names:
+            reason = "no stream's name matches it: streamNamePattern is a regular expression for the whole name"
+            if found:
+                reason = f"{', '.join(found)} is being created or deleted: start the query when a stream is there"
+            raise InitialPositionError(stream=pattern, code="", reason=reason)
+        return replace(options, stream_name=names, stream_name_pattern=None)
+    if options.fail_on_data_loss or len(options.stream_name) < 2:
+        return options
+    there = existing(session(), {name: options.arn_of(name) or name for name in options.stream_name})
+    if not there:
+        raise InitialPositionError(
+            stream=", ".join(options.stream_name), code=_NOT_FOUND, reason="none of the streams exists"
+        )
+    for name in set(options.stream_name) - set(there):
+        _log.warning("stream %s does not exist, and is left out: failOnDataLoss is false", name)
+    return replace(
+        options,
+        stream_name=there,
+        stream_arn=tuple(arn for name in there if (arn := options.arn_of(name)) is not None),
+        initial_position=_of_streams(options.initial_position, there),
+        ending_position=_of_streams(options.ending_position, there),
+    )
+
+
+def _of_streams(position: "PositionOption | None", streams: Sequence[str]) -> "PositionOption | None":
+    if position is None or position.streams is None:
+        return position
+    return replace(position, streams={name: position.streams[name] for name in streams})
+
+
+async def stream_names(list_page: Callable[[str | None], Awaitable[tuple[Sequence[str], bool]]]) -> list[str]:
+    """All names that ListStreams gives, over its pages.
+
+    Args:
+        list_page: The names after one, and whether there are more.
+    """
+    names: list[str] = []
+    while True:
+        page, more = await list_page(names[-1] if names else None)
+        names += page
+        if not more or not page:
+            return names
+
+
+def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The names that a pattern matches as a whole, in order."""
+    expression = re.compile(pattern)
+    return tuple(sorted(name for name in names if expression.fullmatch(name)))
+
+
+async def _listed(session: "AwsSession") -> dict[str, str]:
+    """The status of each stream of the account, by name."""
+    from penstock.aws import AwsServiceError, BackoffPolicy, JsonClient, retry
+
+    status: dict[str, str] = {}
+    async with JsonClient(session) as client:
+
+        async def page(after: str | None) -> tuple[Sequence[str], bool]:
+            request = {} if after is None else {"ExclusiveStartStreamName": after}
+            # The account's 5 calls a second are used up by the names of 500 streams.
+            answer = await retry(lambda: client.call("ListStreams", request), BackoffPolicy())
+            status.update((one["StreamName"], one["StreamStatus"]) for one in answer.get("StreamSummaries", ()))
+            return answer["StreamNames"], bool(answer["HasMoreStreams"])
+
+        try:
+            return {name: status.get(name, "") for name in await stream_names(page)}
+        except AwsServiceError as error:
+            raise InitialPositionError(stream="*", code=error.code, reason=f"{error}: {_ADVICE}") from error
+
+
+def existing(session: "AwsSession", streams: Mapping[str, str]) -> tuple[str, ...]:
+    """Those names whose streams exist; `streams` says by which name or ARN each is asked for."""
+
+    async def ask() -> tuple[str, ...]:
+        from penstock.aws import JsonClient
+
+        async with JsonClient(session) as client:
+            return tuple([name for name, key in streams.items() if await _exists(client, key)])
+
+    return asyncio.run(ask())
+
+
+async def _exists(client: "JsonClient", stream: str) -> bool:
+    from penstock.aws import AwsServiceError
+
+    try:
+        summary = await describe_stream(client, stream, f"cannot check whether stream {stream} exists; reading anyway")
+    except AwsServiceError as error:
+        if error.code == _NOT_FOUND:
+            return False
+        raise
+    return summary is None or summary.status != "DELETING"
+
+
+class StreamKeys:
+    """What the reader calls the streams: their ARNs where these were given. Offsets and rows have names."""
+
+    def __init__(self, options: "KinesisOptions") -> None:
+        self._keys = {name: arn for name in options.stream_name if (arn := options.arn_of(name)) is not None}
+        self._names = {arn: name for name, arn in self._keys.items()}
+
+    def keyed(self, positions: StreamPositions) -> StreamPositions:
+        """For the reader."""
+        return _renamed(positions, self._keys)
+
+    def named(self, positions: StreamPositions) -> StreamPositions:
+        """From the reader."""
+        return _renamed(positions, self._names)
+
+    def name(self, key: str) -> str:
+        """From the reader."""
+        return self._names.get(key, key)
+
+    def keyed_range(self, one: ShardRange) -> ShardRange:
+        """For the reader."""
+        return replace(one, stream_name=self._keys.get(one.stream_name, one.stream_name))
+
+
+def _renamed(positions: StreamPositions, names: Mapping[str, str]) -> StreamPositions:
+    if not names:
+        return positions
+    return StreamPositions(
+        {names.get(stream, stream): shards for stream, shards in positions.streams.items()},
+        {names.get(stream, stream): millis for stream, millis in positions.created.items()},
+    )

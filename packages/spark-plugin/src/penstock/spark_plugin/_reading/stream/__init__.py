@@ -1,0 +1,1 @@
+"""Streams: micro-batches, their offsets, and AvailableNow."""

@@ -1,0 +1,278 @@
+"""Trigger.AvailableNow: where each shard ended when the query began, as facts about its records."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.aws import AwsSession, JsonClient
+from penstock.efo_consumer import (
+    KinesisBackend,
+    Shard,
+    ShardEvent,
+    ShardPosition,
+    StreamIdentity,
+    StreamPositions,
+    list_shards,
+)
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.spark_plugin._connections import aws_options
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.session.configs import publisher_config
+from penstock.spark_plugin._reading.start.initial_positions import latest_millis
+from penstock.spark_plugin._reading.start.service_time import is_seen, now_millis, wait_until_seen
+from penstock.spark_plugin._reading.start.stream_names import StreamKeys
+from penstock.spark_plugin._reading.stream.offsets import capped
+
+_WINDOWS_MILLIS = (3_000, 30_000, 600_000, 3_600_000, 6 * 3_600_000, 24 * 3_600_000)
+"""How far back the last record of a shard is looked for, before the shard is read from where the query stands."""
+_AT_ONCE = 16
+_FACTS_MILLIS = 3_600_000
+_BEYOND = 1 << 256
+"""More than any sequence number."""
+
+
+class ListedShard(Protocol):
+    """A shard as ListShards shows it."""
+
+    @property
+    def shard_id(self) -> str:
+        """Chosen by Kinesis."""
+        ...
+
+    @property
+    def parent_shard_ids(self) -> tuple[str, ...]:
+        """None, one after a split, two after a merge."""
+        ...
+
+
+ListShards = Callable[[str], Awaitable[Sequence[ListedShard]]]
+"""Of a stream, all shards that it lists."""
+ReadOnce = Callable[[str, str, ShardPosition], AsyncGenerator[ShardEvent, None]]
+"""Of a stream and a shard, what it holds after a position, up to its tip or end."""
+
+
+@dataclass
+class Target:
+    """Where a query ends: nothing beyond `bounds` is read, and all of `needed` is."""
+
+    bounds: Mapping[str, Mapping[str, ShardPosition]]
+    """By stream and shard. A shard that is not there came later, or after such a one."""
+    needed: dict[tuple[str, str], int] = field(default_factory=dict)
+    """By stream and shard, the last record's sequence number; shards without any are not there."""
+    complete_millis: int = 0
+    """All that arrived before this time, by the service's clock in milliseconds since 1970, is within the target."""
+
+    def cap(self, positions: StreamPositions) -> StreamPositions:
+        """The positions, nowhere beyond the target."""
+        return capped(positions, StreamPositions(self.bounds))
+
+    def renamed(self, keys: StreamKeys) -> "Target":
+        """The same of streams by their names instead of the reader's."""
+        return replace(
+            self,
+            bounds=keys.named(StreamPositions(self.bounds)).streams,
+            needed={(keys.name(stream), shard): last for (stream, shard), last in self.needed.items()},
+        )
+
+    def with_facts(self, reached: StreamPositions) -> StreamPositions:
+        """Positions at which the target is reached, with what that proves of shards that were idle for an hour or more.
+
+        Otherwise a stream that is idle for longer than its retention could not be read by runs alone.
+        """
+
+        def proved(stream: str, shard: str, position: ShardPosition) -> ShardPosition:
+            known = position.known_millis
+            # A query that begins with what there is has promised nothing before its first record.
+            is_old = known is not None and known + _FACTS_MILLIS <= self.complete_millis
+            if not is_old or position.is_shard_end or shard not in self.bounds.get(stream, {}):
+                return position
+            return replace(position, caught_up_millis=self.complete_millis)
+
+        streams = {
+            stream: {shard: proved(stream, shard, position) for shard, position in shards.items()}
+            for stream, shards in reached.streams.items()
+        }
+        return replace(reached, streams=streams)
+
+    def is_reached(self, positions: StreamPositions) -> bool:
+        """Whether these positions, and those that were asked about before, hold all that is needed.
+
+        A shard leaves the positions after its end was shown, so what was reached once is remembered.
+        """
+        for (stream, shard), last in list(self.needed.items()):
+            position = positions.get(stream, shard)
+            if position is not None and position.rank >= (1, last):
+                del self.needed[stream, shard]
+        return not self.needed
+
+
+async def find_target(
+    start: StreamPositions, before_millis: int, list_shards: ListShards, read_once: ReadOnce
+) -> Target:
+    """The last record of each shard that arrived before a time; closed shards are read to their end.
+
+    To be called when polls show all records that arrived before the time. Costs a shard one or two polls where it was
+    written to lately, and a few more where it was not.
+
+    Args:
+        start: Where the query stands.
+        before_millis: The time at which it began, by the service's clock, in milliseconds since 1970.
+        list_shards: Lists a stream's shards.
+        read_once: Polls a shard.
+    """
+    # Arrival times are approximate by a second.
+    target = Target({}, complete_millis=before_millis - 1000)
+    bounds: dict[str, Mapping[str, ShardPosition]] = {}
+    slots = asyncio.Semaphore(_AT_ONCE)
+
+    async def find(stream: str, positions: Mapping[str, ShardPosition]) -> None:
+        tips = _Tips(stream, before_millis, read_once, slots)
+        bounds[stream] = await tips.find(positions, await list_shards(stream))
+        target.needed.update({(stream, shard): last for shard, last in tips.last.items()})
+
+    await asyncio.gather(*(find(stream, positions) for stream, positions in start.streams.items()))
+    target.bounds = bounds
+    return target
+
+
+class _Tips:
+    """The tips of one stream's shards."""
+
+    def __init__(self, stream: str, before_millis: int, read_once: ReadOnce, slots: asyncio.Semaphore) -> None:
+        self._stream = stream
+        self._before_millis = before_millis
+        self._read_once = read_once
+        self._slots = slots
+        self._shards: dict[str, ListedShard] = {}
+        self.last: dict[str, int] = {}
+
+    async def find(
+        self, positions: Mapping[str, ShardPosition], listed: Sequence[ListedShard]
+    ) -> Mapping[str, ShardPosition]:
+        """The bound of each shard, generation by generation: what follows an open shard is not read."""
+        shards = self._shards = {one.shard_id: one for one in listed}
+        # A shard that has expired is for the reader to judge; its children are read after it.
+        bounds = {shard: ShardPosition.shard_end() for shard in positions if shard not in shards}
+        # Only its end will do, which the reader shows, or a loss in its stead.
+        self.last = {shard: _BEYOND for shard in bounds if not positions[shard].is_shard_end}
+        pending = {shard: position for shard, position in positions.items() if shard in shards}
+        pending = pending or _entrants(shards, bounds)
+        while pending:
+            found = await asyncio.gather(*(self._bound(shards[shard], position) for shard, position in pending.items()))
+            bounds.update(zip(pending, found, strict=True))
+            pending = _entrants(shards, bounds)
+        return bounds
+
+    async def _bound(self, shard: ListedShard, position: ShardPosition) -> ShardPosition:
+        if position.is_shard_end or (position.timestamp_millis or 0) >= self._before_millis:
+            return position
+        async with self._slots:
+            last, at_end = await self._look(shard, position)
+        if last is not None and last.rank > position.rank:
+            self.last[shard.shard_id] = last.rank[1]
+            return ShardPosition.shard_end() if at_end else last
+        return ShardPosition.shard_end() if at_end else position
+
+    async def _look(self, shard: ListedShard, position: ShardPosition) -> tuple[ShardPosition | None, bool]:
+        """The last record before the time, and whether the shard ends with it."""
+        stands = position.known_millis or 0
+        for window in _WINDOWS_MILLIS:
+            begin = self._before_millis - window
+            if begin <= stands:
+                break
+            last, at_end = await self._scan(shard.shard_id, ShardPosition.at_timestamp(begin))
+            if last is not None:
+                return last, at_end
+        try:
+            return await self._scan(shard.shard_id, position)
+        except RecordPublisherFatalError as error:
+            if error.code != "InvalidArgumentException" or position.sequence_number is None:
+                raise
+            # The stream no longer holds it. Whether that is a loss, the reader says.
+            return await self._scan(shard.shard_id, ShardPosition.trim_horizon())
+
+    async def _scan(self, shard_id: str, begin: ShardPosition) -> tuple[ShardPosition | None, bool]:
+        last: ShardPosition | None = None
+        async with aclosing(self._read_once(self._stream, shard_id, begin)) as events:
+            async for event in events:
+                count = _rows_before(event.records, self._before_millis * 1000)
+                if count:
+                    last = _after_row(event.records, count - 1)
+                if count < event.records.num_rows:
+                    return last, False
+                if event.child_shards:
+                    # No list may show them yet.
+                    for child in event.child_shards:
+                        self._shards.setdefault(child.shard_id, child)
+                    return last, True
+        return last, False
+
+
+def _after_row(records: pa.RecordBatch, row: int) -> ShardPosition:
+    number = records.column("sequenceNumber")[row].as_py()
+    arrived = records.column("approximateArrivalTimestamp")[row].value // 1000
+    return replace(ShardPosition.after(number), record=number, arrived_millis=arrived)
+
+
+def _rows_before(records: pa.RecordBatch, micros: int) -> int:
+    column = records.column("approximateArrivalTimestamp")
+    late = pc.index(pc.greater_equal(column, pa.scalar(micros, column.type)), True).as_py()
+    return int(late) if late >= 0 else records.num_rows
+
+
+class AvailableNow:
+    """The end of a run that reads what was there when it began."""
+
+    def __init__(self, options: KinesisOptions) -> None:
+        """Make it at the beginning of the run: its moment is this one, by the service's clock."""
+        self._options = options
+        self._session = AwsSession(aws_options(options))
+        latest_millis(self._session, options)  # whose answers tell the service's time, and whether there are streams
+        self._before_millis = now_millis(self._session)
+        self._target: Target | None = None
+
+    def target(self, start: StreamPositions) -> Target:
+        """Where the run ends that stands at `start`; found at the first call."""
+        if self._target is None:
+            self._target = asyncio.run(self._find(start))
+        return self._target
+
+    async def _find(self, start: StreamPositions) -> Target:
+        options = self._options
+        keys = StreamKeys(options)
+        clock = self._session.service_clock()
+        while not is_seen(clock, self._before_millis):
+            await wait_until_seen(clock, self._before_millis)
+        config = publisher_config(options)
+        backend = KinesisBackend(self._session, config)
+
+        async def list_all(stream: str) -> Sequence[Shard]:
+            async with JsonClient(self._session) as client:
+                return await list_shards(client, StreamIdentity.of(stream), retry_patience=config.retry_patience)
+
+        try:
+            found = await find_target(keys.keyed(start), self._before_millis, list_all, backend.read_once)
+        finally:
+            await backend.aclose()
+        return found.renamed(keys)
+
+
+def _entrants(shards: Mapping[str, ListedShard], bounds: Mapping[str, ShardPosition]) -> dict[str, ShardPosition]:
+    """The shards that are read next, from their oldest record: those whose parents are all read to their end."""
+    ended = {shard for shard, bound in bounds.items() if bound.is_shard_end}
+    found = [
+        one.shard_id
+        for one in shards.values()
+        if one.shard_id not in bounds
+        and ended.intersection(one.parent_shard_ids)
+        and all(parent in ended or parent not in shards for parent in one.parent_shard_ids)
+    ]
+    if not found and not ended & shards.keys() and bounds.keys() == ended:
+        # All that the query stood at has expired, and so have their children: what is left begins anew.
+        found = [one.shard_id for one in shards.values() if not shards.keys() & set(one.parent_shard_ids)]
+    return dict.fromkeys(found, ShardPosition.trim_horizon())

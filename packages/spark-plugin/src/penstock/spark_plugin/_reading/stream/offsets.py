@@ -1,0 +1,204 @@
+"""Which offset a micro-batch ends at: pure decisions over what the reader's buffers hold."""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
+from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from penstock.spark_plugin.errors import OffsetError
+
+_NO_LIMIT = 2**63 - 1
+_OFFSETS_IN_MIND = 4
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLimit:
+    """Most records and bytes of a micro-batch; 0 for no bound."""
+
+    records: int = 0
+    bytes: int = 0
+
+
+def batch_limit(limit: ReadLimit, max_records: int | None, max_bytes: int | None) -> BatchLimit:
+    """Spark's limit with the options' own. ReadAllAvailable takes precedence over the options, as Spark asks."""
+    if isinstance(limit, ReadAllAvailable):
+        return BatchLimit()
+    records, size = max_records or 0, max_bytes or 0
+    if isinstance(limit, ReadMaxRows):
+        records = limit.max_rows if limit.max_rows < _NO_LIMIT else 0
+    elif isinstance(limit, ReadMaxBytes):
+        size = limit.max_bytes
+    return BatchLimit(records, size)
+
+
+def default_limit(max_records: int | None, max_bytes: int | None) -> ReadLimit:
+    """The limit that Spark is told of. It knows no limit on both: records go first, and bytes are added again later.
+
+    Without any it is a limit that nothing reaches: so `ReadAllAvailable` comes with `Trigger.Once` alone.
+    """
+    if max_records is not None:
+        return ReadMaxRows(max_records)
+    if max_bytes is not None:
+        return ReadMaxBytes(max_bytes)
+    return ReadMaxRows(_NO_LIMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """An offset of Spark's log: positions, and for a query's first micro-batch where it began.
+
+    Spark logs the end of the first micro-batch, but not its start: after a crash it asks for the initial offset again,
+    when LATEST is another moment and the oldest shards may be others. So that end says what it was read from.
+    """
+
+    positions: StreamPositions
+    is_initial: bool = False
+    """Whether it is where a query begins, not what a micro-batch has read."""
+    since: StreamPositions | None = None
+    """Of the end of a micro-batch that did not start at the end before it: where it started. That is the first one, and
+    one before which streams were added or given up."""
+    epoch: int = 0
+    """Number of the run that logged it, among the runs of this query at its shard-reader services: each driver that
+    goes on from here gets a larger one. 0 without services."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For Spark's log."""
+        document = self.positions.to_json()
+        if self.is_initial:
+            document["initial"] = True
+        if self.since is not None:
+            document["since"] = self.since.to_json()
+        if self.epoch:
+            document["epoch"] = self.epoch
+        return document
+
+    def followed_by(self, positions: StreamPositions, begin: StreamPositions | None = None, epoch: int = 0) -> "Offset":
+        """The end of a micro-batch that starts here, or at `begin` where other streams are read from now on."""
+        if begin is None and self.is_initial:
+            begin = self.positions
+        return Offset(positions, since=begin, epoch=max(epoch, self.epoch))
+
+    def start_for(self, end: "Offset") -> StreamPositions:
+        """Where the micro-batch that Spark plans between the two really starts."""
+        if self.is_initial and end.is_initial:
+            return end.positions
+        if not self.is_initial and self.positions == end.positions:
+            return self.positions  # nothing, not what was read before it
+        return end.since or self.positions
+
+
+def parse_offset(offset: Mapping[str, Any]) -> Offset:
+    """An offset of Spark's log.
+
+    Raises:
+        OffsetError: It is not one of this source.
+    """
+    try:
+        since = offset.get("since")
+        return Offset(
+            StreamPositions.from_json(offset),
+            is_initial=bool(offset.get("initial", False)),
+            since=StreamPositions.from_json(since) if since is not None else None,
+            epoch=int(offset.get("epoch", 0)),
+        )
+    except (PositionsError, AttributeError, TypeError, ValueError) as error:
+        raise OffsetError(
+            f"the checkpoint's offset is not one of the kinesis source, or of a newer version of it ({error}). Use the "
+            "checkpoint of this query with the version that wrote it, or begin a new checkpoint with an "
+            "initialPosition in sequence numbers or a time"
+        ) from error
+
+
+class OffsetMemory:
+    """The last few offsets, as JSON and parsed.
+
+    For one micro-batch Spark asks with the same two about five times, each time with all shards in them. To compare
+    documents takes a fraction of parsing one. Whoever hands a document over does not change it afterwards.
+    """
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[Mapping[str, Any], Offset]] = deque(maxlen=_OFFSETS_IN_MIND)
+
+    def parse(self, document: Mapping[str, Any]) -> Offset:
+        """See `parse_offset`."""
+        for known, offset in self._known:
+            if known == document:
+                return offset
+        return self._keep(document, parse_offset(document))
+
+    def to_json(self, offset: Offset) -> dict[str, Any]:
+        """For Spark's log; Spark will ask with it."""
+        document = offset.to_json()
+        self._keep(document, offset)
+        return document
+
+    def _keep(self, document: Mapping[str, Any], offset: Offset) -> Offset:
+        self._known.appendleft((document, offset))
+        return offset
+
+
+def says_more(latest: StreamPositions, start: StreamPositions) -> bool:
+    """Whether there is something to log: another position, or newer facts about one.
+
+    Facts have no part in a comparison of positions. How often they are new is the reader's to decide. A creation time
+    alone waits for the next micro-batch.
+    """
+    return latest.streams != start.streams or any(
+        vars(position) != vars(start.streams[stream][shard])
+        for stream, shards in latest.streams.items()
+        for shard, position in shards.items()
+    )
+
+
+def capped(positions: StreamPositions, target: StreamPositions) -> StreamPositions:
+    """The positions, nowhere beyond the target. Shards that are not in the target came after it, and are left out."""
+    return StreamPositions(
+        {
+            stream: {
+                shard: _capped(position, bound)
+                for shard, bound in target.streams.get(stream, {}).items()
+                if (position := shards.get(shard)) is not None
+            }
+            for stream, shards in positions.streams.items()
+        },
+        positions.created,
+    )
+
+
+def _capped(position: ShardPosition, bound: ShardPosition) -> ShardPosition:
+    if position.rank <= bound.rank:
+        return position
+    first = position.first_record
+    if first is None or bound.sequence_number is None or int(first) > int(bound.sequence_number):
+        return bound
+    return replace(bound, first_record=first)
+
+
+def with_ended(before: StreamPositions, after: StreamPositions) -> StreamPositions:
+    """The later positions, with those shards at their end that the earlier ones have and these do not.
+
+    A shard leaves the positions of a reader in the step after the one that shows its end. Where two steps become one,
+    that end would be missing. The first record of the two steps is that of the earlier one.
+    """
+    return StreamPositions(
+        {
+            stream: {
+                **{shard: _ended(position) for shard, position in before.streams.get(stream, {}).items()},
+                **{shard: _joined(before.get(stream, shard), position) for shard, position in shards.items()},
+            }
+            for stream, shards in after.streams.items()
+        },
+        after.created,
+    )
+
+
+def _ended(position: ShardPosition) -> ShardPosition:
+    return position if position.is_shard_end else ShardPosition.shard_end()
+
+
+def _joined(before: ShardPosition | None, after: ShardPosition) -> ShardPosition:
+    if before is None or before.first_record is None or after.first_record == before.first_record:
+        return after
+    return replace(after, first_record=before.first_record)

@@ -1,0 +1,183 @@
+"""A partition of a micro-batch, and how a Spark task reads it."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+from opentelemetry.trace import Status, StatusCode, use_span
+from pyspark.sql.datasource import InputPartition
+
+from penstock.aws import AwsError
+from penstock.efo_consumer import (
+    DataLossError,
+    EfoConsumerError,
+    RangeDeadlineError,
+    ReaderUnavailableError,
+    ShardRange,
+    StreamRecreatedError,
+    read_ranges,
+)
+from penstock.rpc import ClientSecurity
+from penstock.spark_plugin._garbage import freeze_garbage
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.session.reachability import forget, nearest, unreachable
+from penstock.spark_plugin._telemetry import parent_context, tracer
+
+_PROGRESS_SECONDS = 2.0
+"""A service that gives no sign of life for so long is left for the next one: it gives one every half second."""
+_DIRECT_PATIENCE_SECONDS = 5.0
+"""For errors of Kinesis, where a task reads it in place of services: then those are asked again."""
+
+
+class KinesisPartition(InputPartition):
+    """Ranges that one task reads, and how it reaches the reader. Holds a token: its repr does not show it."""
+
+    def __init__(
+        self,
+        *,
+        address: str,
+        security: ClientSecurity,
+        session_id: str,
+        ranges: tuple[ShardRange, ...],
+        with_encryption_type: bool,
+        traceparent: str | None,
+        patience_seconds: float = 0.0,
+        socket_path: Path | None = None,
+        fail_on_data_loss: bool = True,
+        retry_patience_seconds: float | None = None,
+        away: tuple[str, ...] = (),
+        deaggregates: bool | None = None,
+    ) -> None:
+        super().__init__(None)
+        self.address = address
+        self.security = security
+        self.session_id = session_id
+        self.ranges = ranges
+        self.with_encryption_type = with_encryption_type
+        self.traceparent = traceparent
+        self.patience_seconds = patience_seconds
+        """How long a reader that went away is waited for: a service comes back, and a driver does not."""
+        self.socket_path = socket_path
+        """Unix socket of the same reader, for tasks on the driver's machine."""
+        self.fail_on_data_loss = fail_on_data_loss
+        """Told with each read, as the next one: a service that was started anew knows nothing of the session."""
+        self.retry_patience_seconds = retry_patience_seconds
+        """How long the reader retries errors of Kinesis that may pass."""
+        self.away = away
+        """Services that did not answer when the micro-batch was planned: they are asked last."""
+        self.deaggregates = deaggregates
+        """Whether the services take aggregates apart, as a task does that reads in their place; None does not read so,
+        as nobody says."""
+
+    def __repr__(self) -> str:
+        ranges = ", ".join(f"{one.stream_name}/{one.shard_id}" for one in self.ranges)
+        return f"KinesisPartition({ranges})"
+
+
+def read_partition(partition: KinesisPartition, options: KinesisOptions | None = None) -> Iterator[pa.RecordBatch]:
+    """The records of a partition's ranges, in order within each shard, as Arrow batches of the read schema.
+
+    Services are asked in turn, the one that owns a shard first, and in the end Kinesis itself, if `options` say where
+    it is: the ranges are the same facts to all.
+
+    The span is current only while the next batch is fetched: between two of them this generator's caller runs.
+    """
+    freeze_garbage()
+    span = tracer().start_span(
+        "spark_plugin.read_partition",
+        context=parent_context(partition.traceparent),
+        attributes={
+            "penstock.shards": [one.shard_id for one in partition.ranges],
+            "penstock.session_id": partition.session_id,
+        },
+    )
+    rows = 0
+    try:
+        with use_span(span, end_on_exit=False):
+            address, is_service = partition.address, bool(partition.patience_seconds)
+            if not is_service:  # services may be away for a while
+                address = nearest(address, partition.socket_path)
+            from_kinesis = None
+            if is_service and options is not None and partition.deaggregates is not None:
+                from_kinesis = partial(_from_kinesis, options, partition)
+            batches = iter(
+                read_ranges(
+                    address,
+                    partition.security,
+                    partition.session_id,
+                    partition.ranges,
+                    with_encryption_type=partition.with_encryption_type,
+                    patience_seconds=partition.patience_seconds,
+                    fail_on_data_loss=partition.fail_on_data_loss,
+                    retry_patience_seconds=partition.retry_patience_seconds,
+                    progress_seconds=_PROGRESS_SECONDS if is_service else None,
+                    away=partition.away,
+                    from_kinesis=from_kinesis,
+                )
+            )
+        while True:
+            with use_span(span, end_on_exit=False):
+                batch = next(batches, None)
+            if batch is None:
+                break
+            rows += batch.num_rows
+            yield batch
+    except Exception as error:
+        told = error
+        if isinstance(error, ReaderUnavailableError):
+            forget(f"unix:{partition.socket_path}")
+            told = unreachable(error, partition.address, is_service=bool(partition.patience_seconds))
+        span.record_exception(told)
+        span.set_status(Status(StatusCode.ERROR, str(told)))
+        if told is error:
+            raise
+        raise told from error
+    finally:
+        span.set_attribute("penstock.records", rows)
+        span.end()
+
+
+@contextmanager
+def _from_kinesis(
+    options: KinesisOptions, partition: KinesisPartition, ranges: Sequence[ShardRange]
+) -> Iterator[Iterator[pa.RecordBatch]]:
+    """Read ranges as a service would that has none of them in memory.
+
+    Raises:
+        ReaderUnavailableError: it cannot be done from here, or not now.
+    """
+    # Few tasks ever need them: the others are spared these imports.
+    from penstock.efo_consumer import KinesisBackend, LocalShardReader
+    from penstock.rpc import LoopThread
+    from penstock.spark_plugin._connections import aws_options, shared_session
+    from penstock.spark_plugin._reading.session.configs import reader_config
+
+    async def make() -> LocalShardReader:
+        config = replace(reader_config(options), deaggregate=bool(partition.deaggregates))
+        backend = KinesisBackend(shared_session(aws_options(options)), config.publisher)
+        return LocalShardReader(backend, config)
+
+    try:
+        with ExitStack() as exits:
+            thread = LoopThread("penstock task reader")
+            exits.callback(thread.close)
+            reader = thread.call(make())
+            exits.callback(lambda: thread.call(reader.aclose()))
+            batches = thread.iterate(
+                reader.read_range(
+                    partition.session_id,
+                    ranges,
+                    with_encryption_type=partition.with_encryption_type,
+                    fail_on_data_loss=partition.fail_on_data_loss,
+                    retry_patience_seconds=_DIRECT_PATIENCE_SECONDS,
+                )
+            )
+            yield exits.enter_context(closing(batches))
+    except (DataLossError, StreamRecreatedError, RangeDeadlineError, ReaderUnavailableError):
+        raise
+    except (AwsError, EfoConsumerError) as error:
+        reason = f"UNAVAILABLE: a task cannot read in its place: {error}"
+        raise ReaderUnavailableError(endpoint="Kinesis itself", reason=reason) from error

@@ -1,0 +1,81 @@
+"""The streaming source for Spark 4.1, which tells it neither start nor limit of a micro-batch, nor the trigger."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS, ReadAllAvailable, ReadLimit
+from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
+
+_log = logging.getLogger(__name__)
+
+
+def stream_reader(options: KinesisOptions) -> DataSourceStreamReader:
+    """The reader that this version of Spark can ask."""
+    reader = KinesisStreamReader(options)
+    return reader if SPARK_TELLS_LIMITS else PlainStreamReader(reader, options)
+
+
+class PlainStreamReader(DataSourceStreamReader):
+    """Asks a `KinesisStreamReader` what Spark 4.2 would.
+
+    The start is known all the same: it is the end of the last micro-batch, which Spark 4.1 shows as a range of its own
+    when a query goes on from a checkpoint, before anything else; without a checkpoint it is the initial offset.
+
+    A run that ends by itself (`Trigger.AvailableNow`, `Trigger.Once`) is one micro-batch there, and nothing tells it
+    from others. So the first micro-batch of every run reads all that was there when the run began, whatever the limit:
+    a run that ends by itself would leave the rest. The limits bound those that follow.
+    """
+
+    def __init__(self, reader: KinesisStreamReader, options: KinesisOptions) -> None:
+        """Make it around the reader of the same options."""
+        self._reader = reader
+        self._options = options
+        self._start: dict[str, Any] | None = None
+        self._is_first = True
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Tasks need its `read` alone.
+        return type(self), (self._reader, self._options)
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins."""
+        return self._reader.initialOffset()
+
+    # Newer versions ask a method without parameters as 4.1 does, too.
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the signature of Spark 4.1
+        """What is there beyond the last micro-batch."""
+        self._start = self._reader.latestOffset(self._start or self.initialOffset(), self._limit())
+        self._is_first = False
+        return self._start
+
+    def _limit(self) -> ReadLimit:
+        if not self._is_first:
+            return self._reader.getDefaultReadLimit()
+        if self._options.max_records_per_batch is not None or self._options.max_bytes_per_batch is not None:
+            _log.warning(
+                "before Spark 4.2 maxRecordsPerBatch and maxBytesPerBatch do not bound the first micro-batch of a run, "
+                "which reads all that is there: it may be the only one"
+            )
+        return ReadAllAvailable()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges between two offsets; the first two that Spark asks with say where a query goes on from."""
+        self._start = end
+        return self._reader.partitions(start, end)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition, as Arrow batches."""
+        return self._reader.read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the reader drop what lies before `end`."""
+        self._reader.commit(end)
+
+    def stop(self) -> None:
+        """End the subscriptions and give the stream consumers back."""
+        self._reader.stop()

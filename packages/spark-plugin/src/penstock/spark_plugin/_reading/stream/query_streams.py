@@ -1,0 +1,141 @@
+"""The streams that a run of a query reads, against those that its checkpoint knows."""
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from penstock.efo_consumer import StreamPositions
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
+from penstock.spark_plugin._reading.start.stream_names import StreamKeys, existing, with_streams
+from penstock.spark_plugin._reading.stream.offsets import Offset
+from penstock.spark_plugin.errors import OffsetError
+
+if TYPE_CHECKING:
+    from penstock.aws import AwsSession
+
+_log = logging.getLogger(__name__)
+_TRIM_HORIZON = PositionOption(PositionOptionType.TRIM_HORIZON)
+
+
+class QueryStreams:
+    """The streams of one run. Kinesis is asked once, when something is first needed."""
+
+    def __init__(
+        self, options: KinesisOptions, resolve: Callable[[KinesisOptions], StreamPositions] | None = None
+    ) -> None:
+        """Make it. Tests give the positions to begin at instead of Kinesis' own."""
+        self._given = options
+        self._resolve = resolve
+        self._options: KinesisOptions | None = None
+        self._keys: StreamKeys | None = None
+        self._added: dict[str, StreamPositions] = {}
+
+    @property
+    def options(self) -> KinesisOptions:
+        """With the names of all streams of this run.
+
+        Raises:
+            penstock.efo_consumer.InitialPositionError: The streams of a pattern cannot be listed.
+        """
+        if self._options is None:
+            self._options = with_streams(self._given, self._session)
+        return self._options
+
+    @property
+    def keys(self) -> StreamKeys:
+        """What the reader calls them."""
+        if self._keys is None:
+            self._keys = StreamKeys(self.options)
+        return self._keys
+
+    def initial(self) -> StreamPositions:
+        """Where a new query begins."""
+        return self._positions(self.options)
+
+    def begin(self, offset: Offset) -> StreamPositions:
+        """Where this run goes on from an offset: added streams are at their beginning, those given up are not there.
+
+        Raises:
+            OffsetError: The offset has a stream that is not read any more, and `failOnDataLoss` is true.
+            penstock.efo_consumer.InitialPositionError: The beginning of an added stream cannot be told.
+        """
+        known, read = offset.positions.streams, self.options.stream_name
+        gone = sorted(known.keys() - set(read))
+        if gone and self.options.fail_on_data_loss:
+            raise OffsetError(
+                f"the checkpoint is of the streams {', '.join(sorted(known))}; the query reads "
+                f"{', '.join(sorted(read))}. "
+                f"Read {', '.join(gone)} again, begin a new checkpoint, or set failOnDataLoss to false to give up what "
+                "was not read of it"
+            )
+        for stream in gone:
+            if stream not in self._added:
+                _log.warning("stream %s is given up at its last position in the checkpoint: it is not read", stream)
+                self._added[stream] = StreamPositions({})
+        added = [stream for stream in read if stream not in known]
+        if not gone and not added:
+            return offset.positions
+        left = _without(offset.positions, set(gone))
+        streams, created = {**left.streams}, {**left.created}
+        for stream in added:
+            beginning = self._beginning(stream)
+            streams |= beginning.streams
+            created |= beginning.created
+        return StreamPositions(streams, created)
+
+    def readable(self, start: StreamPositions, end: StreamPositions) -> tuple[StreamPositions, StreamPositions]:
+        """Both ends of a range that was logged, without streams that were given up and do not exist any more."""
+        given_up = {stream for one in (start, end) for stream in one.streams} - set(self.options.stream_name)
+        if not given_up:
+            return start, end
+        lost = given_up.difference(existing(self._session(), {stream: stream for stream in given_up}))
+        for stream in sorted(lost):
+            _log.warning("stream %s does not exist: what was not read of it is given up", stream)
+        return _without(start, lost), _without(end, lost)
+
+    def _session(self) -> "AwsSession":
+        # Tasks import this module too, and never need it.
+        from penstock.aws import AwsSession
+        from penstock.spark_plugin._connections import aws_options
+
+        return AwsSession(aws_options(self._given))
+
+    def _beginning(self, stream: str) -> StreamPositions:
+        """Of a stream that the checkpoint does not know; resolved once, as LATEST is another moment each time."""
+        if stream not in self._added:
+            given = self._given
+            position = given.added_stream_position or (
+                _TRIM_HORIZON if given.stream_name_pattern is not None else given.initial_position
+            )
+            if position is not None and position.streams is not None:
+                raise OffsetError(
+                    f"the checkpoint does not know stream {stream}, and initialPosition names shards: say where it "
+                    "begins by addedStreamPosition"
+                )
+            arn = self.options.arn_of(stream)
+            alone = replace(
+                self.options,
+                stream_name=(stream,),
+                stream_arn=(arn,) if arn is not None else (),
+                initial_position=position,
+                efo_consumer_arn={key: one for key, one in given.efo_consumer_arn.items() if key == stream},
+            )
+            self._added[stream] = self._positions(alone)
+            _log.info("stream %s is new to the checkpoint, and begins at %s", stream, position)
+        return self._added[stream]
+
+    def _positions(self, options: KinesisOptions) -> StreamPositions:
+        if self._resolve is None:
+            from penstock.spark_plugin._reading.start.initial_positions import initial_positions
+
+            self._resolve = initial_positions
+        return self._resolve(options)
+
+
+def _without(positions: StreamPositions, streams: set[str]) -> StreamPositions:
+    return StreamPositions(
+        {name: shards for name, shards in positions.streams.items() if name not in streams},
+        {name: millis for name, millis in positions.created.items() if name not in streams},
+    )

@@ -1,0 +1,364 @@
+"""The streaming source: offsets that are facts, partitions that read exactly what lies between two of them."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import pyarrow as pa
+from opentelemetry import trace
+from opentelemetry.context import Context
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from penstock.efo_consumer import PositionsSnapshot, ShardRange, StreamPositions, ranges_between
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.columns import in_layout
+from penstock.spark_plugin._reading.planning import (
+    divide_by_cuts,
+    group_ranges,
+    partition_bounds,
+    worthwhile_partitions,
+)
+from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers, query_metrics
+from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from penstock.spark_plugin._reading.stream.offsets import (
+    BatchLimit,
+    Offset,
+    OffsetMemory,
+    batch_limit,
+    capped,
+    default_limit,
+    says_more,
+    with_ended,
+)
+from penstock.spark_plugin._reading.stream.partition import KinesisPartition, read_partition
+from penstock.spark_plugin._reading.stream.query_streams import QueryStreams
+from penstock.spark_plugin._settings import warn_in_reader
+from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm
+from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
+from penstock.spark_plugin._telling import told, told_rows
+
+if TYPE_CHECKING:
+    from penstock.spark_plugin._reading.session.session import ReadingSession
+    from penstock.spark_plugin._reading.stream.available_now import Target
+
+    SessionFactory: TypeAlias = Callable[[KinesisOptions, StreamPositions, int], ReadingSession]
+
+_log = logging.getLogger(__name__)
+_QUIET_SECONDS = 10.0
+"""A shard that stands at its tip for so long without a record that was there when the query began: it has expired."""
+_PAUSE_SECONDS = 0.05
+"""Between looks at shards that are behind, while others, which are read as far as they were, have more and more."""
+
+
+class TargetFinder(Protocol):
+    """Where a query with Trigger.AvailableNow ends; made as it begins."""
+
+    def target(self, start: StreamPositions) -> "Target":
+        """Of a query that stands at `start`."""
+        ...
+
+
+class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream in micro-batches.
+
+    Spark builds several of these, in several processes; only one plans, and there the session is opened when it is
+    first needed. The others are pickled into tasks, where `read` needs its partition alone.
+    """
+
+    def __init__(
+        self,
+        options: KinesisOptions,
+        *,
+        session_factory: "SessionFactory | None" = None,
+        resolve: Callable[[KinesisOptions], StreamPositions] | None = None,
+        available_now: "Callable[[KinesisOptions], TargetFinder] | None" = None,
+    ) -> None:
+        """Make a reader. Tests give it a session, positions to begin at, and where to end, instead of Kinesis' own."""
+        self._options = options
+        self._session_factory = session_factory
+        self._resolve = resolve
+        self._available_now_factory = available_now
+        self._reset()
+
+    def _reset(self) -> None:
+        self._session: ReadingSession | None = None
+        self._initial: dict[str, Any] | None = None
+        self._root: Context | None = None
+        self._planned_from_ns: int | None = None
+        self._streams = QueryStreams(self._options, self._resolve)
+        self._ending: TargetFinder | None = None
+        self._offsets = OffsetMemory()
+        self._let_go = LetGo()
+        self._committed: set[tuple[str, str]] = set()
+        self._planned_records = 0
+        self._planned_bytes = 0
+        self._reached: StreamPositions | None = None
+        self._end_metrics: Callable[[], None] = _nothing
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self._options}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self._options = state["options"]
+        self._session_factory = None
+        self._resolve = None
+        self._available_now_factory = None
+        self._reset()
+
+    @told
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a new query begins: LATEST is resolved once, and stands in the checkpoint as a time.
+
+        Spark asks twice, before the first micro-batch and again when it plans its partitions; and a third time after a
+        crash in that micro-batch. So no session is opened here: the end of that micro-batch is where it has to be.
+        """
+        if self._initial is None:
+            self._initial = Offset(self._streams.initial(), is_initial=True).to_json()
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """`maxRecordsPerBatch` or `maxBytesPerBatch`, as Spark understands them."""
+        return default_limit(self._options.max_records_per_batch, self._options.max_bytes_per_batch)
+
+    @told
+    def prepareForTriggerAvailableNow(self) -> None:
+        """End the query at what the streams hold now, by the service's clock."""
+        self._ending = self._available_now()
+
+    @told
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """What the reader's buffers hold beyond `start`, within the limit; waits a moment when that is nothing.
+
+        With `Trigger.Once`, which asks for all that is available, it is all that was there at this call.
+        """
+        began_ns = time.time_ns()
+        offset = self._offsets.parse(start)
+        positions = self._streams.begin(offset)
+        session = self._open(positions, offset.epoch)
+        session.check()
+        bound = batch_limit(limit, self._options.max_records_per_batch, self._options.max_bytes_per_batch)
+        if isinstance(limit, ReadAllAvailable):
+            latest = self._to_the_end(session, positions, self._ending or self._available_now())
+        elif self._ending is not None:
+            latest = self._towards_the_end(session, positions, bound, self._ending)
+        else:
+            latest = self._snapshot(session, positions, bound, wait=True).positions
+        self._reached = self._streams.keys.keyed(latest)
+        begins_anew = positions is not offset.positions
+        if not begins_anew and not says_more(latest, positions):
+            return start
+        self._planned_from_ns = began_ns
+        # A reader in this process is nobody else's.
+        epoch = session.reader.epoch if session.reader.endpoint else 0
+        return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None, epoch))
+
+    @told
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges between two offsets, in few partitions of about equal size.
+
+        After a crash Spark asks for the range that it had logged before anything else: the session is opened at its end
+        then, and the range itself is read again from Kinesis.
+        """
+        first, last = self._offsets.parse(start), self._offsets.parse(end)
+        session = self._open(self._streams.begin(last), max(first.epoch, last.epoch))
+        groups = self._groups(session, *self._streams.readable(first.start_for(last), last.positions))
+        span = tracer().start_span("spark_plugin.plan_batch", context=self._root, start_time=self._planned_from_ns)
+        self._planned_from_ns = None
+        try:
+            span.set_attribute("penstock.streams", list(self._streams.options.stream_name))
+            span.set_attribute("penstock.ranges", sum(len(group) for group in groups))
+            span.set_attribute("penstock.partitions", len(groups))
+            return [self._partition(session, group, traceparent_of(span)) for group in groups]
+        finally:
+            span.end()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a partition, as Arrow batches; the same ones whenever it is asked."""
+        if not isinstance(partition, KinesisPartition):
+            raise TypeError(f"not a partition of this source: {partition!r}")
+        return told_rows(in_layout(read_partition(partition, self._options), self._options.columns), self._options)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Let the reader drop what lies before `end`. Comes one micro-batch late, and never for the last one."""
+        if self._session is None:
+            return
+        positions = self._offsets.parse(end).positions
+        shards = {(stream, shard) for stream, shards in positions.streams.items() for shard in shards}
+        if shards != self._committed:
+            # The reader lets go of shards that have left the positions.
+            self._let_go.look(self._session.reader.stats)
+            self._committed = shards
+        self._session.reader.commit(self._streams.keys.keyed(positions))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Numbers about the reader, for `lastProgress.sources[].latestOffset`."""
+        if self._session is None:
+            return None
+        return {
+            "streams": list(self._streams.options.stream_name),
+            "reader": self._session.address,
+            **self._numbers(self._session).to_json(),
+        }
+
+    def stop(self) -> None:
+        """End the subscriptions and give the stream consumers back."""
+        session, self._session = self._session, None
+        if session is not None:
+            ignore_sigterm()
+            self._end_metrics()
+            session.close()
+
+    def _open(self, named: StreamPositions, after_epoch: int) -> "ReadingSession":
+        if self._session is None:
+            options, positions = self._streams.options, self._streams.keys.keyed(named)
+            exit_on_sigterm()
+            end_with_spark()
+            warn_in_reader()
+            parent = parent_context(options.traceparent)
+            with tracer().start_as_current_span(
+                "spark_plugin.start_query",
+                context=parent,
+                attributes={"penstock.streams": list(options.stream_name)},
+            ) as span:
+                session = (self._session_factory or _default_session_factory())(options, positions, after_epoch)
+                self._session, self._reached, self._let_go = session, positions, LetGo()
+                span.set_attribute("penstock.reader", session.address)
+                self._end_metrics = query_metrics().watch(
+                    {
+                        "penstock.session_id": session.session_id,
+                        "penstock.streams": ",".join(options.stream_name),
+                    },
+                    lambda: self._numbers(session),
+                )
+                # Without a parent of its own, the query's spans belong to the trace that begins here.
+                self._root = parent or trace.set_span_in_context(span)
+        return self._session
+
+    def _numbers(self, session: "ReadingSession") -> ReaderNumbers:
+        stats, let_go = self._let_go.look(session.reader.stats)
+        return ReaderNumbers.of(stats, self._reached, let_go)
+
+    def _snapshot(
+        self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, *, wait: bool
+    ) -> PositionsSnapshot:
+        keys = self._streams.keys
+        snapshot = session.positions(
+            keys.keyed(start),
+            max_records=bound.records,
+            max_bytes=bound.bytes,
+            wait_seconds=self._options.latest_offset_wait if wait else 0,
+        )
+        self._planned_records, self._planned_bytes = snapshot.records, snapshot.bytes
+        return replace(snapshot, positions=keys.named(snapshot.positions))
+
+    def _available_now(self) -> "TargetFinder":
+        if self._available_now_factory is None:
+            from penstock.spark_plugin._reading.stream.available_now import AvailableNow
+
+            self._available_now_factory = AvailableNow
+        return self._available_now_factory(self._streams.options)
+
+    def _to_the_end(self, session: "ReadingSession", start: StreamPositions, ending: "TargetFinder") -> StreamPositions:
+        """Where the run ends, in one step; what no longer fits into the buffers is read again by the tasks."""
+        reached, records, nbytes = start, 0, 0
+        while (further := self._towards_the_end(session, start, BatchLimit(), ending)).streams != start.streams:
+            start, reached = further, with_ended(reached, further)
+            records, nbytes = records + self._planned_records, nbytes + self._planned_bytes
+        self._planned_records, self._planned_bytes = records, nbytes
+        return further if further.streams == reached.streams else reached
+
+    def _towards_the_end(
+        self, session: "ReadingSession", start: StreamPositions, bound: BatchLimit, ending: "TargetFinder"
+    ) -> StreamPositions:
+        """The next offset on the way to where the run ends; the start itself when it is there."""
+        target = ending.target(start)
+        began, is_whole = time.monotonic(), True
+        while not target.is_reached(start):
+            snapshot = self._snapshot(session, start, bound, wait=True)
+            latest = target.cap(snapshot.positions)
+            if latest.streams != start.streams:
+                return latest
+            session.check()
+            if time.monotonic() - began > _QUIET_SECONDS and self._stands_at_tips(session, target, snapshot):
+                # Records that were there have expired meanwhile, and are skipped.
+                _log.warning("the query ends before %s: nothing more comes of them", sorted(target.needed))
+                target.needed.clear()
+                is_whole = False
+            elif snapshot.records:
+                time.sleep(_PAUSE_SECONDS)
+        return target.with_facts(start) if is_whole else start
+
+    def _stands_at_tips(self, session: "ReadingSession", target: "Target", snapshot: PositionsSnapshot) -> bool:
+        """Whether all shards that the run waits for are at their tips; others may have more, beyond its end."""
+        if snapshot.millis_behind_latest == 0:
+            return True
+        name = self._streams.keys.name
+        tips = {(name(one.stream_name), one.shard_id) for one in session.reader.stats() if not one.millis_behind_latest}
+        return target.needed.keys() <= tips
+
+    def _groups(
+        self, session: "ReadingSession", start: StreamPositions, end: StreamPositions
+    ) -> list[tuple[ShardRange, ...]]:
+        """The ranges between two offsets, partition by partition."""
+        keys = self._streams.keys
+        ranges = [keys.keyed_range(one) for one in ranges_between(start, end)]
+        least, most = partition_bounds(self._options.min_partitions, self._options.max_partitions)
+        if ranges and len(ranges) < least:
+            cuts = self._cuts(session, start, end, least)
+            return [tuple(keys.keyed_range(one) for one in group) for group in divide_by_cuts(cuts)]
+        if self._planned_records:
+            # After a restart nobody knows how much a logged range holds.
+            most = worthwhile_partitions(self._planned_bytes, least, most)
+        stats = session.reader.stats() if most > 1 else []
+        weights = {(one.stream_name, one.shard_id): one.buffered_bytes for one in stats}
+        return group_ranges(ranges, weights, most)
+
+    def _cuts(
+        self, session: "ReadingSession", start: StreamPositions, end: StreamPositions, count: int
+    ) -> list[StreamPositions]:
+        """Positions from start to end, with about as many records between each two.
+
+        Only what the buffers hold can be counted: after a restart a range that was logged is not divided.
+        """
+        bound = BatchLimit(records=max(1, -(-self._planned_records // count)))
+        cuts = [start]
+        if self._planned_records > 1:
+            while len(cuts) < count:
+                further = capped(self._snapshot(session, cuts[-1], bound, wait=False).positions, end)
+                # A shard that ended in a part stays at its end: without it, the next would have it for a new one.
+                cut = with_ended(cuts[-1], further)
+                if cut.streams == cuts[-1].streams:
+                    break
+                cuts.append(cut)
+        return [*cuts, end]
+
+    def _partition(
+        self, session: "ReadingSession", ranges: tuple[ShardRange, ...], traceparent: str | None
+    ) -> KinesisPartition:
+        return KinesisPartition(
+            address=session.address,
+            socket_path=session.socket_path,
+            security=session.security,
+            session_id=session.session_id,
+            ranges=ranges,
+            with_encryption_type=self._options.include_encryption_type,
+            traceparent=traceparent,
+            patience_seconds=session.reader.patience_seconds,
+            away=tuple(session.reader.away),
+            deaggregates=session.reader.deaggregates,
+            fail_on_data_loss=self._options.fail_on_data_loss,
+            retry_patience_seconds=self._options.retry_patience,
+        )
+
+
+def _nothing() -> None:
+    """Before a session there is nothing to end."""
+
+
+def _default_session_factory() -> "SessionFactory":
+    # Most processes that unpickle a reader never open a session: they are spared what it imports.
+    from penstock.spark_plugin._reading.session.session import open_session
+
+    return open_session
