@@ -22,7 +22,7 @@ def readers(kinesis: RunningEmulator, tmp_path: Path) -> Iterator[list[str]]:
     """Two shard-reader services."""
     pytest.importorskip("penstock.services.shard_reader")
     token = tmp_path / "token"
-    token.write_text("secret")
+    token.write_text("a-secret-of-these-tests")
     environment = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "PATH": ""}
     command = ["serve", "--region", "us-east-1", "--endpoint-url", kinesis.endpoint_url, "--token-file", str(token)]
     with ExitStack() as stack:
