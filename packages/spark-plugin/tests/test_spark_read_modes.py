@@ -42,9 +42,9 @@ def test_one_checkpoint_serves_all_ways_to_read(
     ways = [
         {},
         efo,
-        {"readerEndpoint": readers[0], "serviceToken": "secret"},
-        {"readerEndpoint": ",".join(readers), "serviceToken": "secret", **efo},
-        {"readerEndpoint": ",".join(reversed(readers)), "serviceToken": "secret"},
+        {"readerEndpoint": readers[0], "serviceToken": "a-secret-of-these-tests"},
+        {"readerEndpoint": ",".join(readers), "serviceToken": "a-secret-of-these-tests", **efo},
+        {"readerEndpoint": ",".join(reversed(readers)), "serviceToken": "a-secret-of-these-tests"},
         efo,
     ]
     runs = Runs()
