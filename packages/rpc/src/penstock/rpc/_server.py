@@ -106,7 +106,7 @@ class ServerSettings:
                 action="store_const",
                 const="true",
                 default=os.environ.get(variable, ""),
-                help=f"{text} [{variable}=true]",
+                help=f"{text} [{variable}]",
             )
 
     @classmethod

@@ -27,8 +27,9 @@ def check_state_folder(surroundings: Surroundings) -> Iterator[Finding]:
     """Leases and checkpoints are kept in SQLite files, unless a job names other places."""
     folder = surroundings.state_folder or Path(platformdirs.user_state_dir("penstock"))
     cure = f"chown -R $(id -un) {folder}, or name another place: registryStore, XDG_STATE_HOME"
-    there = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
     try:
+        # A folder above it may be closed to this user, and then says so.
+        there = next((path for path in (folder, *folder.parents) if path.exists()), Path("/"))
         if not there.is_dir():
             raise NotADirectoryError(20, "not a directory", str(there))
         with tempfile.NamedTemporaryFile(dir=there, prefix=".penstock-doctor-"):
