@@ -125,3 +125,22 @@ def test_the_entry_points_can_be_loaded():
     assert len(points) >= 6
     for point in points:
         assert point.load() is not None
+
+
+def test_the_walks_of_contributors_lead_somewhere() -> None:
+    """Each file of the table is there, and what is named after it stands in it."""
+    section = (ROOT / "CONTRIBUTING.md").read_text().partition("## Where a change goes")[2].partition("\n## ")[0]
+    rows = [line.split("|")[2] for line in section.splitlines() if line.startswith("| ")][2:]
+    assert len(rows) == 5
+    for row in rows:
+        first, *others = re.findall(r"`([^`]+)`", row)
+        (file,) = ROOT.glob(f"packages/*/src/penstock/{first}")
+        package, text = file.parents[first.count("/") - 1], file.read_text()
+        for token in others:
+            if token.endswith("/"):
+                assert (package / token).is_dir(), token
+            elif token.endswith(".py"):
+                (file, *_) = package.rglob(token)
+                text = file.read_text()
+            else:
+                assert token.rpartition(".")[2] in text, token
