@@ -80,10 +80,14 @@ class AsyncSinkConfig:
             "max_record_size_in_bytes",
         ):
             value = getattr(self, name)
+            if not isinstance(value, int):
+                raise SinkOptionError(name, f"{value!r} must be a whole number")
             if value <= 0:
                 raise SinkOptionError(name, f"{value} must be more than 0")
         for name in ("max_time_in_buffer", "request_timeout"):
             duration = getattr(self, name)
+            if not isinstance(duration, timedelta):
+                raise SinkOptionError(name, f"{duration!r} must be a timedelta, such as timedelta(seconds=2)")
             if duration <= timedelta(0):
                 raise SinkOptionError(name, f"{duration} must be more than 0")
         if self.max_buffered_requests <= self.max_batch_size:

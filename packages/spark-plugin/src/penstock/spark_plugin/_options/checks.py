@@ -25,6 +25,7 @@ _CONSUMER_ARN = re.compile(
     r"arn:[^:]+:kinesis:[^:]*:\d{12}:stream/(?P<stream>[\w.-]+)/consumer/(?P<name>[\w.-]{1,128}):\d+", re.ASCII
 )
 _CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_ROLE_ARN = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 _SHORTEST_MILLIS = 10.0
 _REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
 """What AWS's access keys look like; those for emulators are words such as `test`."""
@@ -36,6 +37,9 @@ def check_credentials(options: "KinesisOptions") -> None:
     Raises:
         OptionError: Naming what is missing, or too much.
     """
+    for arn in (options.role_arn or "").split(",") if options.role_arn else ():
+        if not _ROLE_ARN.fullmatch(arn.strip()):
+            raise InvalidOptionError("roleArn", arn.strip(), "an ARN such as arn:aws:iam::123456789012:role/reader")
     if (options.aws_access_key_id is None) != (options.aws_secret_access_key is None):
         missing = "awsSecretAccessKey" if options.aws_secret_access_key is None else "awsAccessKeyId"
         raise MissingOptionError(missing, "an access key has two halves")

@@ -64,7 +64,7 @@ def _alias(spec: OptionSpec, connector: Connector) -> str:
     """The first name of the option in a connector; the tables of migration have the others."""
     for one in FOREIGN_OPTIONS:
         if one.connector is connector and one.option == spec.name:
-            return f"`{one.name}{'.<stream>' if spec.prefix else ''}`"
+            return f"`{one.name}{'.<stream>' if spec.prefix and not one.convert else ''}`"
     return ""
 
 

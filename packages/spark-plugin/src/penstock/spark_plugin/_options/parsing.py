@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.spark_plugin._options.foreign.elsewhere import from_elsewhere
 from penstock.spark_plugin._options.foreign.migration import GivenOption, translate
 from penstock.spark_plugin._options.names import find_option, spelled, unknown_option
 from penstock.spark_plugin._options.spec import OptionSpec, field_name
@@ -32,7 +33,7 @@ def collect(options: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str],
             continue
         translated = [GivenOption(key, key, text)] if find_option(key) else translate(key, text, given)
         if translated is None:
-            raise unknown_option(key)
+            raise from_elsewhere(key) or unknown_option(key)
         for one in translated:
             found = find_option(one.name)
             if found is None:

@@ -166,7 +166,9 @@ def _choice(spec: OptionSpec, text: str) -> str:
 
 def _time(spec: OptionSpec, text: str) -> datetime:
     try:
-        return datetime.fromtimestamp(float(text), UTC)
+        return _since_1970(spec, text, datetime.fromtimestamp(float(text), UTC))
+    except InvalidOptionError:
+        raise
     except (ValueError, OverflowError, OSError):
         # A number of seconds that no calendar has is an OSError.
         pass
@@ -174,7 +176,13 @@ def _time(spec: OptionSpec, text: str) -> datetime:
         time = datetime.fromisoformat(text)
     except ValueError:
         raise _invalid(spec, text, "a time such as 2026-01-31T12:00:00Z, or seconds since 1970") from None
-    return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return _since_1970(spec, text, time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+
+
+def _since_1970(spec: OptionSpec, text: str, time: datetime) -> datetime:
+    if time < _EPOCH:
+        raise _invalid(spec, text, "a time since 1970: Kinesis knows none before")
+    return time
 
 
 def parse_time_as(spec: OptionSpec, text: str, pattern: str | None) -> datetime:
@@ -207,6 +215,9 @@ _POSITION_RULE = (
 )
 
 
+_JSON_RULE = """a position per shard, such as {"shardId-000000000000": "4959…"}, or an offset of a checkpoint"""
+
+
 def _position(spec: OptionSpec, text: str) -> PositionOption:
     """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, sequence numbers, a path."""
     if text.startswith("{"):
@@ -231,7 +242,11 @@ def _position(spec: OptionSpec, text: str) -> PositionOption:
 def _json_position(spec: OptionSpec, text: str) -> PositionOption:
     """A time, an offset as it stands in a checkpoint, or `{"shardId-000000000000": "4959…"}` of the only stream."""
     try:
-        document = {str(key): value for key, value in json.loads(text).items()}
+        found = json.loads(text)
+    except ValueError as error:
+        raise _invalid(spec, text, f"JSON, which it is not: {error}") from None
+    try:
+        document = {str(key): value for key, value in found.items()}
         by_name = {key.lower(): str(value) for key, value in document.items()}
         if "at_timestamp" in by_name:
             time = parse_time_as(spec, by_name.pop("at_timestamp"), by_name.pop("format", None))
@@ -240,21 +255,23 @@ def _json_position(spec: OptionSpec, text: str) -> PositionOption:
         if "version" in document:
             streams = StreamPositions.from_json(document).streams
         else:
-            streams = {"": {shard: _in_shard(value) for shard, value in document.items()}}
+            streams = {"": {shard: _in_shard(shard, value) for shard, value in document.items()}}
     except InvalidOptionError:
         raise
-    except (ValueError, AttributeError, PositionsError):
-        raise _invalid(spec, text, _POSITION_RULE) from None
+    except (ValueError, AttributeError, PositionsError) as error:
+        raise _invalid(spec, text, f"{_JSON_RULE}; {error}") from None
     if not any(streams.values()):
-        raise _invalid(spec, text, _POSITION_RULE)
+        raise _invalid(spec, text, f"{_JSON_RULE}; it names no shard")
     return PositionOption(PositionOptionType.SEQUENCE_NUMBERS, streams=streams)
 
 
-def _in_shard(value: object) -> ShardPosition:
+def _in_shard(shard: str, value: object) -> ShardPosition:
     if not isinstance(value, str):
-        raise ValueError("sequence numbers are texts: JSON's numbers are not exact")
+        raise ValueError(f"{value!r} of {shard} is no text: JSON's numbers are not exact enough for sequence numbers")
     if value == "SHARD_END":
         return ShardPosition.shard_end()
+    if value != "TRIM_HORIZON" and not value.isdecimal():
+        raise ValueError(f"{value!r} of {shard} is no sequence number, TRIM_HORIZON or SHARD_END")
     return ShardPosition.trim_horizon() if value == "TRIM_HORIZON" else ShardPosition.after(value)
 
 

@@ -11,6 +11,7 @@ from penstock.spark_plugin._options.foreign.spec import (
     not_needed,
     refused,
 )
+from penstock.spark_plugin.errors import InvalidOptionError
 
 _means = partial(means, Connector.AWS)
 _not_needed = partial(not_needed, Connector.AWS)
@@ -26,6 +27,15 @@ def _region(text: str, given: Mapping[str, str]) -> dict[str, str]:
 
 def _interval(text: str, given: Mapping[str, str]) -> dict[str, str]:
     return {"getRecordsInterval": f"{max(int(text), _LEAST_INTERVAL_MS)}ms" if text.isdecimal() else text}
+
+
+def _fan_out(text: str, given: Mapping[str, str]) -> dict[str, str]:
+    """A consumer that is there already: its ARN names the stream."""
+    _, is_arn, rest = text.partition(":stream/")
+    stream = rest.partition("/consumer/")[0]
+    if not is_arn or "/consumer/" not in rest:
+        raise InvalidOptionError("fanoutConsumerARN", text, "the ARN of a stream consumer")
+    return {"recordPublisher": "efo", "efoRegistration": "none", f"efoConsumerArn.{stream}": text}
 
 
 def _old(*names: str) -> tuple[str, ...]:
@@ -58,7 +68,27 @@ AWS: tuple[ForeignOption, ...] = (
         "a task reads a range that is known beforehand, for as long as that takes",
         *_old("maxFetchTimePerShardSec", "maxFetchTimeInSec", "executor.maxFetchTimeInMs"),
     ),
-    *_not_needed("GetRecords keeps to `getRecordsInterval` anyway", "kinesis.executor.addIdleTimeBetweenReads"),
+    *_not_needed("a micro-batch is bounded as a whole: `maxRecordsPerBatch`", "maxFetchRecordsPerShard"),
+    *_not_needed("a task reads a range that is known beforehand, for as long as that takes", "maxFetchTimeInMs"),
+    *_means("getRecordsMaxRecords", "maxRecordPerRead"),
+    *_means("getRecordsInterval", "idleTimeBetweenReadsInMs", text="at least 200 ms", convert=_interval),
+    *_means("shardDiscoveryInterval", "describeShardInterval", bare_unit="ms"),
+    *_means(
+        "efoConsumerArn",
+        "fanoutConsumerARN",
+        text="of its stream, with `recordPublisher=efo` and `efoRegistration=none`",
+        convert=_fan_out,
+    ),
+    *_not_needed("`lastProgress`, metrics and `penstock lag` tell how far behind a query is", "emitConsumerLagMetrics"),
+    *_refused(
+        "the column `approximateArrivalTimestamp` has it in each row",
+        "addRecordTimestamp",
+        harmless=("false",),
+    ),
+    *_not_needed(
+        "GetRecords keeps to `getRecordsInterval` anyway",
+        *("kinesis.executor.addIdleTimeBetweenReads", "addIdleTimeBetweenReads"),
+    ),
     *_not_needed(
         "offsets are in Spark's checkpoint, and nothing else is kept",
         *_old(

@@ -1,0 +1,40 @@
+"""Options of other sources, and words of Spark's own, that people write here out of habit: each with what to do."""
+
+from collections.abc import Mapping
+
+from penstock.spark_plugin.errors import ForeignOptionError
+
+_KAFKA = "Kafka"
+_SPARK = "Spark"
+_LIMIT = "limit a micro-batch by `maxRecordsPerBatch` or `maxBytesPerBatch`"
+_ELSEWHERE: Mapping[str, tuple[str, str]] = {
+    "subscribe": (_KAFKA, "name the stream in `streamName`"),
+    "assign": (_KAFKA, "a stream is read whole: name it in `streamName`; `initialPosition` takes a position per shard"),
+    "subscribePattern": (_KAFKA, "give the pattern as `streamNamePattern`"),
+    "topic": (_KAFKA, "name the stream in `streamName`"),
+    "startingOffsets": (_KAFKA, "`initialPosition` is TRIM_HORIZON for earliest, LATEST for latest, or JSON per shard"),
+    "startingTimestamp": (_KAFKA, "give the time as `initialPosition`, such as `AT_TIMESTAMP 2026-01-31T00:00:00Z`"),
+    "startingOffsetsByTimestamp": (_KAFKA, "give one time as `initialPosition`, such as `AT_TIMESTAMP <time>`"),
+    "endingOffsets": (_KAFKA, "a bounded read ends at the tip, or at the time in `endingTimestamp`"),
+    "endingOffsetsByTimestamp": (_KAFKA, "give one time as `endingTimestamp`"),
+    "maxOffsetsPerTrigger": (_KAFKA, _LIMIT),
+    "minOffsetsPerTrigger": (_KAFKA, "there is no least size: lengthen the trigger's interval"),
+    "maxTriggerDelay": (_KAFKA, "there is no least size to wait for: lengthen the trigger's interval"),
+    "includeHeaders": (_KAFKA, "records of Kinesis have no headers"),
+    "maxFilesPerTrigger": (_SPARK, _LIMIT),
+    "path": (_SPARK, "a stream has no path: name it in `streamName`, and call load() or save() without one"),
+    "owner": (
+        _SPARK,
+        "it comes from CREATE TABLE, and a stream cannot be a table: use CREATE TEMPORARY VIEW … USING kinesis "
+        "OPTIONS (…)",
+    ),
+}
+_BY_NAME = {name.lower(): (name, *what) for name, what in _ELSEWHERE.items()}
+
+
+def from_elsewhere(name: str) -> ForeignOptionError | None:
+    """The error that says what to do instead of an option of Kafka's or Spark's; None for any other name."""
+    if name.lower().startswith("kafka."):
+        return ForeignOptionError(name, _KAFKA, "nothing of Kafka's clients is here: leave it out")
+    known, connector, remedy = _BY_NAME.get(name.lower(), ("", "", ""))
+    return ForeignOptionError(known, connector, remedy) if known else None

@@ -1,0 +1,85 @@
+"""What people write by mistake, or out of habit from elsewhere, is answered with the name, the value and the cure."""
+
+import pytest
+
+from penstock.spark_plugin import KinesisOptions
+from penstock.spark_plugin.errors import ForeignOptionError, InvalidOptionError, OptionError
+
+_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1700000000"
+_TIME = "a time since 1970: Kinesis knows none before"
+_SHARDS = """a position per shard, such as {"shardId-000000000000": "4959…"}, or an offset of a checkpoint"""
+_LIMIT = "limit a micro-batch by `maxRecordsPerBatch` or `maxBytesPerBatch`"
+_CONSUMER = "the ARN of a stream consumer"
+
+
+def parse(**options: str) -> KinesisOptions:
+    return KinesisOptions.parse({"streamName": "s", **options}, environ={})
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "value", "rule"),
+    [
+        ("initialPosition", "AT_TIMESTAMP -5", "-5", _TIME),
+        ("endingTimestamp", "1969-12-31", "1969-12-31", _TIME),
+        ("initialPosition", "{'a': 1}", "{'a': 1}", "JSON, which it is not: "),
+        (
+            "initialPosition",
+            '{"a": 5}',
+            '{"a": 5}',
+            f"{_SHARDS}; 5 of a is no text: JSON's numbers are not exact enough",
+        ),
+        ("initialPosition", '{"a": "x"}', '{"a": "x"}', f"{_SHARDS}; 'x' of a is no sequence number, TRIM_HORIZON or"),
+        ("initialPosition", "{}", "{}", f"{_SHARDS}; it names no shard"),
+        ("roleArn", "admin", "admin", "an ARN such as arn:aws:iam::123456789012:role/reader"),
+        ("fanoutConsumerARN", "c", "c", _CONSUMER),
+    ],
+)
+def test_a_value_that_cannot_be_is_answered_with_the_rule(option: str, text: str, value: str, rule: str) -> None:
+    """Not with a list of all that would be possible."""
+    with pytest.raises(InvalidOptionError) as caught:
+        parse(**{option: text})
+    assert str(caught.value).startswith(f"option {option!r} is {value!r}; it must be {rule}")
+
+
+@pytest.mark.parametrize(
+    ("option", "remedy"),
+    [
+        ("maxOffsetsPerTrigger", f"(Kafka) does not exist here: {_LIMIT}"),
+        ("maxTriggerDelay", "(Kafka) does not exist here: there is no least size to wait for: lengthen the trigger's"),
+        ("startingOffsets", "(Kafka) does not exist here: `initialPosition` is TRIM_HORIZON for earliest, LATEST for"),
+        ("subscribe", "(Kafka) does not exist here: name the stream in `streamName`"),
+        ("kafka.bootstrap.servers", "(Kafka) does not exist here: nothing of Kafka's clients is here: leave it out"),
+        (
+            "path",
+            "(Spark) does not exist here: a stream has no path: name it in `streamName`, and call load() or save()",
+        ),
+        (
+            "owner",
+            "(Spark) does not exist here: it comes from CREATE TABLE, and a stream cannot be a table: use CREATE",
+        ),
+        ("addRecordTimestamp", "(AWS connector) does not exist here: the column `approximateArrivalTimestamp` has it"),
+    ],
+)
+def test_habits_from_elsewhere_are_answered_by_name(option: str, remedy: str) -> None:
+    """Also in lower case, in which Spark hands them over."""
+    for written in (option, option.lower()):
+        with pytest.raises(ForeignOptionError) as caught:
+            parse(**{written: "true"})
+        assert str(caught.value).startswith(f"option {option!r} {remedy}")
+
+
+def test_glue_s_names_mean_what_they_do_there() -> None:
+    """A consumer that is there already, the pace of reads, and what is told anyway."""
+    options = parse(fanoutConsumerARN=_ARN, idleTimeBetweenReadsInMs="50", emitConsumerLagMetrics="true")
+    assert (options.record_publisher, options.efo_consumer_arn) == ("efo", {"s": _ARN})
+    assert options == parse(
+        **{"recordPublisher": "efo", "efoRegistration": "none", "efoConsumerArn.s": _ARN, "getRecordsInterval": "200ms"}
+    )
+
+
+def test_the_region_is_that_of_the_host() -> None:
+    """Of Kinesis and Firehose, in the domains of old and new."""
+    for host in ("kinesis.eu-west-1.amazonaws.com", "kinesis.eu-west-1.api.aws", "firehose.eu-west-1.amazonaws.com"):
+        assert parse(endpointUrl=f"https://{host}").region == "eu-west-1"
+    with pytest.raises(OptionError, match="eu-west-1"):
+        parse(endpointUrl="https://firehose.eu-west-1.amazonaws.com", region="us-east-1")
