@@ -40,7 +40,11 @@ def acquire_in_vain(service, request):
     """Ask for a lease on a thread; the answer never comes."""
 
     def ask():
-        with open_registry(endpoint=service.address) as registry, pytest.raises(RegistryUnavailableError):
+        no_patience = timedelta(milliseconds=1)
+        with (
+            open_registry(endpoint=service.address, patience=no_patience) as registry,
+            pytest.raises(RegistryUnavailableError),
+        ):
             registry.acquire(request)
 
     thread = threading.Thread(target=ask)
