@@ -13,8 +13,11 @@ from hypothesis import settings
 # worker's: the last one to begin decides when all is done, so it must be a short one.
 DURATIONS = Path(__file__).with_name("integration_tests") / "durations.json"
 RECORDED_SECONDS = 5.0
-# What CI installs where it may: the only reasons for which it skips tests.
-MISSING = ("kinesis-local is not installed", "no chromium", "needs libfaketime")
+# What CI installs where it may, and what its machine may not have: the only reasons for which it skips tests.
+MISSING = (
+    *("kinesis-local is not installed", "no chromium", "needs libfaketime"),
+    *("this machine has no IPv6", "needs a name space of its own"),
+)
 # The JVMs of tests live for minutes at most: they gain nothing from the second compiler, nor from several threads that
 # collect garbage, which take a quarter of the processor time.
 JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"

@@ -35,7 +35,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict]:
     """What each page printed: one process, one Spark session and one emulator for all of them."""
     folder = tmp_path_factory.mktemp("how-to")
     token = folder / "token"
-    token.write_text("a-secret-of-these-tests")
+    token.write_text("a-secret-of-sixteen-or-more")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PENSTOCK_"))}
     environment |= {
         "AWS_REGION": "eu-west-1",

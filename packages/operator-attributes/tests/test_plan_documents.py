@@ -64,7 +64,7 @@ def test_explain_shows_how_far_each_stage_has_come() -> None:
     }
     text = explain(compile(flights_job()), progress)
     assert "state: FINISHED, attempt 2, 1.2 s, 1,095 rows, 20,480 bytes" in text
-    assert "state: RUNNING, attempt 1, 60.0 s, lost a task" in text
+    assert "state: RUNNING, attempt 1, 60.0 s, again after: lost a task" in text
 
 
 def test_mermaid_draws_blocking_edges_thick() -> None:

@@ -94,10 +94,13 @@ def test_it_is_the_environment_of_the_jvm_that_counts(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.delenv("PYSPARK_DRIVER_PYTHON", raising=False)
     program(tmp_path, "exit 1")
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="numbers")(lambda spark: spark.range(3))
+    pipeline.sink(inputs=["numbers"], name="printed")(lambda numbers: numbers.write)
     with pytest.raises(PythonUnusableError, match=r"'python3' \(PYSPARK_PYTHON is not set"):
         check_session(session({"PATH": str(tmp_path)}))
     with pytest.raises(PythonUnusableError, match=r"'python3' \(PYSPARK_PYTHON is not set"):
-        Pipeline("job", store=tmp_path / "store").run(session({"PATH": str(tmp_path)}))
+        pipeline.run(session({"PATH": str(tmp_path)}))
     # One on Spark Connect has no JVM here.
     check_session(SimpleNamespace())  # type: ignore[arg-type]  # as of a session of pyspark-client
 
