@@ -75,14 +75,14 @@ def use(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[str]
     show(frame)
     done.append(f"read {frame.count()}")
     rows = spark.sql("select 'written' as data, 'a' as partitionKey")
-    rows.write.format("kinesis").options(**options).mode("append").save()
+    rows.write.format("kinesis").options(**bounded).mode("append").save()
     done.append("written")
-    live = spark.readStream.format("kinesis").options(**options, initialPosition="TRIM_HORIZON").load()
+    live = spark.readStream.format("kinesis").options(**bounded, initialPosition="TRIM_HORIZON").load()
     show(live)
     query = (
         live.selectExpr("data", "partitionKey")
         .writeStream.format("kinesis")
-        .options(**{**options, "checkpointLocation": str(folder / "checkpoint")})
+        .options(**{**bounded, "checkpointLocation": str(folder / "checkpoint")})
         .queryName("copy")
         .trigger(availableNow=True)
         .start()
@@ -98,6 +98,16 @@ def use(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[str]
     done.append(f"view {view.collect()[0]['n'] > 0}")
     for statement in ("DESCRIBE EXTENDED flights", "EXPLAIN EXTENDED SELECT * FROM flights", "SHOW VIEWS"):
         spark.sql(statement).show(100, truncate=False)
+    services = {**options, "readerEndpoint": "127.0.0.1:9", "retryPatience": "1s"}
+    served = spark.readStream.format("kinesis").options(**services, initialPosition="TRIM_HORIZON").load()
+    show(served)
+    try:
+        writer = served.writeStream.format("noop").option("checkpointLocation", str(folder / "served"))
+        writer.start().awaitTermination(120)
+    except Exception as error:
+        print(error, repr(error))
+        logging.exception("as an application would log it")
+        done.append("failed readerEndpoint")
     wrong = [("streamName", "missing"), ("maxPartitions", "none"), ("awsSecretAccesKey", "x"), ("endpointUrl", url)]
     for name, value in wrong:
         try:
@@ -106,8 +116,8 @@ def use(spark: SparkSession, folder: Path, options: dict[str, str]) -> list[str]
             print(error, repr(error))
             logging.exception("as an application would log it")
             done.append(f"failed {name}")
-    parsed = KinesisOptions.parse(options)
-    print(repr(parsed), str(parsed), repr(aws_options(parsed)), repr(KinesisDataSource(options)))
+    parsed = KinesisOptions.parse(services)
+    print(repr(parsed), str(parsed), repr(aws_options(parsed)), repr(KinesisDataSource(services)))
     return done
 
 

@@ -235,7 +235,7 @@ def test_a_query_shows_its_lag_and_keeps_its_secrets(
     """`lastProgress`, a listener and `explain` tell which streams are read and how; keys are nowhere."""
     source = make_stream(2)
     source.put(40)
-    secrets = {"awsSecretAccessKey": "hush-1", "awsSessionToken": "hush-2", "serviceToken": "hush-3"}
+    secrets = {"awsSecretAccessKey": "hush-1", "awsSessionToken": "hush-2"}
     options = source.options(initialPosition="TRIM_HORIZON") | secrets
     role = {"roleArn": "arn:aws:iam::1:role/reader", "roleExternalId": "hush-4"}
     spark.readStream.format("kinesis").options(**options, **role).load().explain("extended")

@@ -29,7 +29,12 @@ from penstock.spark_plugin._reading.session import session as session_module
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
-from penstock.spark_plugin.errors import ContradictoryOptionsError, IrrelevantOptionError, MisplacedOptionError
+from penstock.spark_plugin.errors import (
+    ContradictoryOptionsError,
+    IrrelevantOptionError,
+    MisplacedOptionError,
+    MissingOptionError,
+)
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s"
 OTHER_ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/other"
@@ -131,6 +136,9 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
 for _name in ("sinkRateTarget", "sinkInitialRate", "sinkIncreaseRate", "sinkDecreaseFactor", "sinkRateThreshold"):
     _text = {"sinkRateTarget": "requests", "sinkDecreaseFactor": "0.3"}.get(_name, "600")
     TEXTS[_name] = (_text, {"sinkRateStrategy": "aimd"})
+
+PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
+"""What services are shown: of no use without one."""
 
 HOMES: dict[str, tuple[Place | None, dict[str, str]]] = {
     "in-process": (None, {}),
@@ -282,6 +290,10 @@ def test_an_option_acts_in_its_home_or_is_refused_there(
             check_homes(alone, {spec.name: options[spec.name]})
         assert caught.value.options == (spec.name, refusals[0].with_option)
         return
+    if place is None and spec.name in PROOFS:
+        with pytest.raises(MissingOptionError, match="no service is given"):
+            parse(options)
+        return
     parsed = parse(options)
     if spec.name in endpoint:
         assert getattr(parsed, field_name(spec.name))  # what makes it that home
@@ -386,7 +398,7 @@ def test_an_option_acts_in_a_use_or_is_refused_there(spec: OptionSpec, use: Use)
     """A bounded read, a stream that is read, a write: code of that use reads it, or it is refused by its name."""
     options, _ = given(spec)
     if use not in spec.uses:
-        with pytest.raises((MisplacedOptionError, IrrelevantOptionError)):
+        with pytest.raises((MisplacedOptionError, IrrelevantOptionError, MissingOptionError)):
             use_it(use, {"streamName": "s", **options})
         name = f"{spec.name}.s" if spec.prefix else spec.name
         for key in [f"{one}.s" for one in (spec.name, *spec.aliases)] if spec.prefix else (spec.name, *spec.aliases):
@@ -410,7 +422,8 @@ def test_what_a_bounded_read_does_anyway_may_be_said() -> None:
 def test_what_only_enhanced_fan_out_uses_is_refused_without_it(spec: OptionSpec) -> None:
     """By the name that the user wrote. Polling's own options act beside it: shards that bring nothing are polled."""
     if not any(one.when == "polling" for one in spec.refused_with):
-        assert spec.name == "recordPublisher" or parse({**EFO, **given(spec)[0]})
+        service = {"registryEndpoint": "registry:1"} if spec.name in PROOFS else {}
+        assert spec.name == "recordPublisher" or parse({**EFO, **service, **given(spec)[0]})
         return
     text = given(spec)[0][f"{spec.name}.s" if spec.prefix else spec.name]
     names = [spec.name, *spec.aliases]

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin.errors import ForeignOptionError, InvalidOptionError, OptionError
+from penstock.spark_plugin.errors import ForeignOptionError, InvalidOptionError, MissingOptionError, OptionError
 
 _ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/s/consumer/c:1700000000"
 _TIME = "a time since 1970: Kinesis knows none before"
@@ -66,6 +66,17 @@ def test_habits_from_elsewhere_are_answered_by_name(option: str, remedy: str) ->
         with pytest.raises(ForeignOptionError) as caught:
             parse(**{written: "true"})
         assert str(caught.value).startswith(f"option {option!r} {remedy}")
+
+
+@pytest.mark.parametrize("name", ["serviceToken", "serviceTokenFile", "serviceCaFile"])
+def test_what_is_for_services_needs_one(name: str) -> None:
+    """Without any service it would have no effect, which is worst for whoever means to have TLS by it."""
+    with pytest.raises(MissingOptionError) as caught:
+        parse(**{name.lower(): "given"})
+    assert str(caught.value) == (
+        f"option 'readerEndpoint' is required: {name!r} is for services, and no service is given by it, "
+        f"'registryEndpoint' or 'sinkEndpoint'. Give one, or leave {name} out"
+    )
 
 
 def test_glue_s_names_mean_what_they_do_there() -> None:

@@ -282,9 +282,12 @@ def test_a_consumer_of_another_stream_is_refused() -> None:
         parse(recordPublisher="efo", consumerName="a/b")
 
 
+SERVICE = {"serviceToken": "SVC", "readerEndpoint": "reader:1"}
+
+
 def test_secrets_are_not_in_the_repr() -> None:
     """Whatever prints the options shows no secret."""
-    text = repr(parse(awsAccessKeyId="key", awsSecretAccessKey="SECRET", awsSessionToken="TOKEN", serviceToken="SVC"))
+    text = repr(parse(awsAccessKeyId="key", awsSecretAccessKey="SECRET", awsSessionToken="TOKEN", **SERVICE))
     assert not any(secret in text for secret in ("SECRET", "TOKEN", "SVC"))
 
 

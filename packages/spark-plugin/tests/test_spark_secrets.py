@@ -112,6 +112,7 @@ def test_no_secret_is_seen_anywhere(run: tuple[Path, dict[str, object]]) -> None
         "written",
         "streamed",
         "view True",
+        "failed readerEndpoint",
         "failed streamName",
         "failed maxPartitions",
         "failed awsSecretAccesKey",

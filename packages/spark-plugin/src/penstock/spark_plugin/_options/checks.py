@@ -110,8 +110,11 @@ def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> 
         raise InvalidOptionError("awsCredentialsProvider", provider, rule)
 
 
+_PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
+
+
 def check_services(options: "KinesisOptions") -> None:
-    """What a query proves itself with to services is whole.
+    """What a query proves itself with to services is whole, and there is a service.
 
     Raises:
         OptionError: Naming what is missing, or too much.
@@ -122,6 +125,13 @@ def check_services(options: "KinesisOptions") -> None:
         key_is_missing = options.service_private_key_file is None
         missing = "servicePrivateKeyFile" if key_is_missing else "serviceCertificateFile"
         raise MissingOptionError(missing, "a certificate and its key are given together")
+    given = [name for name in _PROOFS if getattr(options, field_name(name)) is not None]
+    if given and not any((options.reader_endpoint, options.registry_endpoint, options.sink_endpoint)):
+        raise MissingOptionError(
+            "readerEndpoint",
+            f"{given[0]!r} is for services, and no service is given by it, 'registryEndpoint' or 'sinkEndpoint'. "
+            f"Give one, or leave {given[0]} out",
+        )
 
 
 def check_homes(options: "KinesisOptions", given: Mapping[str, str] | None = None) -> None:
