@@ -76,12 +76,16 @@ def test_addresses_of_one_network_of_ipv6_count_as_one():
         ("10.0.0.1", "203.0.113.7", GUESSER),
         ("10.0.0.1", "made up, 203.0.113.7, 10.0.0.2", GUESSER),
         ("10.0.0.1", "", "10.0.0.1"),
+        ("10.0.0.1", "203.0.113.7:4711", GUESSER),
+        ("10.0.0.1", "[2001:db8::1]:4711", "2001:db8::1"),
+        ("10.0.0.1", "made:up:here", "made:up:here"),
     ],
 )
 def test_only_trusted_proxies_say_where_a_call_comes_from(peer, forwarded, address):
     """The last that none of them added is believed: what a caller writes before it is not."""
     attempts = Attempts((ipaddress.ip_network("10.0.0.0/24"),))
     assert attempts.address(peer, forwarded) == address
+    assert attempts.wrong(address) == 0
 
 
 def test_a_token_that_can_be_guessed_is_refused(tmp_path):

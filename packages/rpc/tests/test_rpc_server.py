@@ -306,3 +306,28 @@ async def test_a_stream_that_is_refused_while_it_is_written_ends_by_what_the_ser
                         pass
                 told[caught.value.code(), caught.value.details()] += 1
     assert told == {(grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong"): 30}
+
+
+async def test_a_stream_that_its_server_ends_in_good_order_while_it_is_written_is_no_error():
+    """Such as one that drains: the status that was lost is OK."""
+
+    async def write_on():
+        for _ in range(64):
+            yield bytes(64 * 1024)
+            await asyncio.sleep(0)
+
+    async def end_at_once(_requests, _context):
+        yield b"over"
+
+    def register(running):
+        handler = grpc.stream_stream_rpc_method_handler(end_at_once)
+        running.add_registered_method_handlers("penstock.Any", {"Write": handler})
+        running.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("penstock.Any", {"Write": handler}),))
+
+    async with (
+        GrpcServer(ServerSettings(), register=[register], service_names=["penstock.Any"]) as running,
+        open_aio_channel(running.address) as channel,
+    ):
+        write = channel.stream_stream("/penstock.Any/Write")
+        for _ in range(100):
+            assert [answer async for answer in write(write_on())] == [b"over"]

@@ -122,13 +122,15 @@ def networks(text: str) -> tuple[Network, ...]:
 
 
 def _plain(peer: str) -> str:
-    """The address in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5`, `1.2.3.4` or `::1`; empty for a Unix socket."""
+    """The address in `ipv4:1.2.3.4:5`, `ipv6:%5B::1%5D:5`, `1.2.3.4`, `1.2.3.4:5` or `::1`; empty for a Unix socket."""
     text = unquote(peer.strip())
     if text.startswith("unix:"):
         return ""
-    if text.startswith(("ipv4:", "ipv6:")):
-        text = text[5:].rpartition(":")[0]
-    text = text.strip("[]")
+    text = text.removeprefix("ipv4:").removeprefix("ipv6:")
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
@@ -139,9 +141,11 @@ def _plain(peer: str) -> str:
 
 def _counted(address: str) -> str:
     # Who has one address of IPv6 has the other 2^64 of its network.
-    return (
-        str(ipaddress.ip_network(f"{address}/64", strict=False)) if ":" in address and "%" not in address else address
-    )
+    try:
+        return str(ipaddress.IPv6Network(f"{address}/64", strict=False))
+    except ValueError:
+        # One of IPv4, or whatever a proxy writes in the place of an address.
+        return address
 
 
 def _digest(token: str) -> bytes:

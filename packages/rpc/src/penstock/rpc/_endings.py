@@ -71,7 +71,8 @@ class KeepStatusStreamStream(grpc.aio.StreamStreamClientInterceptor):
                 await asyncio.wait({received}, timeout=_STATUS_SECONDS)
                 if not received.done():
                     raise
-                raise received.result() from error
+                if received.result().code() is not grpc.StatusCode.OK:
+                    raise received.result() from error
 
         return answers()
 

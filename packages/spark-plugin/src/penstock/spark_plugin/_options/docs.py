@@ -1,6 +1,7 @@
 """The documentation of the options, generated from their tables.
 
-`python -m penstock.spark_plugin._options.docs FOLDER` writes the tables of `options.md` and `migration.md` anew.
+`python -m penstock.spark_plugin._options.docs FOLDER ...` writes the tables anew in the Markdown files that have their
+markers: `packages/spark-plugin/docs` and `docs/pages`.
 """
 
 import sys
@@ -82,33 +83,38 @@ def _foreign_row(one: ForeignOption) -> str:
     return f"| `{one.name}{per_stream}` | {here} | {text.replace('|', chr(92) + '|')} |"
 
 
-def generated() -> Iterator[tuple[str, str, str]]:
-    """File, name of the marker, and text of each generated part."""
-    yield "options.md", "options", options_table()
+def generated() -> Iterator[tuple[str, str]]:
+    """Name of the marker, and text of each generated part."""
+    yield "options", options_table()
     for connector in Connector:
-        yield "migration.md", connector.name.lower(), migration_table(connector)
+        yield connector.name.lower(), migration_table(connector)
 
 
-def fill(document: str, name: str, text: str) -> str:
-    """A document with a part of it generated anew.
+def fill(document: str) -> str:
+    """A document with the generated parts that it has markers of, written anew.
 
     Raises:
-        ValueError: It has no such markers.
+        ValueError: A part has no end.
     """
-    begin, end = _BEGIN.format(name), _END.format(name)
-    head, begin_found, rest = document.partition(begin)
-    _, end_found, tail = rest.partition(end)
-    if not begin_found or not end_found:
-        raise ValueError(f"no markers {begin.strip()} and {end.strip()}")
-    return f"{head}{begin}\n{text}\n{end}{tail}"
+    for name, text in generated():
+        begin, end = _BEGIN.format(name), _END.format(name)
+        head, begin_found, rest = document.partition(begin)
+        if begin_found:
+            _, end_found, tail = rest.partition(end)
+            if not end_found:
+                raise ValueError(f"no {end.strip()}")
+            document = f"{head}{begin}\n{text}\n{end}{tail}"
+    return document
 
 
 def write(folder: Path) -> None:
     """Generate all parts of a folder's documents anew."""
-    for file, name, text in generated():
-        path = folder / file
-        path.write_text(fill(path.read_text(), name, text))
+    for path in folder.rglob("*.md"):
+        old = path.read_text()
+        if (new := fill(old)) != old:
+            path.write_text(new)
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]))
+    for given in sys.argv[1:]:
+        write(Path(given))
