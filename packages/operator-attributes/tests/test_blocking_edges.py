@@ -75,8 +75,8 @@ def test_the_mark_spreads_down_an_operator_chain() -> None:
     """What is chained behind a full-dam operator emits only when that has ended."""
     graph = bounded_job()
     graph.add_operator("dam", "source", attributes=FULL_DAM)
-    graph.add_operator("map", "dam", chained=True)
-    graph.add_operator("filter", "map", chained=True)
+    graph.add_operator("map", "dam")
+    graph.add_operator("filter", "map")
     graph.add_sink("sink", "filter")
     plan = compile(graph)
     assert kind(plan, "dam", "map") is PIPELINED
@@ -89,10 +89,10 @@ def test_the_mark_spreads_down_an_operator_chain() -> None:
 def test_the_mark_spreads_up_an_operator_chain_to_its_side_branches() -> None:
     """An operator in front of the dam, and one beside it, block too when they are of one chain."""
     graph = bounded_job()
-    graph.add_operator("head", "source")
+    graph.add_operator("head", "source", chained=False)
     graph.add_operator("dam", "head", attributes=FULL_DAM, chained=True)
-    graph.add_operator("side", "head", chained=True)
-    graph.add_operator("tail", "side", chained=True)
+    graph.add_operator("side", "head")
+    graph.add_operator("tail", "side")
     graph.add_sink("of_head", "head")
     graph.add_sink("of_tail", "tail")
     plan = compile(graph)
@@ -106,7 +106,7 @@ def test_the_mark_never_crosses_an_edge_that_is_not_chained() -> None:
     graph = bounded_job()
     graph.add_operator("before", "source")
     graph.add_operator("dam", "before", attributes=FULL_DAM)
-    graph.add_operator("after", "dam")
+    graph.add_operator("after", "dam", chained=False)
     graph.add_sink("of_before", "before")
     graph.add_sink("of_after", "after")
     plan = compile(graph)
@@ -116,14 +116,21 @@ def test_the_mark_never_crosses_an_edge_that_is_not_chained() -> None:
 
 
 def test_operators_are_chained_only_where_records_can_be_handed_over_in_place() -> None:
-    """Two inputs, a key, another parallelism or a blocking edge each break a chain that was asked for."""
+    """Two inputs, a key, another parallelism or a blocking edge each break a chain that was asked for.
+
+    By default operators of one input are chained, as Flink does; full-dam ones and sinks only if they say so.
+    """
     graph = bounded_job()
-    graph.add_operator("one", "source", chained=True)
+    graph.add_operator("one", "source")
+    graph.add_operator("asked", "source", attributes=FULL_DAM, chained=True)
+    graph.add_operator("dam", "source", attributes=FULL_DAM)
+    graph.add_operator("opted_out", "source", chained=False)
+    graph.add_sink("sink", "source")
     graph.add_operator("two_inputs", "source", "one", chained=True)
     graph.add_operator("keyed", "source", chained=True, keyed=True)
     graph.add_operator("wider", "source", chained=True, parallelism=2)
     graph.add_operator("apart", Input("source", partition_type=BLOCKING), chained=True)
-    assert {edge.target for edge in compile(graph).edges if edge.chained} == {"one"}
+    assert {edge.target for edge in compile(graph).edges if edge.chained} == {"one", "asked"}
 
 
 def test_keyed_inputs_of_a_full_dam_operator_are_sorted_and_others_pass_through() -> None:

@@ -126,7 +126,7 @@ def test_every_vertex_is_in_a_stage_and_only_bounded_ones_are_in_several(
     for vertex in graph:
         stages = plan.stages_of(vertex.name)
         assert stages
-        if unbounded_above(graph, vertex.name) or cyclic is not CyclicRegions.READ_TWICE:
+        if unbounded_above(graph, vertex.name) or cyclic in (CyclicRegions.MERGE, CyclicRegions.HAND_OVER):
             assert len(stages) == 1
         if vertex.kind is VertexKind.SINK:
             assert len(stages) == 1
@@ -184,6 +184,23 @@ def test_handing_over_does_nothing_twice(graph: JobGraph) -> None:
     assert all(len(plan.stages_of(vertex.name)) == 1 for vertex in graph)
     declared = any(one.partition_type is ResultPartitionType.PIPELINED for vertex in graph for one in vertex.inputs)
     assert declared or not any(stage.merged for stage in plan.stages)
+
+
+@given(graph=graphs())
+def test_each_result_of_bounded_stages_is_apart(graph: JobGraph) -> None:
+    """But for those of a chain that waits, and of another result; what blocks stays as it was."""
+    plan, together = compile(graph, cyclic_regions=CyclicRegions.PER_RESULT), compile(graph)
+    assert not any(stage.merged for stage in plan.stages)
+    assert {(edge.source, edge.target, edge.partition_type) for edge in plan.edges} == {
+        (edge.source, edge.target, edge.partition_type) for edge in together.edges
+    }
+    for stage in plan.stages:
+        read = {edge.source for edge in plan.edges if edge.target_stage == edge.source_stage == stage.id}
+        results = set(stage.outputs) | (set(stage.vertices) - read)
+        if stage.bounded and not stage.batch_vertices and not results & read:
+            assert len(results) == 1
+    for name in {name for stage in plan.stages for name in stage.outputs}:
+        assert len([stage for stage in plan.stages if name in stage.outputs]) == 1
 
 
 @given(graph=graphs(valid=False), cyclic=CYCLIC)

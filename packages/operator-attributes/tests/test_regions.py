@@ -200,3 +200,46 @@ def test_a_self_join_keeps_both_of_its_edges() -> None:
         ("source", 0),
         ("source", 1),
     ]
+
+
+def siblings() -> JobGraph:
+    """Two full-dam operators and a sink on one source, and one behind both."""
+    graph = JobGraph()
+    graph.add_source("weather", boundedness=Boundedness.BOUNDED)
+    graph.add_operator("clean", "weather")
+    graph.add_operator("daily", "clean", attributes=FULL_DAM)
+    graph.add_operator("hourly", "clean", attributes=FULL_DAM)
+    graph.add_operator("celsius", "hourly")
+    graph.add_operator("kelvin", "hourly")
+    graph.add_sink("copy", "clean")
+    graph.add_sink("report", "daily", "celsius", "kelvin")
+    return graph
+
+
+def test_results_of_one_source_are_one_stage_unless_asked() -> None:
+    """As Flink deploys them: what pipelined edges join is one region."""
+    assert vertices(compile(siblings())) == [
+        ("weather", "clean", "copy", "daily", "hourly", "celsius", "kelvin"),
+        ("report",),
+    ]
+
+
+def test_each_result_is_a_stage_of_its_own_when_asked() -> None:
+    """The source is read by each; what comes from one full-dam operator stays together, so that it is done once."""
+    plan = compile(siblings(), cyclic_regions=CyclicRegions.PER_RESULT)
+    assert vertices(plan) == [
+        ("weather", "clean", "copy"),
+        ("weather", "clean", "daily"),
+        ("weather", "clean", "hourly", "celsius", "kelvin"),
+        ("report",),
+    ]
+    assert [stage.name for stage in plan.stages] == ["copy", "daily", "celsius+kelvin", "report"]
+    assert plan.stages[-1].blocking_inputs == ("stage-2", "stage-3")
+
+
+def test_a_circle_is_untangled_where_results_are_apart() -> None:
+    """What is read twice for that is read in the stage of each result, and nothing waits for itself."""
+    graph = shared_source(live=True)
+    graph.add_sink("copy", "airports")
+    plan = compile(graph, cyclic_regions=CyclicRegions.PER_RESULT)
+    assert vertices(plan) == [("airports", "copy"), ("airports", "count"), ("airports", "flights", "join", "enrich")]

@@ -92,7 +92,7 @@ def _unbounded_sources(graph: CanonicalGraph, number: int) -> tuple[str, ...]:
 def _is_chained(graph: CanonicalGraph, edge: CanonicalEdge) -> bool:
     source, target = graph.vertices[edge.source], graph.vertices[edge.target]
     return (
-        target.chained
+        bool(target.chained)
         and target.kind is not VertexKind.SOURCE
         and len(target.inputs) == 1
         and not edge.keyed

@@ -15,7 +15,8 @@ _MAX_SMALL = 1_000
 
 
 class CyclicRegions(StrEnum):
-    """What to do with regions that would wait for each other, for themselves, or for one that never ends."""
+    """What to do with regions that would wait for each other, for themselves, or for one that never ends; and with
+    bounded vertices that several results need."""
 
     MERGE = "merge"
     """Deploy them as one. A blocking edge inside of a region holds nothing back."""
@@ -23,6 +24,10 @@ class CyclicRegions(StrEnum):
     """Read a bounded source, and do again what is computed from it without blocking, in each region that needs
     it: then no region waits for another in a circle. Where that would do most of a large job many times over, the
     regions are merged all the same."""
+    PER_RESULT = "per-result"
+    """As READ_TWICE, and the same without a circle: a bounded region that hands several results over, or writes them,
+    becomes one for each. So each is made, tried again and committed by itself. Results that are computed from a chain
+    with a full-dam operator stay together, so that it is done once."""
     HAND_OVER = "hand-over"
     """Do bounded vertices once, and hand their records over by a blocking edge to each region that needs them later.
     An edge that the user declared pipelined is kept; where that leaves a circle, it is merged."""
@@ -74,7 +79,7 @@ def find_regions(graph: CanonicalGraph, decisions: Decisions, cyclic: CyclicRegi
             if _blocks(decisions, edge) and sets.find(source) == sets.find(target)
         }
         again = [sets.find(number) in circles for number in range(len(graph.vertices))]
-        if circles and cyclic is CyclicRegions.READ_TWICE:
+        if circles and cyclic is not CyclicRegions.HAND_OVER:
             apart = _read_twice(graph, decisions, sets, again)
             if apart is not None:
                 placement, sets = apart, _join(decisions, apart)
@@ -82,6 +87,10 @@ def find_regions(graph: CanonicalGraph, decisions: Decisions, cyclic: CyclicRegi
             handed_over = _hand_over(graph, decisions, sets, again)
             decisions = decisions.blocking(handed_over)
             sets = _join(decisions, placement)
+    if cyclic is CyclicRegions.PER_RESULT:
+        apart = _per_result(decisions, placement, sets)
+        if apart is not None:
+            placement, sets = apart, _join(decisions, apart)
     members: dict[int, set[int]] = defaultdict(set)
     for node, vertex in enumerate(placement.vertices):
         members[sets.find(node)].add(vertex)
@@ -160,6 +169,55 @@ def _read_twice(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, ag
             at = depth[edge.source] if _blocks(decisions, number) else level
             edges.append((number, node[edge.source, at], node[edge.target, level]))
     return _Placement([vertex for vertex, _ in places], edges)
+
+
+def _per_result(decisions: Decisions, placement: _Placement, sets: UnionFind) -> _Placement | None:
+    """Place the vertices of bounded regions once per result that they are needed for.
+
+    A result is what another region reads, or what nobody does. Nodes are numbered producers first.
+
+    Returns None when there would be too many of them.
+    """
+    within: list[list[int]] = [[] for _ in placement.vertices]
+    leaves = [False] * len(placement.vertices)
+    whole = {sets.find(node) for node, vertex in enumerate(placement.vertices) if not decisions.bounded[vertex]}
+    for edge, source, target in placement.edges:
+        if sets.find(source) != sets.find(target):
+            leaves[source] = True
+        else:
+            within[source].append(target)
+            if _blocks(decisions, edge):  # merged: it waits for a part of itself
+                whole.add(sets.find(source))
+    results = UnionFind(len(placement.vertices))
+    needed: list[set[int]] = [set() for _ in placement.vertices]
+    left = _MAX_TIMES * len(placement.vertices) + _MAX_SMALL
+    for node in reversed(range(len(placement.vertices))):
+        region = sets.find(node)
+        if region in whole:
+            needed[node].add(region)
+            continue
+        is_result = leaves[node] or not within[node]
+        needed[node] = {results.find(one) for target in within[node] for one in needed[target]} | (
+            {node} if is_result else set()
+        )
+        if is_result or decisions.chain[placement.vertices[node]] in decisions.dams:
+            first = min(needed[node])
+            for one in needed[node]:
+                results.union(first, one)
+            needed[node] = {results.find(first)}
+        left -= len(needed[node])
+        if left < 0:
+            return None
+    groups = [sorted({results.find(one) for one in found}) for found in needed]
+    places = [(node, group) for node, found in enumerate(groups) for group in found]
+    number = {place: position for position, place in enumerate(places)}
+    edges = []
+    for edge, source, target in placement.edges:
+        for group in groups[target]:
+            # A result that another region reads is made in one group alone.
+            origin = group if sets.find(source) == sets.find(target) else groups[source][0]
+            edges.append((edge, number[source, origin], number[target, group]))
+    return _Placement([placement.vertices[node] for node, _ in places], edges)
 
 
 def _hand_over(graph: CanonicalGraph, decisions: Decisions, sets: UnionFind, again: list[bool]) -> frozenset[int]:

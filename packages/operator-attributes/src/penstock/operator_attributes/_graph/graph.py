@@ -72,9 +72,11 @@ class Vertex:
     boundedness: Boundedness | None = None
     """Of a source; None for others, whose boundedness follows from their inputs."""
     attributes: OperatorAttributes = _NO_ATTRIBUTES
-    chained: bool = False
-    """Whether it wants to be chained with its input. It is, if that input is its only one, is not keyed, has the
-    same parallelism and is not declared blocking."""
+    chained: bool | None = None
+    """Whether it wants to be chained with its input. It is, if that input is its only one, is not keyed, has the same
+    parallelism and is not declared blocking. None becomes True for an operator that is not full-dam: such a one takes
+    records as they are forwarded to it. A full-dam operator gathers them first, and what a sink writes can be written
+    again without being computed again: None becomes False for these."""
     parallelism: int = 1
     """Slots that it takes; at least 1."""
     call_site: str = ""
@@ -94,6 +96,8 @@ class Vertex:
                 "OperatorAttributes(output_only_after_end_of_stream=…, internal_sorter_supported=…)",
                 self.call_site,
             )
+        if self.chained is None:
+            object.__setattr__(self, "chained", self.kind is VertexKind.OPERATOR and not self.full_dam)
         if self.kind is VertexKind.SOURCE:
             if self.inputs:
                 raise InvalidVertexError(self.name, "a source has no inputs", self.call_site)
@@ -158,7 +162,7 @@ class JobGraph:
         attributes: OperatorAttributes | None = None,
         window: WindowAssigner | None = None,
         keyed: bool = False,
-        chained: bool = False,
+        chained: bool | None = None,
         parallelism: int = 1,
         call_site: str | None = None,
     ) -> Vertex:
@@ -271,7 +275,7 @@ class JobGraph:
         self,
         name: str,
         *inputs: str | Vertex | Input,
-        chained: bool = False,
+        chained: bool | None = None,
         parallelism: int = 1,
         call_site: str | None = None,
     ) -> Vertex:

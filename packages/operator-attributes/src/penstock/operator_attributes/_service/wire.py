@@ -93,6 +93,7 @@ CYCLIC_REGIONS = {
     CyclicRegions.READ_TWICE: pb.CYCLIC_REGIONS_READ_TWICE,
     CyclicRegions.MERGE: pb.CYCLIC_REGIONS_MERGE,
     CyclicRegions.HAND_OVER: pb.CYCLIC_REGIONS_HAND_OVER,
+    CyclicRegions.PER_RESULT: pb.CYCLIC_REGIONS_PER_RESULT,
 }
 _CYCLIC_REGIONS_OF = {
     pb.CYCLIC_REGIONS_UNSPECIFIED: CyclicRegions.READ_TWICE,
@@ -114,7 +115,7 @@ def graph_to_wire(graph: JobGraph) -> pb.JobGraph:
                 bounded=vertex.boundedness is Boundedness.BOUNDED,
                 output_only_after_end_of_stream=vertex.attributes.output_only_after_end_of_stream,
                 internal_sorter_supported=vertex.attributes.internal_sorter_supported,
-                chained=vertex.chained,
+                chained=bool(vertex.chained),
                 keyed=vertex.keyed,
                 parallelism=vertex.parallelism,
                 call_site=vertex.call_site,

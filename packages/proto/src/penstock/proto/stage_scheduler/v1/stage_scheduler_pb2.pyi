@@ -173,6 +173,8 @@ class _CyclicRegionsEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CyclicR
     """Deploy the regions as one."""
     CYCLIC_REGIONS_HAND_OVER: _CyclicRegions.ValueType  # 3
     """Do bounded vertices once, and hand their records over by blocking edges."""
+    CYCLIC_REGIONS_PER_RESULT: _CyclicRegions.ValueType  # 4
+    """As READ_TWICE, and do bounded vertices again for each result that needs them, also where there is no circle."""
 
 class CyclicRegions(_CyclicRegions, metaclass=_CyclicRegionsEnumTypeWrapper):
     """What to do with regions that would wait for each other in a circle."""
@@ -185,6 +187,8 @@ CYCLIC_REGIONS_MERGE: CyclicRegions.ValueType  # 2
 """Deploy the regions as one."""
 CYCLIC_REGIONS_HAND_OVER: CyclicRegions.ValueType  # 3
 """Do bounded vertices once, and hand their records over by blocking edges."""
+CYCLIC_REGIONS_PER_RESULT: CyclicRegions.ValueType  # 4
+"""As READ_TWICE, and do bounded vertices again for each result that needs them, also where there is no circle."""
 Global___CyclicRegions: _TypeAlias = CyclicRegions  # noqa: Y015
 
 class _ClaimDecision:
