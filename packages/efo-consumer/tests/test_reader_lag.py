@@ -90,6 +90,7 @@ async def test_a_shard_that_is_throttled_is_told_with_what_is_known(emulator: Ru
         await backend.aclose()
 
 
+@pytest.mark.kind_kinesis  # an answer that is empty beside records leaves them for the next read, in an hour
 async def test_a_shard_that_is_polled_rarely_is_well_between_two_reads(
     emulator: RunningEmulator, caplog: pytest.LogCaptureFixture
 ) -> None:

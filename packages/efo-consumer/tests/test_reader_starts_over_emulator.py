@@ -173,6 +173,10 @@ async def test_at_and_after_a_sequence_number_begin_with_it_and_behind_it(
 def test_a_start_waits_out_throttles_and_failures() -> None:
     """A new query does not fail because the service was busy for a moment; what is refused for good is told at once."""
     waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
     with running_emulator() as emulator:
         client = emulator.client()
         client.create_stream(StreamName="s", ShardCount=1)
@@ -181,27 +185,31 @@ def test_a_start_waits_out_throttles_and_failures() -> None:
             emulator.faults.add("throttle", operation=operation, count=2)
             emulator.faults.add("error", operation=operation, code="InternalFailure", skip=2, count=1)
         session = session_of(emulator)
-        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=waits.append)
+        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=wait)
         assert found.streams == {"s": {ROOT: ShardPosition.trim_horizon()}}
-        resolve_sequence_numbers(session, {"s": {ROOT: number}}, inclusive=True, sleep=waits.append)
+        resolve_sequence_numbers(session, {"s": {ROOT: number}}, inclusive=True, sleep=wait)
         assert len(waits) == 9
         with pytest.raises(InitialPositionError, match="none"):
-            resolve_initial_positions(session, ["none"], "TRIM_HORIZON", sleep=waits.append)
+            resolve_initial_positions(session, ["none"], "TRIM_HORIZON", sleep=wait)
         assert len(waits) == 9
 
 
 def test_a_start_bears_throttles_for_its_patience_and_says_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     """Not for a number of attempts; then the error has since when it failed, and the cure."""
     waits: list[float] = []
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+
     with running_emulator() as emulator:
         emulator.client().create_stream(StreamName="s", ShardCount=1)
         session = session_of(emulator)
         emulator.faults.add("throttle", operation="ListShards", count=60)
-        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=waits.append)
+        found = resolve_initial_positions(session, ["s"], "TRIM_HORIZON", sleep=wait)
         assert found.streams == {"s": {ROOT: ShardPosition.trim_horizon()}}
         assert len(waits) == 60
         (told,) = [one for one in caplog.messages if "is tried again for up to 0:10:00" in one]
-        assert "s: list_shards fails" in told
+        assert "s: ListShards fails" in told
         emulator.faults.add("throttle", operation="ListShards")
         with pytest.raises(InitialPositionError, match=r"failed for \S+ s, since 20.*To cure it"):
             resolve_initial_positions(session, ["s"], "LATEST", retry_patience=timedelta(milliseconds=1))

@@ -141,7 +141,11 @@ def test_each_stream_is_described_once() -> None:
         emulator.faults.add("throttle", operation="DescribeStreamSummary", count=2)
         emulator.faults.add("error", operation="DescribeStreamSummary", code="AccessDeniedException", skip=3)
         waits: list[float] = []
-        assert resolve(emulator, at(time.time() - 30 * HOUR), sleep=waits.append).created
+
+        async def wait(seconds: float) -> None:
+            waits.append(seconds)
+
+        assert resolve(emulator, at(time.time() - 30 * HOUR), sleep=wait).created
         assert len(waits) == 2
 
 
@@ -161,7 +165,7 @@ def test_a_time_that_has_hardly_passed_is_waited_for() -> None:
     clock = OtherClock(-0.6)
     with stream(clock, behaviour=Behaviour(refuse_future_timestamps=True)) as (emulator, _):
 
-        def wait(seconds: float) -> None:
+        async def wait(seconds: float) -> None:
             waits.append(seconds)
             clock.advance(seconds)
 

@@ -12,7 +12,7 @@ from botocore.credentials import ReadOnlyCredentials
 
 from penstock.aws._cbor import as_json
 from penstock.aws._classify import are_credentials_refused
-from penstock.aws._http_connection import Parts
+from penstock.aws._http_connection import HttpConnectionError, Parts
 from penstock.aws._http_pool import HttpPool
 from penstock.aws._session import AwsSession
 from penstock.aws._signer import JsonSigner
@@ -189,7 +189,12 @@ class JsonClient:
             reason = str(error) or type(error).__name__
             if limit.expired():
                 reason = f"none within {self._total_timeout_seconds:g} s"
-            raise AwsConnectionError(operation=operation, endpoint=self._url, reason=reason) from error
+            raise AwsConnectionError(
+                operation=operation,
+                endpoint=self._url,
+                reason=reason,
+                is_reached=limit.expired() or isinstance(error, HttpConnectionError),
+            ) from error
         self._service_clock.answered(answer.headers.get("date"), asked_at)
         if answer.status == 200:
             return answer.body

@@ -64,11 +64,14 @@ class AwsServiceError(AwsError):
 class AwsConnectionError(AwsError):
     """No answer came: the connection was refused, reset or timed out.
 
+    `is_reached` tells whether there was a connection, over which no answer came.
+
     Cure: Check `endpoint`, region, proxy and firewall from the host that called.
     """
 
-    def __init__(self, *, operation: str, endpoint: str, reason: str) -> None:
+    def __init__(self, *, operation: str, endpoint: str, reason: str, is_reached: bool = False) -> None:
         super().__init__(f"{operation}: no answer from {endpoint}: {reason}")
         self.operation = operation
         self.endpoint = endpoint
         self.reason = reason
+        self.is_reached = is_reached

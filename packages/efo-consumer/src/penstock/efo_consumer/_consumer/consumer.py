@@ -24,7 +24,8 @@ from penstock.efo_consumer._reader.api import OpenRequest
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
-from penstock.efo_consumer._start.initial import resolve_initial_positions
+from penstock.efo_consumer._start.initial import resolve_starts
+from penstock.efo_consumer._start.position import InitialPosition
 from penstock.efo_consumer.errors import EfoConsumerConfigError, ShardFailedError, SubscriptionTakenOverError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._consumer.checkpoint import CheckpointClaim, CheckpointStore
     from penstock.efo_consumer._reader.api import FollowedBatch, ShardReader, ShardStats, StreamConsumer
-    from penstock.efo_consumer._start.position import InitialPosition
     from penstock.rpc import ClientSecurity
 
 LEASE_TIMEOUT = timedelta(minutes=5)
@@ -399,10 +399,9 @@ async def begin(
     given = start if isinstance(start, StreamPositions) else StreamPositions({})
     found = within(given if saved is None else merged(given, saved), streams)
     new = [stream for stream in streams if stream not in found.streams]
-    for stream, one in _starts(new, start).items():
-        resolved = await asyncio.to_thread(resolve_initial_positions, session, [stream], one)
-        found = merged(found, resolved)
-    return found
+    given_starts = _starts(new, start)
+    starts = {name: InitialPosition.parse(one) if isinstance(one, str) else one for name, one in given_starts.items()}
+    return merged(found, await resolve_starts(session, starts)) if starts else found
 
 
 def _starts(

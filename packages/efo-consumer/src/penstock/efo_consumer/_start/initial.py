@@ -2,82 +2,95 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import ssl
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from botocore.exceptions import (
-    BotoCoreError,
-    ClientError,
-    ConnectionClosedError,
-    HTTPClientError,
-    ReadTimeoutError,
-    SSLError,
+from penstock.aws import (
+    AwsConnectionError,
+    AwsCredentialsError,
+    AwsError,
+    AwsServiceError,
+    BackoffPolicy,
+    ErrorKind,
+    JsonClient,
+    are_credentials_refused,
+    classify,
 )
-from botocore.exceptions import ConnectionError as BotoConnectionError
-
-from penstock.aws import AwsCredentialsError, AwsError, BackoffPolicy, ErrorKind, are_credentials_refused, classify
 from penstock.efo_consumer._model.positions import ShardPosition, StreamPositions
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.diagnosis import CREDENTIALS_ADVICE
+from penstock.efo_consumer._publish.list_shards import ShardFilter, list_shards
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._start.position import InitialPosition, InitialPositionType
-from penstock.efo_consumer.errors import InitialPositionError, RecordPublisherRetriesError
+from penstock.efo_consumer.errors import EfoConsumerError, InitialPositionError, RecordPublisherRetriesError
+from penstock.rpc import LoopThread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 
-    from penstock.aws import AwsSession, ServiceClock
+    from penstock.aws import AwsSession
+    from penstock.efo_consumer._model.shards import Shard
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 _POLICY = BackoffPolicy(max_attempts=None)
+_ONCE = BackoffPolicy(max_attempts=1)
 _PATIENCE = timedelta(minutes=10)
 # Whoever waits at a terminal is told before an outage counts as one.
 _TOLD_SECONDS = 5.0
-# An endpoint that cannot be reached at all is rather a wrong one: that is told at once.
-_ANSWERED = (ClientError, ConnectionClosedError, ReadTimeoutError, AwsCredentialsError)
 
 
-class _Calls:
-    """Calls of boto3 that are repeated until Kinesis answers other than by a throttle or a failure.
+class _StartClient(JsonClient):
+    """Repeats calls about a stream until Kinesis answers other than by a throttle or a failure.
 
-    Credentials whose source is away for a moment are waited for alike.
+    Credentials whose source is away for a moment are waited for alike. An endpoint that cannot be reached at all is
+    rather a wrong one: that is an error at once.
+
+    Attributes:
+        stream: that the calls are about now.
     """
 
-    def __init__(self, client: Any, sleep: Callable[[float], None], patience: timedelta) -> None:
-        self._client = client
+    def __init__(self, session: AwsSession, patience: timedelta, sleep: Callable[[float], Awaitable[object]]) -> None:
+        super().__init__(session, connections=_ASKED_AT_ONCE)
+        self.stream = ""
         self.sleep = sleep
         self._patience = patience
 
-    def call(self, operation: str, stream: str, request: dict[str, Any]) -> dict[str, Any]:
-        """The answer to a call about a stream, by boto3's name of it.
+    async def call_raw(self, operation: str, body: Any, *, content_type: str | None = None) -> bytes:
+        """See `JsonClient`.
 
         Raises:
-            InitialPositionError: Kinesis refuses for good, or every attempt failed for as long as the patience.
+            RecordPublisherRetriesError: every attempt failed for as long as the patience.
+            AwsError: Kinesis refuses for good, or cannot be reached.
         """
         retries = ReadRetries(
-            stream=stream, shard_id="", patience_seconds=self._patience.total_seconds(), service_seconds=time.time
+            stream=self.stream,
+            shard_id="",
+            patience_seconds=self._patience.total_seconds(),
+            service_seconds=time.time,
         )
         waited = 0.0
-        with _initial_position_errors(stream):
-            while True:
-                try:
-                    return dict(getattr(self._client, operation)(**request))
-                except _ANSWERED as error:
-                    if classify(error) is ErrorKind.FATAL:
-                        raise
-                    retries.failed(error, now=time.monotonic(), operation=operation)
-                    delay = _POLICY.delay_seconds(retries.failures - 1)
-                    if waited < _TOLD_SECONDS <= waited + delay:
-                        limit = f"for up to {self._patience}" if self._patience else "for as long as it takes"
-                        _log.warning("%s: %s fails, and is tried again %s: %s", stream, operation, limit, error)
-                waited += delay
-                self.sleep(delay)
+        while True:
+            try:
+                return await super().call_raw(operation, body, content_type=content_type)
+            except (AwsServiceError, AwsConnectionError, AwsCredentialsError) as error:
+                is_away = isinstance(error, AwsConnectionError) and not error.is_reached
+                if is_away or classify(error) is ErrorKind.FATAL:
+                    raise
+                retries.failed(error, now=time.monotonic(), operation=operation)
+                delay = _POLICY.delay_seconds(retries.failures - 1)
+                if waited < _TOLD_SECONDS <= waited + delay:
+                    limit = f"for up to {self._patience}" if self._patience else "for as long as it takes"
+                    _log.warning("%s: %s fails, and is tried again %s: %s", self.stream, operation, limit, error)
+            waited += delay
+            await self.sleep(delay)
 
 
 _ADVICE = {"ResourceNotFoundException": "look at the stream's name, the region, the endpoint and the account"}
@@ -100,7 +113,7 @@ def resolve_initial_positions(
     initial_position: InitialPosition | str,
     *,
     retry_patience: timedelta = _PATIENCE,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> StreamPositions:
     """Give the positions at which a new query begins, and when its streams were created.
 
@@ -123,17 +136,34 @@ def resolve_initial_positions(
         EfoConsumerConfigError: the starting position is none.
     """
     start = InitialPosition.parse(initial_position) if isinstance(initial_position, str) else initial_position
-    calls = _Calls(aws_session.client("kinesis"), sleep, retry_patience)
-    resolver = _Resolver(calls, aws_session.service_clock())
+    return _blocking(resolve_starts(aws_session, dict.fromkeys(streams, start), retry_patience, sleep))
+
+
+async def resolve_starts(
+    session: AwsSession,
+    starts: Mapping[str, InitialPosition],
+    patience: timedelta = _PATIENCE,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+) -> StreamPositions:
+    """`resolve_initial_positions` of a start for each stream, for those who have an event loop."""
     positions, created = {}, {}
-    for stream in streams:
-        positions[stream] = resolver.resolve(stream, start)
-        summary = resolver.describe(stream)
-        if summary is not None:
-            created[stream] = summary.created_millis
-            if start.timestamp_millis is not None and start.timestamp_millis < resolver.horizon_millis(summary):
-                positions[stream] = resolver.resolve(stream, _TRIM_HORIZON)
+    async with _StartClient(session, patience, sleep) as client:
+        for stream, start in starts.items():
+            resolver = _Resolver(client, stream)
+            with _initial_position_errors(client, stream):
+                positions[stream] = await resolver.resolve(start)
+                summary = await resolver.describe()
+                if summary is not None:
+                    created[stream] = summary.created_millis
+                    if start.timestamp_millis is not None and start.timestamp_millis < resolver.horizon_millis(summary):
+                        positions[stream] = await resolver.resolve(_TRIM_HORIZON)
     return StreamPositions(positions, created)
+
+
+def _blocking(coroutine: Coroutine[Any, Any, _T]) -> _T:
+    # Not asyncio.run: a notebook's cell runs on a loop.
+    with LoopThread("penstock start") as loop:
+        return loop.call(coroutine)
 
 
 _TRIM_HORIZON = InitialPosition(InitialPositionType.TRIM_HORIZON)
@@ -146,98 +176,91 @@ class _Summary:
 
 
 class _Resolver:
-    def __init__(self, calls: _Calls, clock: ServiceClock) -> None:
-        self._calls = calls
-        self._clock = clock
+    def __init__(self, client: _StartClient, stream: str) -> None:
+        self._client = client
+        self._clock = client.session.service_clock()
+        self._identity = StreamIdentity.of(stream)
 
     def horizon_millis(self, summary: _Summary) -> float:
         """What arrived before has certainly expired."""
         return (self._clock.earliest() - summary.retention_seconds) * 1000
 
-    def resolve(self, stream: str, start: InitialPosition) -> Mapping[str, ShardPosition]:
+    async def resolve(self, start: InitialPosition) -> Mapping[str, ShardPosition]:
         if start.type is InitialPositionType.LATEST:
-            ids = [shard["ShardId"] for shard in self._list(stream, {"Type": "AT_LATEST"})]
-            millis = math.floor((self._clock.earliest() - _ARRIVAL_SECONDS) * 1000)
-            return self._positions(stream, ids, ShardPosition.at_timestamp(millis))
-        shards = self._list(stream, None)
-        lineage = {shard["ShardId"]: _parents(shard) for shard in shards}
-        if start.timestamp_millis is None:
-            return self._positions(stream, _roots(lineage), ShardPosition.trim_horizon())
-        self._wait_until(stream, start.timestamp_millis)
-        then_open = self._list(stream, {"Type": "AT_TIMESTAMP", "Timestamp": start.timestamp_millis / 1000})
-        ids = shards_open_at([shard["ShardId"] for shard in then_open], lineage)
-        if start.timestamp_millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
-            ids = self._without_ended(stream, ids, start.timestamp_millis)
-        return self._positions(stream, ids, ShardPosition.at_timestamp(start.timestamp_millis))
+            ids = _ids(await self._list(ShardFilter("AT_LATEST")))
+            now_millis = math.floor((self._clock.earliest() - _ARRIVAL_SECONDS) * 1000)
+            return self._positions(ids, ShardPosition.at_timestamp(now_millis))
+        lineage = {shard.shard_id: {*shard.parent_shard_ids} for shard in await self._list(None)}
+        millis = start.timestamp_millis
+        if millis is None:
+            return self._positions(_roots(lineage), ShardPosition.trim_horizon())
+        await self._wait_until(millis)
+        ids = shards_open_at(_ids(await self._list(ShardFilter("AT_TIMESTAMP", timestamp_millis=millis))), lineage)
+        if millis > (self._clock.earliest() - _LATE_LIST_SECONDS) * 1000:
+            ids = await self._without_ended(ids, millis)
+        return self._positions(ids, ShardPosition.at_timestamp(millis))
 
-    def _without_ended(self, stream: str, ids: list[str], millis: int) -> list[str]:
+    async def _without_ended(self, ids: list[str], millis: int) -> list[str]:
         """The shards, but the children of those that had ended by then, which the list need not know yet.
 
         Otherwise the children would be read from their beginning, records of before that time among them.
         """
         found: list[str] = []
         pending = ids
-        with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
-            while pending:
-                followed = list(pool.map(lambda one: self._children_at(stream, one, millis), pending))
-                found += [one for one, children in zip(pending, followed, strict=True) if not children]
-                pending = sorted({child for children in followed for child in children} - {*found})
+        while pending:
+            followed = await asyncio.gather(*(self._children_at(one, millis) for one in pending))
+            found += [one for one, children in zip(pending, followed, strict=True) if not children]
+            pending = sorted({child for children in followed for child in children} - {*found})
         return found
 
-    def _children_at(self, stream: str, shard_id: str, millis: int) -> list[str]:
+    async def _children_at(self, shard_id: str, millis: int) -> list[str]:
         """The shards that follow one that had ended by then; none while it may hold records since."""
-        request: dict[str, Any] = {**StreamIdentity.of(stream).request, "ShardId": shard_id}
         at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": millis / 1000}
-        iterator = self._calls.call("get_shard_iterator", stream, {**request, **at})["ShardIterator"]
-        answer = self._calls.call("get_records", stream, {"ShardIterator": iterator, "Limit": 1})
+        iterator = await _get_iterator(self._client, self._identity, shard_id, at)
+        answer = await _get_records(self._client, self._identity, iterator, 1)
         if answer["Records"] or answer.get("NextShardIterator"):
             return []
         return [child["ShardId"] for child in answer.get("ChildShards", [])]
 
-    def _wait_until(self, stream: str, millis: int) -> None:
+    async def _wait_until(self, millis: int) -> None:
         ahead = millis / 1000 - self._clock.latest()
         if ahead > _AHEAD_SECONDS:
             reason = f"{millis} is {ahead:.0f} s ahead: give a past time, or LATEST"
-            raise InitialPositionError(stream=stream, code="", reason=reason)
+            raise InitialPositionError(stream=self._identity.name, code="", reason=reason)
         # Kinesis may refuse a time that its own clock has not reached.
         rest = millis / 1000 - self._clock.earliest()
         if rest > 0:
-            self._calls.sleep(rest)
+            await self._client.sleep(rest)
 
-    def _positions(self, stream: str, ids: list[str], position: ShardPosition) -> Mapping[str, ShardPosition]:
+    def _positions(self, ids: list[str], position: ShardPosition) -> Mapping[str, ShardPosition]:
         if not ids:
-            raise InitialPositionError(stream=stream, code="", reason="no shard is listed")
+            raise InitialPositionError(stream=self._identity.name, code="", reason="no shard is listed")
         return dict.fromkeys(ids, position)
 
-    def describe(self, stream: str) -> _Summary | None:
+    async def describe(self) -> _Summary | None:
         """When the stream was created and how long it keeps records; None where that may not be asked."""
-        request: dict[str, Any] = {**StreamIdentity.of(stream).request}
         try:
-            answer = self._calls.call("describe_stream_summary", stream, request)
-        except InitialPositionError as error:
+            answer = await self._client.call("DescribeStreamSummary", self._identity.request)
+        except AwsServiceError as error:
             if error.code != "AccessDeniedException":
                 raise
             _log.warning(
                 "DescribeStreamSummary of %s is refused: cannot tell whether it is deleted and created again while it "
                 "is read, nor how long it keeps records. Allow kinesis:DescribeStreamSummary on the stream",
-                stream,
+                self._identity.name,
             )
             return None
         summary = answer["StreamDescriptionSummary"]
-        created = summary["StreamCreationTimestamp"]
-        return _Summary(round(created.timestamp() * 1000), int(summary["RetentionPeriodHours"]) * 3600)
+        created_millis = round(float(summary["StreamCreationTimestamp"]) * 1000)
+        return _Summary(created_millis, int(summary["RetentionPeriodHours"]) * 3600)
 
-    def _list(self, stream: str, shard_filter: dict[str, Any] | None) -> list[dict[str, Any]]:
-        request: dict[str, Any] = {**StreamIdentity.of(stream).request}
-        if shard_filter is not None:
-            request["ShardFilter"] = shard_filter
-        shards: list[dict[str, Any]] = []
-        while True:
-            answer = self._calls.call("list_shards", stream, request)
-            shards += answer["Shards"]
-            if not answer.get("NextToken"):
-                return shards
-            request = {"NextToken": answer["NextToken"]}
+    async def _list(self, shard_filter: ShardFilter | None) -> list[Shard]:
+        # Its own retries would come on top of the client's.
+        return await list_shards(self._client, self._identity, filter=shard_filter, backoff=_ONCE)
+
+
+def _ids(shards: list[Shard]) -> list[str]:
+    return [shard.shard_id for shard in shards]
 
 
 def shards_open_at(listed_as_open: Iterable[str], lineage: Mapping[str, set[str]]) -> list[str]:
@@ -264,31 +287,28 @@ def _roots(lineage: Mapping[str, set[str]]) -> list[str]:
 
 
 @contextmanager
-def _initial_position_errors(stream: str) -> Iterator[None]:
-    """Raise what calls of boto3 raise as an InitialPositionError that says what to do."""
+def _initial_position_errors(client: _StartClient, stream: str) -> Iterator[None]:
+    """Raise what calls about the stream raise as an InitialPositionError that says what to do."""
+    client.stream = stream
     try:
         yield
-    except RecordPublisherRetriesError as error:
-        raise InitialPositionError(stream=stream, code=error.code, reason=str(error)) from error
-    except ClientError as error:
-        code = error.response.get("Error", {}).get("Code", "")
-        advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
-        if code == "AccessDeniedException":
-            advice = f"allow kinesis:{error.operation_name} on the stream"
+    except InitialPositionError:
+        raise
+    except (AwsError, EfoConsumerError) as error:
+        code, advice = type(error).__name__, None
+        if isinstance(error, RecordPublisherRetriesError):
+            code = error.code
+        elif isinstance(error, AwsServiceError):
+            code = error.code
+            advice = CREDENTIALS_ADVICE if are_credentials_refused(error) else _ADVICE.get(code)
+            if code == "AccessDeniedException":
+                advice = f"allow kinesis:{error.operation} on the stream"
+        elif isinstance(error, AwsConnectionError):
+            advice = _ENDPOINT_ADVICE
+            if isinstance(error.__cause__, ssl.SSLError):
+                advice = _NO_TLS_ADVICE if "WRONG_VERSION_NUMBER" in str(error) else _TLS_ADVICE
         reason = f"{error}: {advice}" if advice else str(error)
         raise InitialPositionError(stream=stream, code=code, reason=reason) from error
-    except SSLError as error:
-        advice = _NO_TLS_ADVICE if "WRONG_VERSION_NUMBER" in str(error) else _TLS_ADVICE
-        raise InitialPositionError(stream=stream, code="SSLError", reason=f"{error}: {advice}") from error
-    except (BotoConnectionError, HTTPClientError) as error:
-        reason = f"{error}: {_ENDPOINT_ADVICE}"
-        raise InitialPositionError(stream=stream, code=type(error).__name__, reason=reason) from error
-    except (BotoCoreError, AwsError) as error:
-        raise InitialPositionError(stream=stream, code=type(error).__name__, reason=str(error)) from error
-
-
-def _parents(shard: dict[str, Any]) -> set[str]:
-    return {shard[key] for key in ("ParentShardId", "AdjacentParentShardId") if shard.get(key)}
 
 
 def resolve_sequence_numbers(
@@ -297,7 +317,7 @@ def resolve_sequence_numbers(
     *,
     inclusive: bool,
     retry_patience: timedelta = _PATIENCE,
-    sleep: Callable[[float], None] = time.sleep,
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> StreamPositions:
     """Give the positions AFTER, or (`inclusive`) AT the records with these sequence numbers. Blocks on Kinesis for AT.
 
@@ -320,50 +340,60 @@ def resolve_sequence_numbers(
     }
     if not inclusive:
         return StreamPositions(after)
-    calls = _Calls(aws_session.client("kinesis"), sleep, retry_patience)
-    return StreamPositions(
-        {
-            stream: {shard: _before(calls, stream, shard, number) for shard, number in shards.items()}
-            for stream, shards in sequence_numbers.items()
-        }
-    )
+    return _blocking(_all_before(aws_session, sequence_numbers, retry_patience, sleep))
 
 
-def _before(calls: _Calls, stream: str, shard: str, number: str) -> ShardPosition:
-    at = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
-    records, following = _get_records(calls, _get_iterator(calls, stream, shard, at), stream, 1)
+async def _all_before(
+    session: AwsSession,
+    sequence_numbers: Mapping[str, Mapping[str, str]],
+    patience: timedelta,
+    sleep: Callable[[float], Awaitable[object]],
+) -> StreamPositions:
+    positions: dict[str, dict[str, ShardPosition]] = {}
+    async with _StartClient(session, patience, sleep) as client:
+        for stream, shards in sequence_numbers.items():
+            with _initial_position_errors(client, stream):
+                positions[stream] = {shard: await _before(client, stream, shard, one) for shard, one in shards.items()}
+    return StreamPositions(positions)
+
+
+async def _before(client: _StartClient, stream: str, shard: str, number: str) -> ShardPosition:
+    identity = StreamIdentity.of(stream)
+    at: dict[str, Any] = {"ShardIteratorType": "AT_SEQUENCE_NUMBER", "StartingSequenceNumber": number}
+    answer = await _get_records(client, identity, await _get_iterator(client, identity, shard, at), 1)
     for _ in range(_LOOKS):
-        if records or following is None:
+        if answer["Records"] or not answer.get("NextShardIterator"):
             break
         # GetRecords may be a second behind what was acknowledged.
-        calls.sleep(_LOOK_SECONDS)
-        records, following = _get_records(calls, following, stream, 1)
+        await client.sleep(_LOOK_SECONDS)
+        answer = await _get_records(client, identity, answer["NextShardIterator"], 1)
+    records = answer["Records"]
     if not records or records[0]["SequenceNumber"] != number:
         raise InitialPositionError(stream=stream, code="", reason=f"{shard} has no record {number}")
     arrived = records[0]["ApproximateArrivalTimestamp"]
     at = {"ShardIteratorType": "AT_TIMESTAMP", "Timestamp": arrived}
-    iterator: str | None = _get_iterator(calls, stream, shard, at)
+    iterator: str | None = await _get_iterator(client, identity, shard, at)
     predecessor: str | None = None
-    while iterator is not None:
-        records, iterator = _get_records(calls, iterator, stream, 1000)
-        for record in records:
+    while iterator:
+        answer = await _get_records(client, identity, iterator, 1000)
+        iterator = answer.get("NextShardIterator")
+        for record in answer["Records"]:
             if int(record["SequenceNumber"]) >= int(number):
                 iterator = None
                 break
             predecessor = record["SequenceNumber"]
     if predecessor is not None:
         return ShardPosition.after(predecessor)
-    return ShardPosition.at_timestamp(round(arrived.timestamp() * 1000))
+    return ShardPosition.at_timestamp(round(arrived * 1000))
 
 
-def _get_iterator(calls: _Calls, stream: str, shard: str, at: dict[str, Any]) -> str:
-    request = {**StreamIdentity.of(stream).request, "ShardId": shard, **at}
-    return str(calls.call("get_shard_iterator", stream, request)["ShardIterator"])
+async def _get_iterator(client: JsonClient, stream: StreamIdentity, shard: str, at: Mapping[str, Any]) -> str:
+    answer = await client.call("GetShardIterator", {**stream.request, "ShardId": shard, **at})
+    return str(answer["ShardIterator"])
 
 
-def _get_records(calls: _Calls, iterator: str, stream: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+async def _get_records(client: JsonClient, stream: StreamIdentity, iterator: str, limit: int) -> dict[str, Any]:
     request: dict[str, Any] = {"ShardIterator": iterator, "Limit": limit}
-    if (arn := StreamIdentity.of(stream).arn) is not None:
-        request["StreamARN"] = arn
-    answer = calls.call("get_records", stream, request)
-    return answer["Records"], answer.get("NextShardIterator")
+    if stream.arn is not None:
+        request["StreamARN"] = stream.arn
+    return await client.call("GetRecords", request)
