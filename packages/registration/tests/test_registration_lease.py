@@ -106,6 +106,21 @@ def test_an_attempt_of_ones_own_whose_answer_was_lost_is_not_in_the_way():
     assert isinstance(decide("a", later, claim="run-1", after_token=1), rules.Lost)
 
 
+@pytest.mark.parametrize("sight", [LIVE, UNPROVED])
+def test_a_later_run_by_the_name_of_a_claim_is_the_same_job(sight):
+    """Whatever their job ids are: it takes over at once, and the former run is told by whom."""
+    first = held_by("host-a-1", claim="query/1")
+    later = held_by("host-b-2", first, sight=sight, claim="query/2")
+    assert (later.holding.job_id, later.fencing_token) == ("host-b-2", 2)
+    lost = decide("host-a-1", later, sight=sight, claim="query/1", after_token=1)
+    assert isinstance(lost, rules.Lost)
+    assert "job 'host-b-2'" in lost.reason
+    for other in ("another/2", "query", "/2", ""):
+        assert not isinstance(decide("host-c-3", first, sight=LIVE, claim=other), rules.Granted)
+    # Nor do claims without a name share one.
+    assert not isinstance(decide("b", held_by("a", claim="1"), sight=LIVE, claim="2"), rules.Granted)
+
+
 def test_a_lease_that_an_operator_ended_is_not_taken_back():
     """His word stands; a new acquire is another matter."""
     ended = rules.end(held_by("a"), now=1001.0)

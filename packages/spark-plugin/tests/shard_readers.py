@@ -95,7 +95,7 @@ def put(emulator: RunningEmulator, *rows: bytes) -> None:
 class Driver:
     """A driver of a query, by the calls that Spark makes. Several of them may have one log.
 
-    Without readers it has a reader of its own.
+    Without readers it has a reader of its own. An option that is empty is left out.
     """
 
     endpoint_url: str
@@ -114,7 +114,8 @@ class Driver:
         }
         if self.readers:
             common["readerEndpoint"] = ",".join(self.readers)
-        options = endpoint_options(self.endpoint_url, STREAM, **common | self.options)
+        given = {name: value for name, value in (common | self.options).items() if value}
+        options = endpoint_options(self.endpoint_url, STREAM, **given)
         source = KinesisDataSource(options)
         self.reader: Any = source.streamReader(source.schema())
         if not self.log:

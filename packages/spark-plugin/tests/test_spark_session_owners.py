@@ -14,6 +14,7 @@ from shard_readers import PATIENCE_SECONDS, STREAM, Driver, Readers, driver_proc
 from penstock.efo_consumer import StaleEpochError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.rpc.testing import service_process
+from penstock.spark_plugin.errors import LeaseLostError
 
 pytest.importorskip("penstock.services.shard_reader")
 FLEETS = pytest.mark.parametrize("count", [1, 2])
@@ -167,6 +168,40 @@ def test_a_query_whose_lease_another_one_got_meanwhile_is_told_who_has_it(
         assert rival.read(1) == [b"1"]
         assert consumers(emulator) == [consumer]
         rival.reader.stop()
+
+
+def test_a_restart_without_a_job_id_takes_over_by_its_checkpoint(emulator: RunningEmulator, registry: str) -> None:
+    """At once, although its predecessor renews its lease; also when that had logged its first micro-batch alone."""
+    put(emulator, b"0", b"1")
+    options = efo(registry) | {"jobId": ""}
+    first = Driver(emulator.endpoint_url, [], options=options)
+    assert sorted(first.read(2)) == [b"0", b"1"]
+    # Spark asks a second run for the initial offset anew, and for the range that was logged first.
+    second = Driver(emulator.endpoint_url, [], options=options)
+    second.log.append(first.log[1])
+    assert sorted(second.run()) == [b"0", b"1"]
+    put(emulator, b"2")
+    assert second.read(1) == [b"2"]
+    until(lambda: is_lost(first))
+    with pytest.raises(LeaseLostError, match=rf"same query, job 'query-.*-{os.getpid()}-.*', holds the consumer"):
+        first.plan()
+    third = Driver(emulator.endpoint_url, [], options=options, log=[second.log[-1]])
+    put(emulator, b"3")
+    assert third.read(1) == [b"3"]
+    # Another query of the consumer's name has to wait, whatever its checkpoint is.
+    stranger = Driver(emulator.endpoint_url, [], options=options)
+    assert stranger.log[0]["query"] != third.log[0]["query"]
+    for driver in (first, second, third, stranger):
+        driver.reader.stop()
+
+
+def is_lost(driver: Driver) -> bool:
+    """Whether a driver knows that it has lost its lease."""
+    try:
+        driver.plan()
+    except LeaseLostError:
+        return True
+    return False
 
 
 def efo(registry: str) -> dict[str, str]:

@@ -140,6 +140,18 @@ def test_an_idle_query_ends_with_its_context(
         assert consumers(emulator) == ["ACTIVE"]
 
 
+def test_the_same_checkpoint_takes_the_lease_over_without_a_job_id(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """A new process need not wait for its predecessor, which renews its lease and may never end."""
+    put(emulator, b"a", b"b")
+    with driver(tmp_path) as one, driver(tmp_path) as two:
+        assert one.ask("start", options=options(emulator), checkpoint="checkpoint") == 2
+        assert two.ask("start", options=options(emulator), checkpoint="checkpoint") == 0
+        assert consumers(emulator) == ["ACTIVE"]
+        # Without its mark in the checkpoint it would be another query.
+        logged = (tmp_path / "checkpoint" / "offsets" / "0").read_text()
+        assert '"query"' in logged
+
+
 def test_an_eager_frame_of_which_nothing_is_started_leaves_no_consumer(
     emulator: RunningEmulator, tmp_path: Path, until: Callable[..., None]
 ) -> None:

@@ -129,16 +129,16 @@ def test_a_query_that_waits_for_its_consumer_says_why(
         return LocalConsumerRegistry(StreamConsumerRegistrar(fake, sleep=ManualClock().sleep), InMemoryLeaseStore())
 
     with BlockingConsumerRegistry(registry) as leases:
-        with session_module._told_when_late(leases, request):
+        with session_module.told_when_late(leases, request):
             pass
         assert not caplog.records
         monkeypatch.setattr(session_module, "_LATE_SECONDS", 0.01)
-        with session_module._told_when_late(leases, request):
+        with session_module.told_when_late(leases, request):
             until(lambda: bool(caplog.records), "nothing is logged")
         assert "consumer 'shared' of s: Kinesis is creating it" in caplog.text
         caplog.clear()
         leases.acquire(AcquireRequest(stream_name="s", consumer_name="shared", job_id="the-other"))
-        with session_module._told_when_late(leases, request):
+        with session_module.told_when_late(leases, request):
             until(lambda: bool(caplog.records), "nothing is logged")
     assert "consumer 'shared' of s: it is held by job 'the-other'" in caplog.text
     assert "give this query an efoConsumerName of its own" in caplog.text

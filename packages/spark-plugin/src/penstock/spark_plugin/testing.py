@@ -103,7 +103,9 @@ class FakeReadingSession:
     """Raised by `check`, when set."""
     closed: bool = False
 
-    def open(self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0) -> "FakeReadingSession":
+    def open(
+        self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0, query: str = ""
+    ) -> "FakeReadingSession":
         """Open the reader at the positions."""
         if options.reader_endpoint:
             self.reader.endpoint = ",".join(options.reader_endpoint)

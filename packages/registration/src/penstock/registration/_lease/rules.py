@@ -7,7 +7,7 @@ registry's watch says so, by what it saw (`watch`). Times in records are for peo
 | lease | by | becomes |
 | --- | --- | --- |
 | none | acquire | live, token + 1 |
-| live | acquire by the same job | live, token + 1 |
+| live | acquire by the same job, or by the claim's name | live, token + 1 |
 | live | acquire by another job | refused, waits, or (take over) live for the other job, token + 1 |
 | live | heartbeat with its token | live, from now on |
 | live | seen unchanged for its time to live and the grace period | over |
@@ -76,12 +76,16 @@ def acquire(
     the same claim: an attempt of its own, whose answer was lost, is not in its way.
     """
     holder = record.holding
-    is_ours = holder is not None and holder.job_id == job_id
+    name, _, _ = claim.rpartition("/")
+    is_ours = holder is not None and (
+        holder.job_id == job_id or (name != "" and holder.claim.rpartition("/")[0] == name)
+    )
     if after_token is not None:
         if record.ended_token >= after_token:
             return Lost("an operator ended it")
         if holder is not None and is_ours and holder.fencing_token > after_token and holder.claim != claim:
-            return Lost(f"a later run of the same job holds the consumer, by token {holder.fencing_token}")
+            who = f"a later run of the same {'job' if holder.job_id == job_id else f'query, job {holder.job_id!r},'}"
+            return Lost(f"{who} holds the consumer, by token {holder.fencing_token}")
     if holder is not None and not is_ours and sight.standing is not Standing.OVER:
         if policy is ConflictPolicy.WAIT or (policy is ConflictPolicy.REFUSE and sight.standing is Standing.UNPROVED):
             return Wait(sight.remaining_seconds)

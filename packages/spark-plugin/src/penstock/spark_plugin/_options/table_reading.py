@@ -472,8 +472,9 @@ SERVICES = (
         acts=(DRIVER, TASK, REGISTRY, READER),
         only=(STREAM, WRITE),
         default="random",
-        doc="Name of the query that stays the same over restarts: with it, a restart after a crash takes over the "
-        "stream consumer at once instead of waiting for its lease to end.",
+        doc="Name of the query that stays the same over restarts: with it, a restart takes over the stream consumer at "
+        "once. Without it, it does so by a name in the checkpoint; with efoRegistration=eager, and before the first "
+        "micro-batch is logged, it waits for its predecessor's lease to end.",
     ),
     OptionSpec(
         name="traceparent",

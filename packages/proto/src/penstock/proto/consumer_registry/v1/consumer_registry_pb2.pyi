@@ -225,7 +225,9 @@ class AcquireRequest(_message.Message):
     job has the consumer, or when an operator ended the lease.
     """
     claim: _builtins.str
-    """Chosen by the caller, anew for each run of the job: what asks again by the same claim is not a later run."""
+    """Chosen by the caller, anew for each run of the job: what asks again by the same claim is not a later run. `NAME/RUN` is by a name
+    that outlives the runs: a later run of that name is the same job, by whatever job id.
+    """
     @_builtins.property
     def caller(self) -> _aws_pb2.AwsLocation:
         """Where the caller's stream is. The registry refuses a stream of another place than its own; what is absent is not compared."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.registration import Lease
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.session.session import lease_requests, open_query_registry
+from penstock.spark_plugin._reading.session.session import lease_requests, open_query_registry, told_when_late
 from penstock.spark_plugin._signals import SparkContextWatch, spark_files_folder
 
 _log = logging.getLogger(__name__)
@@ -40,7 +40,9 @@ def register_eagerly(options: KinesisOptions) -> tuple[Lease, ...]:
     with open_query_registry(options, aws_options(options)) as registry:
         try:
             for request in lease_requests(options, options.job_id or ""):
-                leases.append(registry.acquire(replace(request, time_to_live=_TIME_FOR_A_START)))
+                # Now the checkpoint is not known, which would tell a former run of the query: its lease has to end.
+                with told_when_late(registry, request):
+                    leases.append(registry.acquire(replace(request, time_to_live=_TIME_FOR_A_START)))
             _start_keeper(options, leases)
         except BaseException:
             _release(registry.release, leases)

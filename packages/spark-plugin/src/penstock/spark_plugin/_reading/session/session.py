@@ -104,14 +104,14 @@ class ConsumerLeases:
     registered again where it was deregistered, and has another ARN then.
     """
 
-    def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str) -> None:
+    def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str, query: str = "") -> None:
         self._registry = open_query_registry(options, aws)
         self._news = threading.Condition()
         self._lost: LostLease | None = None
         self._leases: list[Lease] = []
         try:
-            for number, request in enumerate(lease_requests(options, job_id)):
-                with _told_when_late(self._registry, request):
+            for number, request in enumerate(lease_requests(options, job_id, query)):
+                with told_when_late(self._registry, request):
                     lease = self._registry.acquire(request)
                 self._leases.append(lease)
                 self._registry.keep(lease, self._on_lost, partial(self._on_regained, number))
@@ -193,7 +193,7 @@ class ConsumerLeases:
 
 
 @contextlib.contextmanager
-def _told_when_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> Iterator[None]:
+def told_when_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> Iterator[None]:
     """Log why nothing seems to happen: a predecessor's lease may have to end first."""
     late = threading.Timer(_LATE_SECONDS, _tell_late, (registry, request))
     late.daemon = True
@@ -217,7 +217,8 @@ def _tell_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> N
         return
     _log.warning(
         "still waiting for consumer %r of %s: it is held by job %r, and waited for up to %s. If that job has stopped, "
-        "its lease ends within 30 s of it, or 90 s with a registry service, unless that has other times. If it runs, "
+        "its lease ends within 30 s of it, or 90 s with a registry service, unless that has other times; a query with "
+        "a jobId, the same at each start, need not wait for its own former run. If it runs, "
         "stop it, or give this query an efoConsumerName of its own. If "
         "spark.streams.active shows no such query, look for a process python_streaming_source_runner that an earlier "
         "session left on the driver's machine (a job 'query-HOST-PROCESS-…' names it), and end it",
@@ -231,7 +232,9 @@ def _tell_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> N
 class KinesisSession:
     """A session on a reader of the query's own, or on the shard-reader services that the options name."""
 
-    def __init__(self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0) -> None:
+    def __init__(
+        self, options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0, query: str = ""
+    ) -> None:
         aws = aws_options(options)
         job_id = options.job_id or f"query-{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:12]}"
         # A job may read several streams, each by a source of its own: they must not take each other's session.
@@ -242,7 +245,7 @@ class KinesisSession:
         self._host: ReaderHost | None = None
         with contextlib.ExitStack() as undo:
             if options.record_publisher == "efo":
-                self._leases = ConsumerLeases(options, aws, job_id)
+                self._leases = ConsumerLeases(options, aws, job_id, query)
                 undo.callback(self._leases.release)
                 self._used = self._leases.leases
             if options.reader_endpoint:
@@ -347,12 +350,15 @@ def _start_host(options: KinesisOptions, aws: AwsOptions) -> ReaderHost:
         raise ReaderAddressError(f"{address.bind_host}:{address.port}", address.reason, error.reason) from error
 
 
-def open_session(options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0) -> ReadingSession:
+def open_session(
+    options: KinesisOptions, positions: StreamPositions, after_epoch: int = 0, query: str = ""
+) -> ReadingSession:
     """Lease the stream consumers, if there are any, and open a reader at the positions.
 
-    The number of this run will be larger than `after_epoch`, the newest that the checkpoint knows.
+    The number of this run will be larger than `after_epoch`, the newest that the checkpoint knows. Leases of a former
+    run of `query`, a name in the checkpoint, are taken over as those of a job with a `jobId` are.
     """
-    return KinesisSession(options, positions, after_epoch)
+    return KinesisSession(options, positions, after_epoch, query)
 
 
 def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumerRegistry:
@@ -367,8 +373,9 @@ def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingCon
     )
 
 
-def lease_requests(options: KinesisOptions, job_id: str) -> list[AcquireRequest]:
+def lease_requests(options: KinesisOptions, job_id: str, query: str = "") -> list[AcquireRequest]:
     """For a lease on the consumer of each stream."""
+    claim = "/".join(filter(None, (query, uuid.uuid4().hex)))
     # A registry in this process has both already.
     config = registrar_config(options) if options.registry_endpoint else None
     caller = caller_location(options) if options.registry_endpoint else None
@@ -378,6 +385,7 @@ def lease_requests(options: KinesisOptions, job_id: str) -> list[AcquireRequest]
             stream_arn=options.arn_of(stream),
             consumer_name=options.efo_consumer_name or "",
             job_id=job_id,
+            claim=claim,
             strategy=RegistrationStrategy(options.efo_registration),
             consumer_arn=options.efo_consumer_arn.get(stream),
             # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.

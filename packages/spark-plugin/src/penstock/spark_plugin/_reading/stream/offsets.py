@@ -62,6 +62,9 @@ class Offset:
     epoch: int = 0
     """Number of the run that logged it, among the runs of this query at its shard-reader services: each driver that
     goes on from here gets a larger one. 0 without services."""
+    query: str = ""
+    """A name of this query, the same in all runs, by which a run takes the lease of its predecessor over. Empty by
+    polling, and for a query with a `jobId`."""
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's log."""
@@ -72,13 +75,17 @@ class Offset:
             document["since"] = self.since.to_json()
         if self.epoch:
             document["epoch"] = self.epoch
+        if self.query:
+            document["query"] = self.query
         return document
 
-    def followed_by(self, positions: StreamPositions, begin: StreamPositions | None = None, epoch: int = 0) -> "Offset":
+    def followed_by(
+        self, positions: StreamPositions, begin: StreamPositions | None = None, epoch: int = 0, query: str = ""
+    ) -> "Offset":
         """The end of a micro-batch that starts here, or at `begin` where other streams are read from now on."""
         if begin is None and self.is_initial:
             begin = self.positions
-        return Offset(positions, since=begin, epoch=max(epoch, self.epoch))
+        return Offset(positions, since=begin, epoch=max(epoch, self.epoch), query=query)
 
     def start_for(self, end: "Offset") -> StreamPositions:
         """Where the micro-batch that Spark plans between the two really starts."""
@@ -102,6 +109,7 @@ def parse_offset(offset: Mapping[str, Any]) -> Offset:
             is_initial=bool(offset.get("initial", False)),
             since=StreamPositions.from_json(since) if since is not None else None,
             epoch=int(offset.get("epoch", 0)),
+            query=str(offset.get("query", "")),
         )
     except (PositionsError, AttributeError, TypeError, ValueError) as error:
         raise OffsetError(

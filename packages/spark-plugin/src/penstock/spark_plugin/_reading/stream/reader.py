@@ -2,6 +2,7 @@
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -21,7 +22,6 @@ from penstock.spark_plugin._reading.planning import (
     worthwhile_partitions,
 )
 from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers, query_metrics
-from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
     Offset,
@@ -36,6 +36,7 @@ from penstock.spark_plugin._reading.stream.partition import KinesisPartition, re
 from penstock.spark_plugin._reading.stream.query_streams import QueryStreams
 from penstock.spark_plugin._settings import warn_in_reader
 from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm
+from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
 from penstock.spark_plugin._telling import told, told_rows
 
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from penstock.spark_plugin._reading.session.session import ReadingSession
     from penstock.spark_plugin._reading.stream.available_now import Target
 
-    SessionFactory: TypeAlias = Callable[[KinesisOptions, StreamPositions, int], ReadingSession]
+    SessionFactory: TypeAlias = Callable[[KinesisOptions, StreamPositions, int, str], ReadingSession]
 
 _log = logging.getLogger(__name__)
 _QUIET_SECONDS = 10.0
@@ -96,6 +97,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned_bytes = 0
         self._reached: StreamPositions | None = None
         self._end_metrics: Callable[[], None] = _nothing
+        # A lease is taken over by it, and nothing else is.
+        is_named = self._options.record_publisher != "efo" or self._options.job_id is not None
+        self._query = "" if is_named else uuid.uuid4().hex
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -115,7 +119,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         crash in that micro-batch. So no session is opened here: the end of that micro-batch is where it has to be.
         """
         if self._initial is None:
-            self._initial = Offset(self._streams.initial(), is_initial=True).to_json()
+            self._initial = Offset(self._streams.initial(), is_initial=True, query=self._query).to_json()
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -136,7 +140,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         began_ns = time.time_ns()
         offset = self._offsets.parse(start)
         positions = self._streams.begin(offset)
-        session = self._open(positions, offset.epoch)
+        session = self._open(positions, offset)
         session.check()
         bound = batch_limit(limit, self._options.max_records_per_batch, self._options.max_bytes_per_batch)
         if isinstance(limit, ReadAllAvailable):
@@ -152,7 +156,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned_from_ns = began_ns
         # A reader in this process is nobody else's.
         epoch = session.reader.epoch if session.reader.endpoint else 0
-        return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None, epoch))
+        return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None, epoch, self._query))
 
     @told
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -162,7 +166,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         then, and the range itself is read again from Kinesis.
         """
         first, last = self._offsets.parse(start), self._offsets.parse(end)
-        session = self._open(self._streams.begin(last), max(first.epoch, last.epoch))
+        session = self._open(self._streams.begin(last), last, first)
         groups = self._groups(session, *self._streams.readable(first.start_for(last), last.positions))
         span = tracer().start_span("spark_plugin.plan_batch", context=self._root, start_time=self._planned_from_ns)
         self._planned_from_ns = None
@@ -210,8 +214,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._end_metrics()
             session.close()
 
-    def _open(self, named: StreamPositions, after_epoch: int) -> "ReadingSession":
+    def _open(self, named: StreamPositions, *logged: Offset) -> "ReadingSession":
+        """The session, opened at the positions if there is none, by what the offsets say of runs before this one."""
         if self._session is None:
+            after_epoch = max(offset.epoch for offset in logged)
+            if self._query:
+                # The start of a first micro-batch is not logged, but its end is: that has the former run's name.
+                self._query = next((offset.query for offset in logged if offset.query), self._query)
             options, positions = self._streams.options, self._streams.keys.keyed(named)
             exit_on_sigterm()
             end_with_spark()
@@ -222,7 +231,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 context=parent,
                 attributes={"penstock.streams": list(options.stream_name)},
             ) as span:
-                session = (self._session_factory or _default_session_factory())(options, positions, after_epoch)
+                open_session = self._session_factory or _default_session_factory()
+                session = open_session(options, positions, after_epoch, self._query)
                 self._session, self._reached, self._let_go = session, positions, LetGo()
                 span.set_attribute("penstock.reader", session.address)
                 self._end_metrics = query_metrics().watch(
