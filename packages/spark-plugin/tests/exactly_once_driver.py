@@ -20,9 +20,9 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin import KinesisDataSource, configure, ensure_java
-from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS
 from penstock.spark_plugin._reading.stream.plain_reader import PlainStreamReader
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
+from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS
 
 FOLDER = Path(sys.argv[1])
 HOSTS = sys.argv[2:]

@@ -9,8 +9,8 @@ from reading_driver import partitions_of
 from penstock.efo_consumer import PositionsSnapshot, ShardPosition, StreamPositions
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.stream.available_now import Target
-from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
+from penstock.spark_plugin._spark import ReadAllAvailable
 from penstock.spark_plugin.testing import FakeReadingSession
 
 

@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
-from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS
+from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS
 
 
 def transport(publisher: str, tmp_path: Path) -> dict[str, str]:

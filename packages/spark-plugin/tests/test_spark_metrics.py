@@ -23,7 +23,7 @@ from penstock.spark_plugin import (
 )
 from penstock.spark_plugin._reading.progress.metrics import QueryMetrics
 from penstock.spark_plugin._reading.stream import reader as stream_reader
-from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS, ReadMaxRows
+from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS, ReadMaxRows
 from penstock.spark_plugin.testing import FakeReadingSession
 
 NAMES = {

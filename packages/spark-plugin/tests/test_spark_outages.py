@@ -12,7 +12,7 @@ from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator.testing import RunningEmulator
 from penstock.spark_plugin import KinesisOptions, kinesis_progress
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS
+from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS
 
 PUBLISHERS = {
     "polling": {"recordPublisher": "polling"},

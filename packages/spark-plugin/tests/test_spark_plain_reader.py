@@ -1,6 +1,5 @@
-"""What the streaming source does where Spark tells it neither start nor limit nor trigger, as 4.1 does."""
+"""What the streaming source does where Spark tells it neither start nor limit nor trigger, as 4.0 and 4.1 do."""
 
-import importlib.util
 import json
 import logging
 import pickle
@@ -15,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from penstock.efo_consumer import ShardPosition, StreamPositions
 from penstock.spark_plugin import KinesisOptions
-from penstock.spark_plugin._reading.stream import limits, plain_reader
+from penstock.spark_plugin._reading.stream import plain_reader
 from penstock.spark_plugin._reading.stream.available_now import Target
 from penstock.spark_plugin._reading.stream.plain_reader import PlainStreamReader, stream_reader
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
@@ -113,24 +112,8 @@ def test_the_reader_is_the_one_that_spark_can_ask(monkeypatch: pytest.MonkeyPatc
     assert isinstance(stream_reader(OPTIONS), PlainStreamReader)
 
 
-def test_limits_are_there_without_those_of_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where Spark has no such classes there are others of the same names and fields."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    spec = importlib.util.spec_from_file_location("limits_of_our_own", limits.__file__)
-    assert spec is not None
-    assert spec.loader is not None
-    own = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(own)
-    assert own.SPARK_TELLS_LIMITS is False
-    assert own.ReadMaxRows(3).max_rows == 3
-    assert own.ReadMaxBytes(4).max_bytes == 4
-    assert own.ReadMaxRows(3) == own.ReadMaxRows(3) != own.ReadMaxRows(4)
-    assert isinstance(own.ReadAllAvailable(), own.ReadLimit)
-    assert own.ReadMaxRows.__module__ == "limits_of_our_own"
-
-
 def plain_source() -> type[DataSource]:
-    """The data source as it is with Spark 4.1: any Spark asks such a reader as 4.1 does. Local, so pickled by value."""
+    """The data source as before Spark 4.2: any Spark asks such a reader as 4.1 does. Local, so pickled by value."""
 
     class PlainKinesis(DataSource):
         @classmethod
@@ -150,7 +133,7 @@ def plain_source() -> type[DataSource]:
 def test_runs_that_end_by_themselves_read_everything_once(
     spark: SparkSession, make_stream: Any, collected: Any, tmp_path: Path
 ) -> None:
-    """Asked as by Spark 4.1, each run reads what was put since the last one and all of it, over a split as well."""
+    """Asked as before Spark 4.2, each run reads what was put since the last one and all of it, over a split as well."""
     stream = make_stream(2)
     spark.dataSource.register(plain_source())
     frame = spark.readStream.format("plain-kinesis").options(**stream.options(initialPosition="TRIM_HORIZON")).load()

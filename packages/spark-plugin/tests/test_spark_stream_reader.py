@@ -12,7 +12,6 @@ from penstock.rpc import ClientSecurity
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.planning import default_max_partitions, group_ranges
 from penstock.spark_plugin._reading.stream.available_now import Target
-from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
     Offset,
@@ -24,6 +23,7 @@ from penstock.spark_plugin._reading.stream.offsets import (
 )
 from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
+from penstock.spark_plugin._spark import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from penstock.spark_plugin.errors import LeaseLostError, OffsetError
 from penstock.spark_plugin.testing import FakeReadingSession
 

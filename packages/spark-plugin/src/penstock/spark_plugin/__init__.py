@@ -3,6 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
+import penstock.spark_plugin._spark  # noqa: F401  # first: it says what is wrong with a PySpark, or without one
 from penstock.spark_plugin._firehose import FirehoseDataSource
 from penstock.spark_plugin._java import ensure_java
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping
 from typing import NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter
 from pyspark.sql.types import StructType
 
 from penstock.spark_plugin._garbage import freeze_garbage
@@ -12,6 +12,7 @@ from penstock.spark_plugin._options.foreign.migration import translate
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.names import find_option
 from penstock.spark_plugin._options.table import OPTIONS, SPARK_OWN
+from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin.errors import (
     ContradictoryOptionsError,
     FirehoseReadError,

@@ -9,7 +9,6 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
 )
 from pyspark.sql.types import StructType
@@ -20,6 +19,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
+from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError
 
 

@@ -23,6 +23,7 @@ SparkPluginError
 |- ReaderUnreachableError           a task cannot reach the query's reader
 |- JavaNotFoundError                no Java that runs Spark
 |- PythonUnusableError              Spark would start a Python that cannot run its work
+|- PySparkUnusableError             no PySpark, or one that is too old
 `- PipelineError                    a staged job
    |- PipelineDefinitionError       declared in a way that cannot run
    |- StageFailedError              a stage failed for the last time that it may
@@ -359,6 +360,24 @@ class PythonUnusableError(SparkPluginError):
         self.setting = setting
         self.python = python
         self.reason = reason
+
+
+class PySparkUnusableError(SparkPluginError, ImportError):
+    """PySpark is not there, or is older than 4.0; `version` is its version, or None.
+
+    Cure: Run the Python that has your platform's Spark, or install the extra `pyspark`.
+    """
+
+    def __init__(self, version: str | None, python: str) -> None:
+        found = "has none" if version is None else f"has {version}"
+        cure = "its folders `python` and `python/lib/py4j-*-src.zip` are for PYTHONPATH" if version is None else ""
+        super().__init__(
+            f"penstock-spark-plugin needs PySpark 4.0 or newer, and {python} {found}. With a Spark that is installed, "
+            f"run the Python that has it{f' ({cure})' if cure else ''}; "
+            "otherwise pip install 'penstock-spark-plugin[pyspark]'"
+        )
+        self.version = version
+        self.python = python
 
 
 class PipelineError(SparkPluginError):

@@ -9,7 +9,7 @@ from time import monotonic
 
 import pyarrow as pa
 from opentelemetry import context as context_api
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from penstock.rpc import LoopThread
@@ -17,6 +17,7 @@ from penstock.spark_plugin._connections import aws_options, caller_location, sha
 from penstock.spark_plugin._garbage import freeze_garbage
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
+from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._telling import told
 from penstock.spark_plugin._writing._bad_rows import bad_rows

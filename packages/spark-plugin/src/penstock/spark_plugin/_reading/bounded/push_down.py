@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from pyspark.sql.datasource import (
+from penstock.efo_consumer import ShardPosition
+from penstock.spark_plugin._reading.bounded.bounds import BoundedShard, is_empty
+from penstock.spark_plugin._spark import (
     EqualNullSafe,
     EqualTo,
     Filter,
@@ -22,9 +24,6 @@ from pyspark.sql.datasource import (
     StringEndsWith,
     StringStartsWith,
 )
-
-from penstock.efo_consumer import ShardPosition
-from penstock.spark_plugin._reading.bounded.bounds import BoundedShard, is_empty
 
 ARRIVAL_MARGIN_MICROS = 10_000_000
 """How far beyond a time in a filter is read. Kinesis does not promise that arrival times never go back within a shard:

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 from opentelemetry.trace import use_span
-from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import ShardFilter, StreamIdentity, list_shards
@@ -23,6 +23,7 @@ from penstock.spark_plugin._reading.planning import partition_bounds
 from penstock.spark_plugin._reading.start.service_time import ask_time, now_millis
 from penstock.spark_plugin._reading.start.stream_names import with_streams
 from penstock.spark_plugin._reading.start.stream_summary import describe_stream
+from penstock.spark_plugin._spark import SPARK_PUSHES_FILTERS, Filter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._telling import told, told_rows
 from penstock.spark_plugin.errors import InvalidOptionError
@@ -110,7 +111,15 @@ class FilteringBatchReader(KinesisBatchReader):
 
 
 def batch_reader(options: KinesisOptions) -> KinesisBatchReader:
-    """A reader that takes filters where the options ask for it; Spark refuses it while its own setting is off."""
+    """A reader that takes filters where the options ask for it; Spark refuses it while its own setting is off.
+
+    Raises:
+        InvalidOptionError: `filterPushDown`, of a Spark that pushes none down.
+    """
+    if options.filter_push_down and not SPARK_PUSHES_FILTERS:
+        raise InvalidOptionError(
+            "filterPushDown", "true", "left out before Spark 4.1, which tells no source the filters of a query"
+        )
     # Not by default: frames of one `load()` share what was planned with the filters of one of them.
     return FilteringBatchReader(options) if options.filter_push_down else KinesisBatchReader(options)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.efo_consumer import PositionsError, ShardPosition, StreamPositions
-from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
+from penstock.spark_plugin._spark import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows
 from penstock.spark_plugin.errors import OffsetError
 
 _NO_LIMIT = 2**63 - 1

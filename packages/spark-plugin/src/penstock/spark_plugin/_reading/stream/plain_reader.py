@@ -1,4 +1,4 @@
-"""The streaming source for Spark 4.1, which tells it neither start nor limit of a micro-batch, nor the trigger."""
+"""The streaming source before Spark 4.2, which tells it neither start nor limit of a micro-batch, nor the trigger."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -8,8 +8,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.stream.limits import SPARK_TELLS_LIMITS, ReadAllAvailable, ReadLimit
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
+from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS, ReadAllAvailable, ReadLimit
 
 _log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def stream_reader(options: KinesisOptions) -> DataSourceStreamReader:
 class PlainStreamReader(DataSourceStreamReader):
     """Asks a `KinesisStreamReader` what Spark 4.2 would.
 
-    The start is known all the same: it is the end of the last micro-batch, which Spark 4.1 shows as a range of its own
+    The start is known all the same: it is the end of the last micro-batch, which older ones show as a range of its own
     when a query goes on from a checkpoint, before anything else; without a checkpoint it is the initial offset.
 
     A run that ends by itself (`Trigger.AvailableNow`, `Trigger.Once`) is one micro-batch there, and nothing tells it
@@ -46,8 +46,8 @@ class PlainStreamReader(DataSourceStreamReader):
         """Where a new query begins."""
         return self._reader.initialOffset()
 
-    # Newer versions ask a method without parameters as 4.1 does, too.
-    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the signature of Spark 4.1
+    # Newer versions ask a method without parameters as 4.0 and 4.1 do, too.
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # the signature before Spark 4.2
         """What is there beyond the last micro-batch."""
         self._start = self._reader.latestOffset(self._start or self.initialOffset(), self._limit())
         self._is_first = False

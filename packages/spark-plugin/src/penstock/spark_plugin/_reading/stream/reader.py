@@ -36,7 +36,7 @@ from penstock.spark_plugin._reading.stream.partition import KinesisPartition, re
 from penstock.spark_plugin._reading.stream.query_streams import QueryStreams
 from penstock.spark_plugin._settings import warn_in_reader
 from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm
-from penstock.spark_plugin._reading.stream.limits import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
+from penstock.spark_plugin._spark import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
 from penstock.spark_plugin._telling import told, told_rows
 

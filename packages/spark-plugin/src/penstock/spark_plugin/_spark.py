@@ -1,0 +1,146 @@
+"""What versions of Spark differ in, as far as this package is concerned: its one home.
+
+| since | what Python sources and sinks have |
+| --- | --- |
+| 4.0 | Arrow batches in reads, and in writes of a DataFrame |
+| 4.1 | a class for micro-batches that are written as Arrow, filters pushed down, Unix sockets to workers |
+| 4.2 | the start and the limit of a micro-batch, `Trigger.AvailableNow`, numbers in the progress |
+
+Each is found out by what there is, not by a version: platforms have Sparks of their own.
+"""
+
+import sys
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+from penstock.spark_plugin.errors import PySparkUnusableError
+
+__all__ = [
+    "CHECKPOINT_FILE_MANAGER",
+    "SPARK_PUSHES_FILTERS",
+    "SPARK_TELLS_LIMITS",
+    "SPARK_USES_UNIX_SOCKETS",
+    "DataSourceStreamArrowWriter",
+    "EqualNullSafe",
+    "EqualTo",
+    "Filter",
+    "GreaterThan",
+    "GreaterThanOrEqual",
+    "In",
+    "IsNotNull",
+    "IsNull",
+    "LessThan",
+    "LessThanOrEqual",
+    "Not",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "StringContains",
+    "StringEndsWith",
+    "StringStartsWith",
+    "SupportsTriggerAvailableNow",
+]
+
+if find_spec("pyspark") is None:
+    raise PySparkUnusableError(None, sys.executable)
+
+import pyspark  # after it is known to be there: whatever else keeps it from being imported says so itself
+
+try:
+    from pyspark.sql import datasource
+    from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
+except ImportError as error:
+    if getattr(error, "name", None) not in ("pyspark.sql", "pyspark.sql.datasource"):
+        raise
+    raise PySparkUnusableError(pyspark.__version__, sys.executable) from error
+
+SPARK_TELLS_LIMITS = find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether `latestOffset` is asked with a start and a limit, and `Trigger.AvailableNow` is announced."""
+
+SPARK_PUSHES_FILTERS = hasattr(datasource, "Filter")
+"""Whether a bounded read is told the filters of its query."""
+
+_IS_4_1 = hasattr(datasource, "DataSourceStreamArrowWriter")
+
+SPARK_USES_UNIX_SOCKETS = _IS_4_1
+"""Whether workers are reached by Unix sockets where `spark.python.unix.domain.socket.enabled` says so."""
+
+_STREAMING = "org.apache.spark.sql.execution.streaming"
+CHECKPOINT_FILE_MANAGER = f"{_STREAMING}{'.checkpointing' if _IS_4_1 else ''}.FileSystemBasedCheckpointFileManager"
+"""Spark's class that writes checkpoints as plain files."""
+
+if TYPE_CHECKING or _IS_4_1:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
+else:
+
+    class DataSourceStreamArrowWriter(DataSourceArrowWriter, DataSourceStreamWriter):
+        """A writer of micro-batches that gets Arrow batches.
+
+        Spark 4.0 has no such class, and gives rows to a `DataSourceStreamWriter`. But whatever it writes, it looks
+        whether the writer is a `DataSourceArrowWriter`, and gives that one the batches as they are.
+        """
+
+
+if TYPE_CHECKING or SPARK_PUSHES_FILTERS:
+    from pyspark.sql.datasource import (
+        EqualNullSafe,
+        EqualTo,
+        Filter,
+        GreaterThan,
+        GreaterThanOrEqual,
+        In,
+        IsNotNull,
+        IsNull,
+        LessThan,
+        LessThanOrEqual,
+        Not,
+        StringContains,
+        StringEndsWith,
+        StringStartsWith,
+    )
+else:
+
+    class Filter:
+        """A condition of a query. Spark 4.0 tells a source none, so nobody makes one."""
+
+    EqualNullSafe = EqualTo = GreaterThan = GreaterThanOrEqual = In = IsNotNull = IsNull = Filter
+    LessThan = LessThanOrEqual = Not = StringContains = StringEndsWith = StringStartsWith = Filter
+
+if TYPE_CHECKING or SPARK_TELLS_LIMITS:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class ReadLimit:
+        """How much of a source a micro-batch reads."""
+
+    @dataclass
+    class ReadAllAvailable(ReadLimit):
+        """All that is there."""
+
+    @dataclass
+    class ReadMaxRows(ReadLimit):
+        """So many rows at most."""
+
+        max_rows: int
+
+    @dataclass
+    class ReadMaxBytes(ReadLimit):
+        """So many bytes at most."""
+
+        max_bytes: int
+
+    class SupportsTriggerAvailableNow(ABC):
+        """A source that is told when a run reads what is there and ends; before Spark 4.2 it is told nothing."""
+
+        @abstractmethod
+        def prepareForTriggerAvailableNow(self) -> None:
+            """Remember where the run ends."""
