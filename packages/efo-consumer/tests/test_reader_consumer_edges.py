@@ -56,7 +56,7 @@ class Registry:
     def keep(self, lease: Lease, on_lost: Any, on_regained: Any) -> None:
         self.on_lost, self.on_regained = on_lost, on_regained
 
-    def release(self, lease: Lease) -> bool:
+    def release(self, lease: Lease, *, disown: bool = False) -> bool:
         assert not self.is_closed
         self.released.append(lease.stream_name)
         if lease.stream_name == self.refuses:

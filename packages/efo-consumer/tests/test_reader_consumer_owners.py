@@ -282,8 +282,9 @@ async def test_two_that_hold_a_part_each_do_not_wait_for_each_other(emulator: Ru
     assert states(emulator) == []
 
 
+@pytest.mark.parametrize("kind", ["file", "service"])
 async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
-    emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    kind: str, emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of them fails by it, naming the consumer, and leaves it registered for the other, which reads on."""
     caplog.set_level(logging.WARNING, logger="penstock.efo_consumer")
@@ -292,7 +293,7 @@ async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
     retries = BackoffPolicy(base=soon, maximum=soon, max_attempts=None)
     config = ReaderConfig(publisher=RecordPublisherConfig(resubscribe_interval=soon, subscribe_to_shard=retries))
 
-    def consumer(machine: str) -> Consumer:
+    def consumer(machine: str, registry: Path | str) -> Consumer:
         return Consumer(
             "orders",
             efo="billing",
@@ -300,7 +301,7 @@ async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
             checkpoints=tmp_path / f"{machine}.db",
             aws=aws(emulator),
             config=config,
-            registry=tmp_path / f"{machine}-registry.db",
+            registry=registry,
         )
 
     async def read(one: Consumer) -> SubscriptionTakenOverError:
@@ -311,9 +312,9 @@ async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
             return error
         raise AssertionError("the consumer ended")
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(60), registry_of(kind, emulator, tmp_path) as registry:
         # The one that registers the consumer, and would deregister it.
-        first, second = consumer("first"), consumer("second")
+        first, second = consumer("first", registry), consumer("second", tmp_path / "own.db")
         await first.__aenter__()
         async with second:
             tasks = {asyncio.ensure_future(read(one)): one for one in (first, second)}

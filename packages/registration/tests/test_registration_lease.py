@@ -50,6 +50,23 @@ def registered(record, **fields):
     return replace(record, **{**made, **fields})
 
 
+def test_a_consumer_that_is_disowned_is_left_registered():
+    """By its holder, or by one whose lease was ended; never under another job, and never another registration."""
+
+    def given_back(record, arn=ARN):
+        return rules.release(record, job_id="a", fencing_token=1, now=1.0, disowned_arn=arn)
+
+    held = registered(held_by("a"))
+    left = given_back(held)
+    assert (left.holding, left.registration_is_ours) == (None, False)
+    assert rules.begin_deregistration(left, now=2.0).phase is RegistrationPhase.ABSENT
+    assert not given_back(rules.end(held, now=1.0)).registration_is_ours
+    assert given_back(registered(held_by("b", rules.end(held, now=1.0)))) is None
+    for other in ("", f"{ARN}0"):
+        assert given_back(held, other).registration_is_ours
+        assert given_back(rules.end(held, now=1.0), other) is None
+
+
 def test_a_second_job_is_refused_with_the_holder_and_its_age():
     """The refusal says who, since when, and for how long still, as the registry watched it."""
     record = held_by("a", now=1000.0)

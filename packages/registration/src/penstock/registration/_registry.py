@@ -43,8 +43,11 @@ class ConsumerRegistry(Protocol):
         """
         ...
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, *, disown: bool = False) -> bool:
         """Give the lease back.
+
+        With `disown` the consumer is somebody else's from now on, as of readers whom the registry does not know: it is
+        left registered, unless another job holds it here.
 
         Returns whether the registry deregisters the consumer, at once or after its grace period.
         Repeating it, or giving back a lease that was lost, is no error, and gives back nothing.

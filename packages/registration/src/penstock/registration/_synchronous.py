@@ -164,12 +164,12 @@ class BlockingConsumerRegistry:
 
         self._call(keep)
 
-    def release(self, lease: Lease) -> bool:
+    def release(self, lease: Lease, *, disown: bool = False) -> bool:
         """See ConsumerRegistry.release. Ends the heartbeats first. What was taken back in its place is given back."""
         self._acquired.pop(lease, None)
 
         async def release() -> bool:
-            return await self._registry.release(self._keeper.drop(lease))
+            return await self._registry.release(self._keeper.drop(lease), disown=disown)
 
         return self._call(release)
 

@@ -11,7 +11,6 @@ import socket
 import time
 import uuid
 from contextlib import ExitStack, closing
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -26,9 +25,6 @@ from penstock.efo_consumer.errors import EfoConsumerConfigError
 from penstock.registration import (
     AcquireRequest,
     BlockingConsumerRegistry,
-    LeaseStore,
-    SqliteLeaseStore,
-    default_store_path,
     open_local_registry,
     open_registry,
     open_store,
@@ -264,45 +260,28 @@ class ConsumerLeases:
         registry, self._registry = self._registry, None
         if registry is None:
             return
-        try:
-            await self._leave_robbed()
-        finally:
 
-            def release() -> None:
-                with closing(registry):
-                    self._release(registry, list(self._leases))
+        def release() -> None:
+            with closing(registry):
+                self._release(registry, list(self._leases))
 
-            await asyncio.to_thread(release)
+        await asyncio.to_thread(release)
 
     def _release(self, registry: BlockingConsumerRegistry, streams: Sequence[str]) -> None:
         with ExitStack() as exits:
             # Each is let go, whatever becomes of the others: they are paid for by the hour.
             for stream in streams:
-                exits.callback(registry.release, self._leases.pop(stream))
-
-    async def _leave_robbed(self) -> None:
-        """Write down of consumers by which others read, too, that they are not ours to deregister."""
-        robbed = [one for one in self._leases.values() if Readers.of_process().are_robbed(one.consumer_arn)]
-        for lease in robbed:
-            _log.warning(
-                "consumer %s of %s: another reader, which knows another registry, took its subscriptions%s. Give each "
-                "reader a name of its own, or both the same registry",
-                lease.consumer_name,
-                lease.stream_name,
-                "; it is left registered for that one" if lease.registration_is_ours and self._endpoint is None else "",
-            )
-        store = self._store() if robbed else None
-        if store is None:
-            return
-        arns = {one.consumer_arn for one in robbed}
-        try:
-            # Heartbeats write the records meanwhile.
-            while records := [
-                one for one in await store.list() if one.consumer_arn in arns and one.registration_is_ours
-            ]:
-                await store.write([replace(one, registration_is_ours=False) for one in records])
-        finally:
-            await store.close()
+                lease = self._leases.pop(stream)
+                is_robbed = Readers.of_process().are_robbed(lease.consumer_arn)
+                if is_robbed:
+                    _log.warning(
+                        "consumer %s of %s: another reader, which knows another registry, took its subscriptions%s. "
+                        "Give each reader a name of its own, or both the same registry",
+                        lease.consumer_name,
+                        lease.stream_name,
+                        "; it is left registered for that one" if lease.registration_is_ours else "",
+                    )
+                exits.callback(registry.release, lease, disown=is_robbed)
 
     def _open(self) -> BlockingConsumerRegistry:
         if self._endpoint is not None:
@@ -312,12 +291,3 @@ class ConsumerLeases:
             url = self._place
             return BlockingConsumerRegistry(lambda: open_local_registry(session, store=open_store(url, session)))
         return open_registry(aws=self._aws, store_path=self._place)
-
-    def _store(self) -> LeaseStore | None:
-        """The store of a registry in this process; None of a service."""
-        if self._endpoint is not None:
-            return None
-        session = AwsSession(self._aws)
-        if isinstance(self._place, str):
-            return open_store(self._place, session)
-        return SqliteLeaseStore(self._place or default_store_path(), namespace=session.endpoint_url("kinesis"))

@@ -125,11 +125,23 @@ def renew(
     return replace(record, holding=replace(holding, renewed_at=now, time_to_live_seconds=time_to_live))
 
 
-def release(record: ConsumerRecord, *, job_id: str, fencing_token: int, now: float) -> ConsumerRecord | None:
-    """Give the lease back; None when it is not the newest one, which releases nothing."""
-    if not holds(record, job_id, fencing_token):
-        return None
-    return replace(record, holding=None, idle_since=now)
+def release(
+    record: ConsumerRecord, *, job_id: str, fencing_token: int, now: float, disowned_arn: str = ""
+) -> ConsumerRecord | None:
+    """Give the lease back; None when it is not the newest one, which releases nothing.
+
+    A consumer of the disowned ARN, which others read by, is no longer ours, unless another job holds it.
+    """
+    is_holder = holds(record, job_id, fencing_token)
+    if is_holder or record.holding is None:
+        is_known = record.phase is RegistrationPhase.REGISTERED and record.registration_is_ours
+        disowned = is_known and record.consumer_arn == disowned_arn
+        left = replace(record, registration_is_ours=False) if disowned else record
+        if is_holder:
+            return replace(left, holding=None, idle_since=now)
+        if disowned:
+            return left
+    return None
 
 
 def end(record: ConsumerRecord, *, now: float) -> ConsumerRecord | None:

@@ -123,7 +123,7 @@ class LocalConsumerRegistry:
             for time_to_live in await self._records.renew([(await self._arn_of(one), one) for one in leases])
         ]
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, *, disown: bool = False) -> bool:
         """See ConsumerRegistry. Without a grace period it returns when the consumer is gone.
 
         Raises:
@@ -134,7 +134,11 @@ class LocalConsumerRegistry:
         record = await self._records.change(
             key,
             lambda record: lease_rules.release(
-                record, job_id=lease.job_id, fencing_token=lease.fencing_token, now=self._records.time_of_day()
+                record,
+                job_id=lease.job_id,
+                fencing_token=lease.fencing_token,
+                now=self._records.time_of_day(),
+                disowned_arn=lease.consumer_arn if disown else "",
             ),
         )
         if self._settings.grace_period > timedelta(0):

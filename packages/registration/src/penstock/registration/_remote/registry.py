@@ -87,7 +87,7 @@ class RemoteConsumerRegistry:
             answer = await self._beat(request)
         return Heartbeat(held=answer.held, time_to_live_seconds=answer.time_to_live_seconds)
 
-    async def release(self, lease: Lease) -> bool:
+    async def release(self, lease: Lease, *, disown: bool = False) -> bool:
         """See ConsumerRegistry."""
         message = pb.ReleaseRequest(
             stream_name=lease.stream_name,
@@ -95,6 +95,7 @@ class RemoteConsumerRegistry:
             consumer_name=lease.consumer_name,
             job_id=lease.job_id,
             fencing_token=lease.fencing_token,
+            disowned_consumer_arn=lease.consumer_arn if disown else "",
         )
         answer: pb.ReleaseResponse = await self._ask("Release", message)
         return answer.will_deregister

@@ -103,7 +103,9 @@ class ConsumerRegistryServicer(pb_grpc.ConsumerRegistryServiceServicer):
 
     async def Release(self, request: pb.ReleaseRequest, context: Context) -> pb.ReleaseResponse:
         async with _errors_as_status(context):
-            will = await self._registry.release(messages.lease_named(request))
+            arn = request.disowned_consumer_arn
+            lease = replace(messages.lease_named(request), consumer_arn=arn)
+            will = await self._registry.release(lease, disown=bool(arn))
             return pb.ReleaseResponse(will_deregister=will)
 
     async def ListConsumers(self, request: pb.ListConsumersRequest, context: Context) -> pb.ListConsumersResponse:

@@ -373,6 +373,7 @@ class ReleaseRequest(_message.Message):
     JOB_ID_FIELD_NUMBER: _builtins.int
     FENCING_TOKEN_FIELD_NUMBER: _builtins.int
     STREAM_ARN_FIELD_NUMBER: _builtins.int
+    DISOWNED_CONSUMER_ARN_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     consumer_name: _builtins.str
@@ -383,6 +384,10 @@ class ReleaseRequest(_message.Message):
     """As given by Acquire. An older one releases nothing."""
     stream_arn: _builtins.str
     """ARN of the stream, as given by Acquire. Looked up by name when empty."""
+    disowned_consumer_arn: _builtins.str
+    """ARN of the consumer, if somebody reads by it whom this registry does not know: it is not the registry's to deregister from now on,
+    unless another job holds it here. Empty leaves the registration as it is.
+    """
     def __init__(
         self,
         *,
@@ -391,10 +396,11 @@ class ReleaseRequest(_message.Message):
         job_id: _builtins.str = ...,
         fencing_token: _builtins.int = ...,
         stream_arn: _builtins.str = ...,
+        disowned_consumer_arn: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "fencing_token", b"fencing_token", "job_id", b"job_id", "stream_arn", b"stream_arn", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["consumer_name", b"consumer_name", "disowned_consumer_arn", b"disowned_consumer_arn", "fencing_token", b"fencing_token", "job_id", b"job_id", "stream_arn", b"stream_arn", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
