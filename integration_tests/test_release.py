@@ -1,13 +1,18 @@
 import io
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import py4j
+import pyspark
 import pytest
 import readme_renderer.markdown
 from packaging.requirements import Requirement
 
+from penstock.emulator.testing import running_emulator
+from penstock.spark_plugin import ensure_java
 from release._artefacts import artefact_problems, build, wheel_contents, wheel_metadata, wheel_of
 from release._members import Member, find_members
 from release._versions import problems
@@ -134,9 +139,52 @@ def test_a_readme_leads_nowhere_that_an_index_has_not(member, built):
 )
 def test_a_wheel_installed_alone_imports_whole(member, built, tmp_path):
     """In an empty environment, with nothing but what the package declares, each of its modules imports."""
-    python = environment_with(tmp_path / "environment", built, f"{member.name}=={member.version}")
+    # Of all that others bring, PySpark alone is not brought: a platform has its own.
+    extra = "[pyspark]" if member.name == "penstock-spark-plugin" else ""
+    python = environment_with(tmp_path / "environment", built, f"{member.name}{extra}=={member.version}")
     modules = [name for name in modules_of(member) if needs_no_extra(name)]
     subprocess.run([python, "-c", IMPORT_ALL, *modules], check=True, cwd=tmp_path)
+
+
+PLATFORM = """
+import importlib.metadata, sys
+from penstock.spark_plugin import configure
+from pyspark.sql import SparkSession
+
+for name in ("pyspark", "pyspark-client", "py4j"):
+    try:
+        sys.exit(f"{importlib.metadata.version(name)} of {name} was installed")
+    except importlib.metadata.PackageNotFoundError:
+        pass
+options = {"streamName": "flights", "endpointUrl": sys.argv[1], "region": "us-east-1"}
+options |= {"awsAccessKeyId": "test", "awsSecretAccessKey": "test"}
+spark = configure(SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")).getOrCreate()
+rows = spark.range(20).selectExpr("CAST(id AS STRING) AS data", "CAST(id AS STRING) AS partitionKey")
+rows.write.format("kinesis").options(**options).mode("append").save()
+stream = spark.readStream.format("kinesis").options(**options, initialPosition="TRIM_HORIZON").load()
+query = stream.writeStream.format("memory").queryName("read").trigger(availableNow=True).start()
+query.awaitTermination()
+print("read", spark.table("read").count())
+"""
+
+
+@pytest.mark.timeout(600)
+def test_the_plugin_works_with_the_spark_that_is_there(built, tmp_path):
+    """As on platforms: PySpark is on PYTHONPATH without a distribution, and installing the plugin brings no other."""
+    python = environment_with(tmp_path / "environment", built, "penstock-spark-plugin")
+    home = tmp_path / "spark" / "python"
+    home.mkdir(parents=True)
+    for module in (pyspark, py4j):
+        (home / module.__name__).symlink_to(Path(module.__file__).parent)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PYSPARK_")}
+    environ |= {"PYTHONPATH": str(home), "SPARK_HOME": str(home / "pyspark")}
+    environ |= {"PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
+    ensure_java(environ=environ)
+    with running_emulator() as emulator:
+        emulator.client().create_stream(StreamName="flights", ShardCount=1)
+        command = [python, "-c", PLATFORM, emulator.endpoint_url]
+        ran = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "read 20" in ran.stdout.splitlines(), ran.stderr[-3000:]
 
 
 @pytest.mark.timeout(600)

@@ -28,7 +28,7 @@ def world(*packages: Any, answers: Mapping[str, Ran] | None = None, **options: A
 
     if answers is not None:
         options["run"] = run
-    return Surroundings(distributions=lambda: packages, **{"environ": {}, **options})
+    return Surroundings(distributions=lambda: packages, **{"environ": {}, "imported_pyspark": lambda: None, **options})
 
 
 def the(findings: Any) -> Finding:

@@ -14,7 +14,7 @@ from penstock.cli import Finding, Surroundings, Verdict
 from penstock.cli._doctor._java import check_java
 from penstock.cli._doctor._python import check_plugin, check_pyspark, check_worker_python
 from penstock.cli._doctor._sources import check_data_sources
-from penstock.cli._doctor._surroundings import Ran
+from penstock.cli._doctor._surroundings import Ran, find_pyspark
 from penstock.cli._doctor._versions_check import check_requirements
 
 PROBLEM, WARNING, OK, SKIPPED = Verdict.PROBLEM, Verdict.WARNING, Verdict.OK, Verdict.SKIPPED
@@ -66,9 +66,27 @@ def test_java_on_the_path_or_from_a_python_package_or_none(tmp_path: Path) -> No
 def test_pyspark_is_missing_or_too_old() -> None:
     """A vendor's version that nobody can compare is left alone."""
     assert has_cure(the(check_pyspark(world())), PROBLEM, "not installed", "pip install")
-    assert has_cure(the(check_pyspark(world(package("pyspark", "3.5.1")))), PROBLEM, "3.5.1", "4.1")
-    for name, version in (("pyspark", "4.3.0"), ("pyspark-client", "4.1.0"), ("pyspark", "vendor build 7")):
+    assert has_cure(the(check_pyspark(world(package("pyspark", "3.5.1")))), PROBLEM, "3.5.1", "4.0")
+    for name, version in (
+        ("pyspark", "4.3.0"),
+        ("pyspark", "4.0.2"),
+        ("pyspark-client", "4.1.0"),
+        ("pyspark", "vendor build 7"),
+    ):
         assert the(check_pyspark(world(package(name, version)))).verdict is OK
+
+
+def test_a_platforms_pyspark_is_no_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is on PYTHONPATH, and its version is in a file."""
+    found = the(check_pyspark(world(imported_pyspark=lambda: "4.0.2-amzn-0")))
+    assert (found.verdict, found.text) == (OK, "pyspark 4.0.2-amzn-0")
+    assert the(check_plugin(world(package("penstock-spark-plugin"), imported_pyspark=lambda: "4.0.2"))).verdict is OK
+    (tmp_path / "pyspark").mkdir()
+    (tmp_path / "pyspark" / "__init__.py").touch()
+    (tmp_path / "pyspark" / "version.py").write_text('__version__: str = "4.0.2"\n')
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+    assert find_pyspark() == "4.0.2"
 
 
 def asked(python: str, version: list[int], plugin: str | None, pyspark: str | None) -> dict[str, Ran]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.spark_plugin._spark import SPARK_TELLS_LIMITS
 
 README = Path(__file__).parents[1] / "README.md"
 _BLOCK = re.compile(r"<!-- walk -->\n```python\n(.*?)```", re.DOTALL)
@@ -55,5 +56,9 @@ def test_the_walk_works_as_written(emulator: RunningEmulator, tmp_path: Path) ->
     )
     assert walk.returncode == 0, walk.stderr[-4000:]
     printed = [line for line in walk.stdout.splitlines() if not line.startswith(("|", "+")) and line]
-    assert printed == _EXPECTED.findall("\n".join(blocks))
+    expected = _EXPECTED.findall("\n".join(blocks))
+    if not SPARK_TELLS_LIMITS:
+        # Older ones show no numbers of a source.
+        expected.remove("('flights',) 3")
+    assert printed == expected
     assert "kinesis.maxFetchRecordsPerShard" in walk.stderr

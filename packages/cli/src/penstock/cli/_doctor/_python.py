@@ -13,7 +13,7 @@ from packaging.version import InvalidVersion, Version
 from penstock.cli._doctor._findings import Finding, ok, problem, skipped, warning
 from penstock.cli._doctor._surroundings import Surroundings
 
-MINIMUM_PYSPARK: Final = "4.1"
+MINIMUM_PYSPARK: Final = "4.0"
 _PYSPARKS: Final = ("pyspark", "pyspark-client", "pyspark-connect")
 _ASK: Final = """\
 import importlib.metadata, json, sys
@@ -27,16 +27,17 @@ print(json.dumps([list(sys.version_info[:2]), version("penstock-spark-plugin"), 
 
 
 def pyspark_version(surroundings: Surroundings) -> tuple[str, str] | None:
-    """Name and version of the distribution that has PySpark."""
+    """Name and version of the distribution that has PySpark; on platforms it may be none, but on the path."""
     for name in _PYSPARKS:
         version = surroundings.version(name)
         if version is not None:
             return name, version
-    return None
+    imported = surroundings.imported_pyspark()
+    return None if imported is None else ("pyspark", imported)
 
 
 def check_pyspark(surroundings: Surroundings) -> Iterator[Finding]:
-    """Streaming readers in Python need Spark 4.1."""
+    """Data sources in Python that read streams need Spark 4.0."""
     install = f"pip install 'pyspark>={MINIMUM_PYSPARK}'"
     found = pyspark_version(surroundings)
     if found is None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +36,17 @@ def run_child(command: Sequence[str], environ: Mapping[str, str]) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
+def find_pyspark() -> str | None:
+    """The version of the PySpark that is imported: a platform's own is often no distribution, but on PYTHONPATH."""
+    found = importlib.util.find_spec("pyspark")
+    for folder in (found and found.submodule_search_locations) or ():
+        with suppress(OSError):
+            version = re.search(r"""__version__[^=]*=\s*["'](.+?)["']""", (Path(folder) / "version.py").read_text())
+            if version is not None:
+                return version[1]
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Service:
     """A service of Penstock that is to be reached."""
@@ -56,6 +70,8 @@ class Surroundings:
     python_version: tuple[int, int] = sys.version_info[:2]
     run: Callable[[Sequence[str], Mapping[str, str]], Ran] = run_child
     distributions: Callable[[], Iterable[importlib.metadata.Distribution]] = importlib.metadata.distributions
+    imported_pyspark: Callable[[], str | None] = find_pyspark
+    """The version of the PySpark that this Python imports, whether it is a distribution or not."""
     wall_clock: Callable[[], float] = time.time
     spark_settings: Mapping[str, str] | None = None
     """Settings of the Spark session; None when they are not known."""
