@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from penstock.efo_consumer import (
     LocalShardReader,
     ShardPosition,
     SqliteCheckpointStore,
+    StreamConsumer,
     StreamPositions,
 )
 from penstock.efo_consumer._consumer import leases as leases_module
@@ -41,6 +43,10 @@ class Registry:
         self.refuses = refuses
         self.released: list[str] = []
         self.is_closed = False
+        self.held: Lease | None = None
+
+    def is_held(self, lease: Lease) -> bool:
+        return lease == self.held
 
     def acquire(self, request: AcquireRequest) -> Lease:
         return Lease(
@@ -114,18 +120,26 @@ async def test_a_predecessor_writes_no_checkpoint_over_its_successors(
 async def test_a_lease_that_was_taken_back_after_a_pause_is_still_held(
     is_another: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a larger token; but a stream consumer that was made again is another one, by which nobody has subscribed."""
+    """By a larger token, and perhaps of another stream consumer, which is known once the registry agrees."""
     registry = Registry()
     monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
     leases = ConsumerLeases(NOWHERE, None)
     (consumer,) = await leases.acquire(["a"], "billing", "billing")
     lease = registry.acquire(AcquireRequest(stream_name="a", consumer_name="billing", job_id="billing"))
     arn = f"{consumer.consumer_arn}{'2' if is_another else ''}"
-    registry.on_regained(replace(lease, fencing_token=2, consumer_arn=arn))
-    if is_another:
-        with pytest.raises(LeaseLostError, match="start the reader again"):
-            raise await leases.lost()
-    assert leases.are_lost is is_another
+    settling = asyncio.ensure_future(leases.settled(["a"]))
+    registry.held = replace(lease, fencing_token=2, consumer_arn=arn)
+    done, _ = await asyncio.wait([settling], timeout=0.1)
+    assert not done
+    registry.on_regained(registry.held)
+    # One that was late.
+    registry.on_regained(lease)
+    assert await settling == (StreamConsumer("a", arn, 2),)
+    assert not leases.are_lost
+    registry.held = None
+    registry.on_lost(LeaseLostError(stream_name="a", consumer_name="billing", fencing_token=2, reason="taken over"))
+    with pytest.raises(LeaseLostError, match="taken over"):
+        await leases.settled(["a"])
     await leases.aclose()
 
 

@@ -7,11 +7,12 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import sqlite3
 import sys
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.registration import SERVICE_NAME, ConsumerRegistryServicer, open_local_registry
+from penstock.registration import SERVICE_NAME, ConsumerRegistryServicer, LeaseSettings, open_local_registry
 from penstock.registration.errors import AcquireTimeoutError
 from penstock.rpc import GrpcServer, ServerSettings
 
@@ -341,6 +342,56 @@ async def main(url, ca_file, registry):
     ):
         print("reads", flush=True)
         await asyncio.Event().wait()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_a_consumer_whose_stream_consumer_went_in_a_pause_reads_on(
+    emulator: RunningEmulator, tmp_path: Path
+) -> None:
+    """Its lease ran out, and the registry deregistered it: it is registered again, and each record comes once."""
+    soon = timedelta(seconds=2)
+    settings = LeaseSettings(default_time_to_live=soon, grace_period=timedelta(seconds=1))
+    local = open_local_registry(AwsSession(aws(emulator)), tmp_path / "service.db", settings=settings)
+    servicer = ConsumerRegistryServicer(local)
+    async with AsyncExitStack() as exits:
+        exits.push_async_callback(local.close)
+        sweeping = asyncio.ensure_future(local.sweep_for_ever(timedelta(milliseconds=200)))
+        exits.callback(sweeping.cancel)
+        server = GrpcServer(ServerSettings(port=0), register=[servicer.add_to], service_names=[SERVICE_NAME])
+        await exits.enter_async_context(server)
+        exits.callback(servicer.drain)
+        arguments = (sys.executable, "-c", FROZEN, emulator.tls_endpoint_url, str(emulator.ca_file), server.address)
+        process = await asyncio.create_subprocess_exec(*arguments, stdout=asyncio.subprocess.PIPE)
+        exits.callback(process.kill)
+        assert process.stdout is not None
+        put(emulator, b"0")
+        rows = [await process.stdout.readline()]
+        for row in (b"1", b"2"):
+            process.send_signal(signal.SIGSTOP)
+            async with asyncio.timeout(60):
+                while await asyncio.to_thread(states, emulator):  # noqa: ASYNC110  # the emulator wakes nobody
+                    await asyncio.sleep(0.1)
+            await asyncio.to_thread(put, emulator, row)
+            process.send_signal(signal.SIGCONT)
+            async with asyncio.timeout(60):
+                rows.append(await process.stdout.readline())
+            assert states(emulator) == ["ACTIVE"]
+        assert rows == [b"0\n", b"1\n", b"2\n"]
+
+
+FROZEN = """
+import asyncio, sys
+from penstock.aws.testing import emulator_options
+from penstock.efo_consumer import Consumer
+
+async def main(url, ca_file, registry):
+    aws = emulator_options(url, ca_file)
+    options = {"start": "TRIM_HORIZON", "checkpoints": None, "aws": aws, "registry": registry}
+    async with Consumer("orders", efo="billing", **options) as one:
+        async for record in one.records():
+            print(record.data.decode(), flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
 """

@@ -173,6 +173,19 @@ class BlockingConsumerRegistry:
 
         return self._call(release)
 
+    def is_held(self, lease: Lease) -> bool:
+        """Whether the registry says that a lease is held under this very token; False also where it does not answer.
+
+        Heartbeats ask it too, and say when that was in vain for too long.
+        """
+        try:
+            return self._call(lambda: self._registry.heartbeat(lease)).held
+        except RegistryClosedError:
+            raise
+        except RegistrationError as error:
+            _logger.info("the registry does not say whether consumer %s is held: %s", lease.consumer_name, error)
+            return False
+
     def list_consumers(self, stream_name: str | None = None, *, with_state: bool = False) -> list[Consumer]:
         """See ConsumerRegistry.list_consumers."""
         return self._call(lambda: self._registry.list_consumers(stream_name, with_state=with_state))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from penstock.rpc import ClientSecurity
 
 LEASE_TIMEOUT = timedelta(minutes=5)
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,7 @@ class Consumer:
         self._claim: CheckpointClaim | None = None
         self._exits = AsyncExitStack()
         self._reader: ShardReader | None = None
+        self._request: OpenRequest | None = None
         self._epoch = 0
         self._positions = StreamPositions({})
         self._saved: StreamPositions | None = None
@@ -205,7 +208,7 @@ class Consumer:
             if reader is None:
                 backend = KinesisBackend(session, self._config.publisher)
                 reader = await exits.enter_async_context(LocalShardReader(backend, self._config))
-            request = OpenRequest(
+            self._request = request = OpenRequest(
                 session_id=self.name,
                 positions=self._positions,
                 record_publisher=RecordPublisherType.POLLING if self._efo is None else RecordPublisherType.EFO,
@@ -299,6 +302,37 @@ class Consumer:
         return await self._open_reader().stats(self.name)
 
     async def _iterate(self) -> AsyncGenerator[ConsumerBatch, None]:
+        is_over = False
+        while not is_over:
+            try:
+                async with aclosing(self._follow()) as batches:
+                    async for batch in batches:
+                        yield batch
+                is_over = True
+            except ShardFailedError as error:
+                if isinstance(error.__cause__, SubscriptionTakenOverError):
+                    raise error.__cause__ from None
+                if not await self._go_on_by_other_consumers():
+                    raise
+
+    async def _go_on_by_other_consumers(self) -> bool:
+        """Read on by stream consumers that were registered again after a pause of this process, if there are such."""
+        request = self._request
+        if self._efo is None or request is None:
+            return False
+        consumers = await self._leases.settled(self.streams)
+        if [one.consumer_arn for one in consumers] == [one.consumer_arn for one in request.consumers]:
+            return False
+        _log.warning(
+            "reading on by stream consumers that were registered again: %s",
+            ", ".join(one.consumer_arn for one in consumers),
+        )
+        request = replace(request, positions=self._positions, consumers=consumers, epoch=self._epoch)
+        self._epoch = await self._open_reader().open(request)
+        self._request = request
+        return True
+
+    async def _follow(self) -> AsyncGenerator[ConsumerBatch, None]:
         max_records, max_bytes, with_encryption_type = self._limits
         steps = self._open_reader().follow(
             self.name,
@@ -335,10 +369,6 @@ class Consumer:
             if lost.done():
                 raise lost.result()
             return None if stopped.done() else await step
-        except ShardFailedError as error:
-            if isinstance(error.__cause__, SubscriptionTakenOverError):
-                raise error.__cause__ from None
-            raise
         finally:
             for task in (step, lost, stopped):
                 task.cancel()

@@ -29,7 +29,7 @@ from penstock.registration import (
     open_registry,
     open_store,
 )
-from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError, LeaseLostError
+from penstock.registration.errors import AcquireTimeoutError, ConsumerHeldError
 
 try:
     import fcntl
@@ -191,6 +191,27 @@ class ConsumerLeases:
                     held[first].held_seconds,
                 )
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        return self._consumers(streams)
+
+    async def settled(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
+        """The streams' consumers, once the registry agrees that all leases are held.
+
+        Those that ran out, in a pause of this process for instance, are being taken back, and a consumer that was
+        deregistered meanwhile is registered again, by another ARN.
+
+        Raises:
+            LeaseLostError: one was not got back.
+        """
+        registry = self._registry
+        while registry is not None and not self.are_lost:
+            leases = [self._leases[stream] for stream in streams]
+            held = await asyncio.gather(*(asyncio.to_thread(registry.is_held, one) for one in leases))
+            if all(held):
+                return self._consumers(streams)
+            await asyncio.sleep(_ASK_AGAIN_SECONDS)
+        raise await self.lost()
+
+    def _consumers(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
         found = ((stream, self._leases[stream]) for stream in streams)
         return tuple(StreamConsumer(stream, one.consumer_arn, one.fencing_token) for stream, one in found)
 
@@ -203,18 +224,11 @@ class ConsumerLeases:
             self._error = error
             loop.call_soon_threadsafe(self._lost.set)
 
-        def on_regained(stream: str, before: Lease, lease: Lease) -> None:
-            # A pause outlived the lease, and nobody took it. Releasing the old one releases this one.
-            if lease.consumer_arn != before.consumer_arn:
-                reason = "its stream consumer was deregistered meanwhile, and made again: start the reader again"
-                on_lost(
-                    LeaseLostError(
-                        stream_name=stream,
-                        consumer_name=lease.consumer_name,
-                        fencing_token=before.fencing_token,
-                        reason=reason,
-                    )
-                )
+        def on_regained(stream: str, lease: Lease) -> None:
+            # A pause outlived the lease, and nobody took it. Each is told on a thread of its own, which may be late.
+            known = self._leases.get(stream)
+            if known is not None and lease.fencing_token > known.fencing_token:
+                self._leases[stream] = lease
 
         # A registry in this process is at the same place.
         caller = None if self._endpoint is None else AwsLocation.of(AwsSession(self._aws))
@@ -225,7 +239,7 @@ class ConsumerLeases:
                 stream_name=stream, stream_arn=arn, consumer_name=consumer_name, job_id=job_id, caller=caller
             )
             self._leases[stream] = lease = registry.acquire(request)
-            registry.keep(lease, on_lost, partial(on_regained, stream, lease))
+            registry.keep(lease, on_lost, partial(on_regained, stream))
 
         acquired = asyncio.gather(*(asyncio.to_thread(acquire, stream) for stream in streams), return_exceptions=True)
         try:

@@ -35,7 +35,6 @@ from penstock.registration import (
     open_registry,
 )
 from penstock.registration.errors import LeaseLostError as LostLease
-from penstock.registration.errors import RegistrationError
 from penstock.rpc import ClientSecurity, ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
@@ -142,7 +141,7 @@ class ConsumerLeases:
         while True:
             self.check()
             leases = self.leases
-            missing = next((one for one in leases if not self._is_held(one)), None)
+            missing = next((one for one in leases if not self._registry.is_held(one)), None)
             if missing is None:
                 return leases
             if time.monotonic() >= tell_at:
@@ -168,16 +167,6 @@ class ConsumerLeases:
                     "consumer %s of %s was not released", lease.consumer_name, lease.stream_name, exc_info=True
                 )
         self._registry.close()
-
-    def _is_held(self, lease: Lease) -> bool:
-        try:
-            consumers = self._registry.list_consumers(lease.stream_name)
-        except RegistrationError as error:
-            # Heartbeats ask it, too, and say when that has been in vain for too long.
-            _log.info("the registry does not tell who has consumer %s: %s", lease.consumer_name, error)
-            return False
-        known = {(one.lease.job_id, one.consumer_name, one.lease.fencing_token) for one in consumers if one.lease}
-        return (lease.job_id, lease.consumer_name, lease.fencing_token) in known
 
     def _on_lost(self, error: LostLease) -> None:
         with self._news:
