@@ -1,15 +1,20 @@
-"""Operators of a pipeline that wait for the end of their input, and do not say so."""
+"""Operators of a pipeline that wait for the end of their input, say so or not, and what stands behind them."""
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # as everybody writes it
 
 from penstock.operator_attributes import OperatorAttributes
 from penstock.spark_plugin import Pipeline
+from penstock.spark_plugin._reading.progress.metrics import COUNTERS, GAUGES
+from penstock.spark_plugin._stages.run.pipeline_run import arriving_bytes_per_second
 
+FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 CURE = "with attributes=OperatorAttributes(output_only_after_end_of_stream=True) to compute it once"
 
 
@@ -77,6 +82,48 @@ def test_a_resumed_run_saves_what_it_uses_again(spark: SparkSession, tmp_path: P
     assert 0 < saved() <= first
 
 
+def test_the_estimate_counts_what_arrives_while_a_live_stage_waits(
+    spark: SparkSession, make_stream: Callable[[int], Any], until: Callable[..., None], tmp_path: Path
+) -> None:
+    """From when its query has caught up with the stream: before, records are read faster than they arrive."""
+    source = make_stream(1)
+    options = source.options(initialPosition="TRIM_HORIZON")
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="rates")(lambda spark: spark.range(5))
+    pipeline.op(name="totals", inputs=["rates"], attributes=FULL_DAM)(lambda rates: rates.groupBy("id").count())
+    pipeline.source(bounded=False, name="live")(
+        lambda spark: spark.readStream.format("kinesis").options(**options).load()
+    )
+    pipeline.op(name="joined", inputs=["live", "totals"])(lambda live, totals: live.crossJoin(totals))
+    pipeline.sink(name="out", inputs=["joined"])(lambda joined: joined.writeStream.format("noop"))
+    run = pipeline.run(spark)
+
+    def arriving() -> float:
+        source.put(10)
+        return run.estimate().stages[-1].arriving_bytes
+
+    until(lambda: arriving() > 0, "nothing arrives", query=run.queries["out"])
+    run.stop()
+    saved = run.estimate().stages[-1]
+    assert 0 < saved.arriving_bytes < saved.blocking_seconds * 1e6
+    assert "bytes arriving meanwhile" in run.estimate().explain()
+
+
+def test_what_arrives_is_counted_from_when_the_source_had_caught_up() -> None:
+    """The bytes between its first progress without a lag and its last; unknown before, and of other sources."""
+
+    def progress(second: int, size: int, *, caught_up: bool) -> dict[str, Any]:
+        numbers = dict.fromkeys((*GAUGES, *COUNTERS), 0) | {"bytes": size, "shards": 2, "shardsCaughtUp": 2 * caught_up}
+        source = {"latestOffset": {**numbers, "streams": ["s"], "reader": ""}}
+        at = f"2024-11-23T10:00:{second:02}.000Z"
+        return {"id": "1", "runId": "1", "batchId": 0, "timestamp": at, "sources": [{"latestOffset": None}, source]}
+
+    behind, first = progress(0, 0, caught_up=False), progress(10, 90_000, caught_up=True)
+    assert arriving_bytes_per_second([behind, first]) == 0
+    last = progress(30, 91_000, caught_up=False)
+    assert arriving_bytes_per_second([behind, first, progress(20, 90_800, caught_up=True), last]) == 50
+
+
 def test_a_dam_beside_a_stream_is_told(spark: SparkSession, tmp_path: Path) -> None:
     """It has to be an operator of its own; what Spark does on streams step by step is none."""
 
@@ -95,3 +142,108 @@ def test_a_dam_beside_a_stream_is_told(spark: SparkSession, tmp_path: Path) -> N
         f"operator 'joined' ({file}:{first}) holds an undeclared Aggregate at {file}:{first + 1}, which waits for the "
         f"end of a bounded input: each micro-batch computes it anew; declare it, in an operator of its own {CURE}"
     ]
+
+
+def called_by(folder: Path, *, chained: bool | None = None, twice: bool = False) -> tuple[Pipeline, Path]:
+    """A udf behind a full-dam operator over three rows, joined with a stream of two files; and who calls it."""
+    calls = folder / "calls"
+    calls.mkdir()
+    (folder / "live").mkdir()
+    for number in range(2):
+        (folder / "live" / f"{number}.json").write_text('{"k": 1}\n')
+    pipeline = Pipeline("job", store=folder / "store")
+    pipeline.source(bounded=True, name="rates")(lambda spark: spark.range(30))
+
+    @pipeline.op(attributes=FULL_DAM)
+    def totals(rates: DataFrame) -> DataFrame:
+        name = str(calls)
+
+        def note(key: int) -> int:
+            import pathlib
+            import uuid
+
+            (pathlib.Path(name) / f"dam-{uuid.uuid4()}").touch()
+            return key
+
+        keys = rates.groupBy((F.col("id") % 3).alias("k")).agg(F.sum("id").alias("total"))
+        return keys.withColumn("k", F.udf(note, "long")("k"))
+
+    @pipeline.op(chained=chained)
+    def scaled(totals: DataFrame) -> DataFrame:
+        name = str(calls)
+
+        def twofold(total: int) -> int:
+            import pathlib
+            import uuid
+
+            (pathlib.Path(name) / f"udf-{uuid.uuid4()}").touch()
+            return 2 * total
+
+        return totals.withColumn("total", F.udf(twofold, "long")("total"))
+
+    @pipeline.source(bounded=False)
+    def live(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("k long").option("maxFilesPerTrigger", 1).json(str(folder / "live"))
+
+    @pipeline.op(inputs=["live", "scaled", "totals"] if twice else ["live", "scaled"])
+    def joined(live: DataFrame, scaled: DataFrame, *others: DataFrame) -> DataFrame:
+        found = live.join(scaled, "k")
+        for other in others:
+            found = found.join(other.withColumnRenamed("total", "single"), "k")
+        return found
+
+    @pipeline.sink(trigger={"availableNow": True})
+    def out(joined: DataFrame) -> Any:
+        return joined.writeStream.format("parquet").option("path", str(folder / "out"))
+
+    return pipeline, calls
+
+
+def test_what_stands_behind_a_dam_is_committed_with_it(spark: SparkSession, tmp_path: Path) -> None:
+    """As Flink chains it: its functions are called once for each row, not in each micro-batch; unless it opts out."""
+    pipeline, calls = called_by(tmp_path)
+    assert [stage.vertices for stage in pipeline.compile().stages] == [
+        ("rates", "totals", "scaled"),
+        ("live", "joined", "out"),
+    ]
+    run = pipeline.run(spark)
+    run.await_termination()
+    run.stop()
+    assert len(list(calls.glob("udf-*"))) == 3
+    assert [tuple(row) for row in spark.read.parquet(str(tmp_path / "out")).collect()] == 2 * [(1, 290)]
+
+    (tmp_path / "apart").mkdir()
+    pipeline, calls = called_by(tmp_path / "apart", chained=False)
+    run = pipeline.run(spark)
+    run.await_termination()
+    run.stop()
+    assert [stage.vertices for stage in run.plan.stages] == [("rates", "totals"), ("live", "scaled", "joined", "out")]
+    assert len(list(calls.glob("udf-*"))) > 3
+
+
+def test_a_dam_that_is_read_twice_is_computed_once(spark: SparkSession, tmp_path: Path) -> None:
+    """By what is chained with it, and by the live stage: both are committed, of the same rows."""
+    before = set(spark.sparkContext._jsc.getPersistentRDDs())
+    pipeline, calls = called_by(tmp_path, twice=True)
+    run = pipeline.run(spark)
+    run.await_termination()
+    run.stop()
+    assert run.plan.stages[0].outputs == ("totals", "scaled")
+    assert len(list(calls.glob("dam-*"))) == 3
+    rows = spark.read.parquet(str(tmp_path / "out")).select("k", "total", "single").collect()
+    assert [tuple(row) for row in rows] == 2 * [(1, 290, 145)]
+    assert set(spark.sparkContext._jsc.getPersistentRDDs()) == before
+
+
+def test_what_stands_behind_a_sort_reads_it_back_in_order(spark: SparkSession, tmp_path: Path) -> None:
+    """It is not chained with it by itself: what it would commit is read in any order."""
+    pipeline = Pipeline("sorted", store=tmp_path / "store")
+    pipeline.source(bounded=True, name="rates")(lambda spark: spark.range(100, numPartitions=5))
+    ordered = pipeline.stream("rates").sort("id desc", name="ordered")
+    ordered.transform(lambda frame: frame, name="same").write_to(
+        "out", format="csv", options={"path": str(tmp_path / "out")}
+    )
+    run = pipeline.run(spark)
+    assert [stage.vertices for stage in run.plan.stages] == [("rates", "ordered"), ("same", "out")]
+    files = sorted((tmp_path / "out").glob("part-*"))
+    assert [int(line) for file in files for line in file.read_text().split()] == list(range(99, -1, -1))

@@ -58,7 +58,7 @@ class DataStream:
         name: str | None = None,
         attributes: OperatorAttributes | None = None,
         keyed: Keyed = False,
-        chained: bool = False,
+        chained: bool | None = None,
     ) -> "DataStream":
         """Add an operator of one's own: a function of this and others' DataFrames. Arguments as of `Pipeline.op`."""
         return self._add(

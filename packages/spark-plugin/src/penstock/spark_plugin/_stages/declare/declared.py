@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.operator_attributes import OperatorAttributes, VertexKind
+from penstock.operator_attributes import OperatorAttributes, ResultPartitionType, VertexKind
 
 Keyed = bool | str | Sequence[str] | Mapping[str, str | Sequence[str]]
 """`True`, a column, columns, or either by the name of the input."""
+Exchange = str | Mapping[str, str]
+"""`"pipelined"` or `"blocking"`, or either by the name of the input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +27,12 @@ class Declared:
     keyed: Keyed = False
     """By which columns its inputs are partitioned on their way: all of them, or those that are named; or that they are,
     by what the function itself does."""
-    chained: bool = False
-    parallelism: int = 1
+    chained: bool | None = None
+    """Whether it goes with its only input; None leaves it to the planner."""
+    exchange: Exchange | None = None
+    """How the rows of its inputs are handed over, where that is declared."""
+    parallelism: int | None = None
+    """Tasks that it runs in at most, and slots that it takes; None for as many as Spark makes, and one slot."""
     trigger: Mapping[str, Any] | None = None
     fingerprint: str | None = None
     """Of what a source reads, where the user knows it."""
@@ -50,11 +56,22 @@ class Declared:
             return ()
         return (keys,) if isinstance(keys, str) else tuple(keys)
 
+    def exchange_of(self, source: str) -> str:
+        """How the rows of an input are handed over, by the words of `ResultPartitionType`."""
+        given = self.exchange.get(source) if isinstance(self.exchange, Mapping) else self.exchange
+        return ResultPartitionType.UNDECIDED if given is None else given
+
     @property
     def wants_sorted(self) -> bool:
         """Whether its inputs are sorted by the keys that it names: it is full-dam, and has no sorter of its own."""
         one = self.attributes
         return one is not None and one.output_only_after_end_of_stream and not one.internal_sorter_supported
+
+    @property
+    def dams(self) -> bool:
+        """Whether it says that it waits for the end of its inputs, at least where they have one."""
+        one = self.attributes
+        return self.full_dam_when_bounded or (one is not None and one.output_only_after_end_of_stream)
 
     @property
     def call_site(self) -> str:

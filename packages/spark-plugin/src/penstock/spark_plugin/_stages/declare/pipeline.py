@@ -12,16 +12,18 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import (
     Boundedness,
+    CyclicRegions,
     Input,
     JobGraph,
     OperatorAttributes,
+    ResultPartitionType,
     StagePlan,
     VertexKind,
     caller,
     compile,
     explain,
 )
-from penstock.spark_plugin._stages.declare.declared import Declared, Keyed, named, place_of
+from penstock.spark_plugin._stages.declare.declared import Declared, Exchange, Keyed, named, place_of
 from penstock.spark_plugin._stages.store.names import safe_name, store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _PACKAGE = str(Path(__file__).resolve().parents[2])
+_MODES = tuple(mode for mode in ResultPartitionType if mode is not ResultPartitionType.UNDECIDED)
 _FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -46,7 +49,14 @@ class Pipeline:
     pipeline starts.
     """
 
-    def __init__(self, name: str, *, store: str | Path, stages: str | Path | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        store: str | Path,
+        stages: str | Path | None = None,
+        cyclic_regions: CyclicRegions | str = CyclicRegions.PER_RESULT,
+    ) -> None:
         """Begin an empty pipeline.
 
         Args:
@@ -54,9 +64,12 @@ class Pipeline:
             store: Folder for committed results and checkpoints, which the driver and all executors can reach.
             stages: Folder for committed results that several pipelines share, each with a store of its own: a stage of
                 the same name and fingerprint is computed once. Default: in `store`.
+            cyclic_regions: What becomes of bounded rows that several stages need. By default each result is a stage of
+                its own, which reads them by itself; `"hand-over"` computes them once, commits them, and hands them
+                over; `"read-twice"` and `"merge"` make one stage of results that have them in common.
 
         Raises:
-            PipelineDefinitionError: It has no name.
+            PipelineDefinitionError: It has no name, or there is no such rule.
             StoreUnusableError: A folder is on no file system that is mounted here.
         """
         if not name:
@@ -66,6 +79,14 @@ class Pipeline:
         """`file:line` where it was begun."""
         self.store = store_folder(store)
         self.stages = store_folder(stages) if stages is not None else None
+        try:
+            self.cyclic_regions = CyclicRegions(cyclic_regions)
+        except ValueError:
+            raise PipelineDefinitionError(
+                f"pipeline {name!r} ({self.site}) has cyclic_regions={cyclic_regions!r}: give one of "
+                f"{', '.join(repr(str(rule)) for rule in CyclicRegions)}"
+            ) from None
+        """What becomes of bounded rows that several stages need."""
         self._declared: dict[str, Declared] = {}
         self._folders: dict[str, Declared] = {}
 
@@ -79,7 +100,7 @@ class Pipeline:
         *misplaced: Never,
         bounded: bool | None = None,
         name: str | None = None,
-        parallelism: int = 1,
+        parallelism: int | None = None,
         fingerprint: str | None = None,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare a source; the function takes the session and gives a DataFrame.
@@ -88,7 +109,8 @@ class Pipeline:
             bounded: Whether it ends; always to be said. It must be what Spark says of the DataFrame: `isStreaming` is
                 its opposite.
             name: Default: the function's.
-            parallelism: Slots that it takes.
+            parallelism: Tasks that it runs in at most, and slots that it takes. Default: as many tasks as Spark makes,
+                and one slot.
             fingerprint: Names the data where that cannot be seen (a database, an RDD): while it stays the same, stages
                 on it are used again. Files need none.
 
@@ -126,8 +148,9 @@ class Pipeline:
         inputs: Sequence[str] | None = None,
         name: str | None = None,
         keyed: Keyed = False,
-        chained: bool = False,
-        parallelism: int = 1,
+        chained: bool | None = None,
+        exchange: Exchange | None = None,
+        parallelism: int | None = None,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare an operator; the function takes the DataFrames of its inputs and gives one.
 
@@ -139,8 +162,15 @@ class Pipeline:
                 `{"rates": "k"}`, the others being passed through. A full-dam operator without an internal sorter gets
                 these inputs sorted by them, each key's rows one after the other. True: they are keyed by what the
                 function does itself, a `groupBy` say; then nothing is sorted for it.
-            chained: Whether it goes with its only input.
-            parallelism: Slots that it takes.
+            chained: Whether it goes with its only input, if that is not keyed and takes as many slots: behind a
+                full-dam operator it is then computed and committed with it. Default: yes, but for full-dam operators,
+                and for those behind a sort, which read its rows back in their order. False leaves it where its rows
+                are read: in a live stage it is computed in each micro-batch.
+            exchange: How rows are handed over: `"blocking"` commits them before this operator's stage is deployed,
+                `"pipelined"` computes them in it, also behind a full-dam operator; or by input, as
+                `{"rates": "blocking"}`. Default: blocking behind a full-dam operator.
+            parallelism: Tasks that it runs in at most, with what Spark computes in the same tasks; and slots that it
+                takes. Default: as many tasks as Spark makes, and one slot.
         """
         _refuse(misplaced, "op")
 
@@ -154,6 +184,7 @@ class Pipeline:
                     attributes=attributes,
                     keyed=keyed,
                     chained=chained,
+                    exchange=exchange,
                     parallelism=parallelism,
                 )
             )
@@ -167,7 +198,8 @@ class Pipeline:
         trigger: Mapping[str, Any] | None = None,
         inputs: Sequence[str] | None = None,
         name: str | None = None,
-        parallelism: int = 1,
+        exchange: Exchange | None = None,
+        parallelism: int | None = None,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare a sink; the function takes the DataFrames of its inputs and gives a writer that is not started.
 
@@ -181,7 +213,8 @@ class Pipeline:
             inputs: Names of what it reads. Default: its parameters' names.
             name: Default: the function's. A live sink's checkpoint goes by it, and its query if the writer has no
                 `queryName`.
-            parallelism: Slots that it takes.
+            exchange: As of `op`.
+            parallelism: Tasks that write at most, and slots that it takes. Default: as of `op`.
         """
         _refuse(misplaced, "sink")
 
@@ -193,6 +226,7 @@ class Pipeline:
                     function=function,
                     inputs=_inputs(function, inputs),
                     trigger=trigger,
+                    exchange=exchange,
                     parallelism=parallelism,
                 )
             )
@@ -212,25 +246,26 @@ class Pipeline:
         """The job graph, as the planner takes it."""
         graph, endless = JobGraph(self.name), self._endless()
         for one in self._declared.values():
+            parallelism = 1 if one.parallelism is None else one.parallelism
             if one.kind is VertexKind.SOURCE:
                 graph.add_source(
                     one.name,
                     boundedness=Boundedness.BOUNDED if one.bounded else Boundedness.UNBOUNDED,
-                    parallelism=one.parallelism,
+                    parallelism=parallelism,
                     call_site=one.call_site,
                 )
             elif one.kind is VertexKind.OPERATOR:
                 full_dam = one.full_dam_when_bounded and one.name not in endless
                 graph.add_operator(
                     one.name,
-                    *(Input(source, keyed=one.keyed is True or bool(one.keys_of(source))) for source in one.inputs),
+                    *_edges(one),
                     attributes=_sorts_itself(one, _FULL_DAM if full_dam else one.attributes),
-                    chained=one.chained,
-                    parallelism=one.parallelism,
+                    chained=self._chained(one),
+                    parallelism=parallelism,
                     call_site=one.call_site,
                 )
             else:
-                graph.add_sink(one.name, *one.inputs, parallelism=one.parallelism, call_site=one.call_site)
+                graph.add_sink(one.name, *_edges(one), parallelism=parallelism, call_site=one.call_site)
         return graph
 
     def compile(self) -> StagePlan:
@@ -266,7 +301,7 @@ class Pipeline:
         return found
 
     def _plan(self) -> StagePlan:
-        plan, endless = compile(self.graph()), self._endless()
+        plan, endless = compile(self.graph(), cyclic_regions=self.cyclic_regions), self._endless()
         for one in self._declared.values():
             if one.trigger is not None and one.name not in endless:
                 raise PipelineDefinitionError(
@@ -381,7 +416,7 @@ class Pipeline:
         bounded: bool,
         schema: str | None = None,
         options: Mapping[str, str] | None = None,
-        parallelism: int = 1,
+        parallelism: int | None = None,
         fingerprint: str | None = None,
     ) -> "DataStream":
         """Declare a source of any format that Spark knows: a batch read if it is bounded, a stream if not."""
@@ -415,6 +450,12 @@ class Pipeline:
     ) -> None:
         """Add a function under a name; `how` are the other fields of `Declared`. The decorators are the usual way."""
         self._add(Declared(name=name, kind=kind, function=function, inputs=tuple(inputs), **how))
+
+    def _chained(self, one: Declared) -> bool | None:
+        sources = [self._declared[source] for source in one.inputs if source in self._declared]
+        if one.chained is None and any(source.order is not None for source in sources):
+            return False  # committed by itself, a sort is read back in its order; what was made of it is not
+        return one.chained
 
     def _endless(self) -> set[str]:
         """Names of what never ends, or reads something that does not."""
@@ -450,6 +491,13 @@ class Pipeline:
                 f"{named([one])} is keyed by columns of {', '.join(map(repr, unknown))}, which it does not read: "
                 f"it reads {', '.join(map(repr, one.inputs))}"
             )
+        given = one.exchange if isinstance(one.exchange, Mapping) else dict.fromkeys(one.inputs, one.exchange)
+        if not given.keys() <= set(one.inputs) or not set(given.values()) <= {None, *_MODES}:
+            modes = " or ".join(repr(str(mode)) for mode in _MODES)
+            raise PipelineDefinitionError(
+                f"{named([one])} has the exchange {one.exchange!r}: give {modes}, or either by one of its inputs, "
+                f"{', '.join(map(repr, one.inputs))}"
+            )
         self._declared[one.name] = one
 
 
@@ -458,6 +506,17 @@ def _sorts_itself(one: Declared, attributes: OperatorAttributes | None) -> Opera
     if one.keyed is True and isinstance(attributes, OperatorAttributes):
         return replace(attributes, internal_sorter_supported=True)
     return attributes
+
+
+def _edges(one: Declared) -> list[Input]:
+    return [
+        Input(
+            source,
+            keyed=one.keyed is True or bool(one.keys_of(source)),
+            partition_type=ResultPartitionType(one.exchange_of(source)),
+        )
+        for source in one.inputs
+    ]
 
 
 def _refuse(misplaced: Sequence[object], decorator: str, arguments: str = "") -> None:

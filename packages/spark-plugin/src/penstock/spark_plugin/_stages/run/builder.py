@@ -50,7 +50,8 @@ class StageBuilder:
         self.warnings: list[str] = []
         """What was found in the functions of live stages that should be declared."""
         self.kept: dict[str, list[DataFrame]] = {}
-        """Committed results that are kept in memory, by id of the live stage that reads them."""
+        """What is kept in memory, by id of the stage that reads it: committed results for as long as a live stage runs,
+        and what a bounded stage that runs needs twice."""
 
     @property
     def used(self) -> dict[str, Pin]:
@@ -116,24 +117,35 @@ class StageBuilder:
                 parts += [f"sorted {source} {','.join(keys)}" for source in one.inputs if (keys := one.keys_of(source))]
         return digest(*parts)
 
-    def build(self, stage: Stage, name: str) -> DataFrame:
+    def build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
         """The DataFrame of a source or operator in a stage.
+
+        Args:
+            stage: That is run.
+            name: What to build.
+            built: What was built for this attempt of the stage before, and is used again; this is added.
 
         Raises:
             PipelineDefinitionError: The function gave something else.
         """
         with self._lock:
-            return self._build(stage, name, {})
+            return self._build(stage, name, built)
 
     def source(self, name: str) -> DataFrame:
         """The DataFrame of a source. Raises: PipelineDefinitionError: It is not what was declared."""
         with self._lock:
             return self._source(name)
 
-    def writer(self, stage: Stage, name: str) -> Any:
-        """What a sink's function gives for its inputs."""
+    def writer(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> Any:
+        """What a sink's function gives for its inputs; `built` as of `build`."""
         with self._lock:
-            return _call(self._declared[name], *self._inputs(stage, name, {}))
+            one = self._declared[name]
+            return _call(one, *(_limited(one, frame) for frame in self._inputs(stage, name, built)))
+
+    def let_go(self, stage: Stage) -> None:
+        """Forget what is kept in memory for a stage."""
+        for frame in self.kept.pop(stage.id, []):
+            frame.unpersist()
 
     def _build(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> DataFrame:
         if name not in built:
@@ -141,10 +153,25 @@ class StageBuilder:
             if one.kind is VertexKind.SOURCE:
                 built[name] = self._source(name)
             else:
-                built[name] = _frame(one, _call(one, *self._inputs(stage, name, built)))
+                built[name] = _limited(one, _frame(one, _call(one, *self._inputs(stage, name, built))))
                 if not stage.bounded:
                     self._look_for_dams(one, built[name])
+                elif self._is_needed_twice(stage, name):
+                    built[name] = built[name].persist()
+                    self.kept.setdefault(stage.id, []).append(built[name])
         return built[name]
+
+    def _is_needed_twice(self, stage: Stage, name: str) -> bool:
+        """Whether a bounded stage writes, from its full-dam operators on, several things of what an operator gives."""
+        if name not in stage.batch_vertices and name not in stage.outputs:
+            return False
+        committed = {(one.source, one.target) for one in stage.inputs}
+        readers = sum(
+            source == name and (name, target) not in committed
+            for target in stage.vertices
+            for source in self._declared[target].inputs
+        )
+        return readers + (name in stage.outputs) > 1
 
     def _look_for_dams(self, one: Declared, frame: DataFrame) -> None:
         """Warn of what a live stage computes anew in each micro-batch, since nobody has declared that it waits."""
@@ -159,6 +186,8 @@ class StageBuilder:
             if place in self._dams:
                 continue  # of an operator above it
             self._dams.add(place)
+            if one.dams:
+                continue  # it is here since an edge says so
             at = f" at {dam.call_site}" if dam.call_site else ""
             part = "" if not root.streaming else ", in an operator of its own"
             self.warnings.append(
@@ -202,7 +231,7 @@ class StageBuilder:
     def _source(self, name: str) -> DataFrame:
         if name not in self._sources:
             one = self._declared[name]
-            frame = _frame(one, _call(one, self._spark))
+            frame = _limited(one, _frame(one, _call(one, self._spark)))
             if frame.isStreaming == one.bounded:
                 said, is_ = ("bounded", "a stream") if one.bounded else ("unbounded", "not a stream")
                 raise PipelineDefinitionError(
@@ -227,6 +256,11 @@ def _sorted(one: Declared, source: str, frame: DataFrame) -> DataFrame:
         )
     columns = [f"`{key.replace('`', '``')}`" for key in keys]
     return frame.repartition(*columns).sortWithinPartitions(*columns)
+
+
+def _limited(one: Declared, frame: DataFrame) -> DataFrame:
+    """In as many tasks at most as its parallelism says."""
+    return frame if one.parallelism is None else frame.coalesce(one.parallelism)
 
 
 def _call(one: Declared, *arguments: object) -> Any:

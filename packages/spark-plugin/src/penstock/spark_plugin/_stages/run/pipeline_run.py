@@ -5,11 +5,14 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame
+from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.operator_attributes import (
@@ -29,6 +32,7 @@ from penstock.operator_attributes import (
     measures_of,
     mermaid,
 )
+from penstock.spark_plugin._reading.progress.listener import kinesis_progress
 from penstock.spark_plugin._stages.run.causes import words
 from penstock.spark_plugin._stages.run.restarts import NEVER, QueryRestarts, Restart, RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
@@ -57,6 +61,7 @@ class PipelineRun:
         self.reused_seconds: dict[str, float] = {}
         """What the stages that were used again took when they were computed, by id."""
         self._live: dict[str, list[str]] = {}
+        self._arriving: dict[str, float] = {}
         self._restarts: LiveRestarts | None = None
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._watch_queries, name="penstock live stages", daemon=True)
@@ -105,10 +110,22 @@ class PipelineRun:
         return html(self.plan, self.progress, estimate=self.estimate())
 
     def estimate(self) -> Estimate:
-        """What staging saves, by what this run has measured, or the run that computed what is used again."""
+        """What staging saves, by what this run has measured, or the run that computed what is used again.
+
+        What arrives meanwhile is known of Kinesis, from when a live stage has caught up with it.
+        """
         measures = measures_of(self.progress)
         measures |= {stage: replace(measures[stage], seconds=seconds) for stage, seconds in self.reused_seconds.items()}
+        if not self._stopping.is_set():
+            self._measure_arrivals()
+        for stage, sinks in self._live.items():
+            arriving = math.fsum(self._arriving.get(sink, 0.0) for sink in sinks)
+            measures[stage] = replace(measures[stage], arriving_bytes_per_second=arriving)
         return estimate(self.plan, measures)
+
+    def _measure_arrivals(self) -> None:
+        for sink, query in self.queries.items():
+            self._arriving[sink] = arriving_bytes_per_second(query.recentProgress)
 
     def await_termination(self, timeout: float | None = None) -> bool:
         """Wait until all live queries have ended, about `timeout` seconds at most; False when some still run.
@@ -146,6 +163,8 @@ class PipelineRun:
             for query in self.queries.values():
                 ending.callback(query.stop)
             ending.callback(self._end_watch)
+            if not self._stopping.is_set():
+                ending.callback(self._measure_arrivals)
 
     def deploy(self, stage: Stage, queries: Mapping[str, StreamingQuery], inputs: Sequence[DataFrame]) -> None:
         """Take over the queries of a live stage, and the committed results that are kept in memory for them."""
@@ -259,6 +278,22 @@ class LiveRestarts:
         """Start it."""
         del self._due[sink]
         return self._runner.restart(stage, sink)
+
+
+def arriving_bytes_per_second(recent: Iterable[StreamingQueryProgress | Mapping[str, Any]]) -> float:
+    """What the Kinesis sources of a query bring, by its progress from when they had caught up: before, they are read
+    faster than records arrive. 0 while that is not known, as it never is of other sources.
+    """
+    found: dict[int, list[tuple[float, int]]] = {}
+    for one in (source for progress in recent for source in kinesis_progress(progress)):
+        if one.source in found or 0 < one.numbers.shards == one.numbers.shards_caught_up:
+            at = datetime.fromisoformat(one.timestamp).timestamp()
+            found.setdefault(one.source, []).append((at, one.numbers.bytes))
+    rates = []
+    for points in found.values():
+        (began, before), (ended, after) = points[0], points[-1]
+        rates.append(max(0, after - before) / (ended - began) if ended > began else 0.0)
+    return math.fsum(rates)
 
 
 def _await(query: StreamingQuery) -> None:

@@ -57,13 +57,17 @@ class StageRunner:
     def _run_bounded(self, stage: Stage, folder: StageFolder) -> CommittedStage:
         began, fingerprint = time.monotonic(), self._builder.fingerprint(stage)
         folder.begin(stage.name)
-        with self._job_group(stage):
-            for vertex in stage.outputs:
-                self._builder.build(stage, vertex).write.parquet(as_url(folder.output(vertex)))
-            for sink in self._sinks(stage):
-                if (sink, fingerprint) not in self._saved:
-                    self._save(stage, sink)
-                    self._saved.add((sink, fingerprint))
+        built: dict[str, DataFrame] = {}
+        try:
+            with self._job_group(stage):
+                for vertex in stage.outputs:
+                    self._builder.build(stage, vertex, built).write.parquet(as_url(folder.output(vertex)))
+                for sink in self._sinks(stage):
+                    if (sink, fingerprint) not in self._saved:
+                        self._save(stage, sink, built)
+                        self._saved.add((sink, fingerprint))
+        finally:
+            self._builder.let_go(stage)
         rows, size_bytes = _measure(folder, stage)
         result = CommittedStage(
             stage=stage.name,
@@ -76,8 +80,8 @@ class StageRunner:
         folder.commit(result)
         return result
 
-    def _save(self, stage: Stage, sink: str) -> None:
-        writer = self._builder.writer(stage, sink)
+    def _save(self, stage: Stage, sink: str, built: dict[str, DataFrame]) -> None:
+        writer = self._builder.writer(stage, sink, built)
         if not self._jobs.is_batch_writer(writer):
             raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
         writer.save()
@@ -95,8 +99,7 @@ class StageRunner:
         except BaseException:
             for query in queries.values():
                 query.stop()
-            for frame in self._builder.kept.pop(stage.id, []):
-                frame.unpersist()
+            self._builder.let_go(stage)
             raise
         return queries, self._builder.kept.pop(stage.id, [])
 
@@ -106,8 +109,7 @@ class StageRunner:
             with self._job_group(stage):
                 query = self._start(stage, sink)
         except BaseException:
-            for frame in self._builder.kept.pop(stage.id, []):
-                frame.unpersist()
+            self._builder.let_go(stage)
             raise
         return query, self._builder.kept.pop(stage.id, [])
 
@@ -116,7 +118,7 @@ class StageRunner:
         return self._checkpoints.next_batch(self._locations[sink])
 
     def _start(self, stage: Stage, sink: str) -> StreamingQuery:
-        writer = self._builder.writer(stage, sink)
+        writer = self._builder.writer(stage, sink, {})
         if not self._jobs.is_stream_writer(writer):
             if callable(stop := getattr(writer, "stop", None)):
                 stop()  # a query that nobody would stop
