@@ -17,12 +17,14 @@ from penstock.efo_consumer import (
     FleetShardReader,
     LocalShardReader,
     OpenRequest,
+    ReaderUnavailableError,
     ReopeningShardReader,
     ShardPosition,
     ShardRange,
     ShardReaderServicer,
     read_ranges,
 )
+from penstock.efo_consumer._remote.resume import KINESIS, retrievals
 from penstock.efo_consumer.testing import FakeKinesis
 from penstock.rpc import GrpcServer, ServerSettings
 
@@ -147,3 +149,21 @@ async def test_an_aggregate_that_was_cut_goes_on_behind_its_last_user_record(rea
             at.dies_after(given)
             rows = await at.rows(reader, [until(shard, numbers[-1])])
             assert rows == [(numbers[0], 0), (numbers[0], 1), (numbers[0], 2), (numbers[1], 0)]
+
+
+def test_a_reader_that_does_not_come_back_is_left_only_while_it_is_silent() -> None:
+    """One in a query's own process: gone or refusing it is told at once; else Kinesis is asked, and then it again."""
+    asked = retrievals([until("s0", 1)], ["a:1"], list, 10.0, with_kinesis=True, comes_back=False)
+    (retrieval,) = asked
+    for reason in ("UNAVAILABLE: gone", "UNAUTHENTICATED: wrong token"):
+        with pytest.raises(ReaderUnavailableError, match=reason):
+            retrieval.failed(ReaderUnavailableError(endpoint="a:1", reason=reason), 0.0)
+    silent = ReaderUnavailableError(endpoint="a:1", reason="DEADLINE_EXCEEDED: no sign of life for 2 s")
+    refused = ReaderUnavailableError(endpoint="Kinesis itself", reason="UNAVAILABLE: no credentials")
+    assert retrieval.failed(silent, 0.0) == 0
+    assert retrieval.endpoint == KINESIS
+    assert retrieval.failed(refused, 1.0) > 0
+    assert retrieval.endpoint == "a:1"
+    retrieval.failed(silent, 9.0)
+    with pytest.raises(ReaderUnavailableError, match="no credentials"):
+        retrieval.failed(refused, 12.0)

@@ -1,9 +1,17 @@
 """Readers of a fleet that are stopped, or away: they cost a moment, and no query and no row."""
 
+import base64
 import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 from shard_readers import STREAM, Driver, Readers, put
@@ -11,6 +19,7 @@ from shard_readers import STREAM, Driver, Readers, put
 from penstock.efo_consumer._remote.members import choose_endpoint, shard_key
 from penstock.efo_consumer._remote.resume import ANSWER_SECONDS
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.spark_plugin._reading.stream.partition import KinesisPartition
 
 pytest.importorskip("penstock.services.shard_reader")
 FIRST, SECOND = [b"%d" % number for number in range(24)], [b"%d" % number for number in range(24, 48)]
@@ -60,6 +69,72 @@ def test_tasks_leave_a_frozen_reader_for_another(
         driver.read(len(FIRST) - len(rows))
     assert sorted(driver.rows) == sorted(FIRST)
     driver.reader.stop()
+
+
+PLANNER = """
+import base64, pickle, sys
+from shard_readers import Driver
+
+driver = Driver(sys.argv[1], [], options={"retryPatience": "60s"})
+while len(driver.log) < 2:
+    driver.plan()
+planned = driver.reader.partitions(*driver.log[-2:])
+print(base64.b64encode(pickle.dumps((planned, driver.run()))).decode(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def source(emulator: RunningEmulator) -> Iterator[tuple["subprocess.Popen[str]", list[KinesisPartition], list[bytes]]]:
+    """The process of a source with a reader of its own, what it has planned, and the rows of that."""
+    put(emulator, *FIRST)
+    command = [sys.executable, "-c", PLANNER, emulator.endpoint_url]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, *pickle.loads(base64.b64decode(process.stdout.readline()))
+        finally:
+            process.kill()
+
+
+def read(endpoint_url: str, planned: list[KinesisPartition]) -> list[bytes]:
+    """Read as tasks do, with what they need to read Kinesis itself."""
+    options = {"retryPatience": "60s"}
+    # It asks nobody: the log is there.
+    reader = Driver(endpoint_url, [], log=[{}], options=options).reader
+    return sorted(row for task in planned for batch in reader.read(task) for row in batch["data"].to_pylist())
+
+
+def test_tasks_of_a_frozen_source_read_kinesis_itself(
+    emulator: RunningEmulator,
+    source: tuple["subprocess.Popen[str]", list[KinesisPartition], list[bytes]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By one wait, as for a service."""
+    process, planned, rows = source
+    process.send_signal(signal.SIGSTOP)
+    assert read(emulator.endpoint_url, planned) == sorted(rows)
+    assert caplog.text.count("no sign of life") == 1
+    assert "reading from Kinesis itself" in caplog.text
+
+
+def test_tasks_that_cannot_read_kinesis_wait_for_a_frozen_source(
+    source: tuple["subprocess.Popen[str]", list[KinesisPartition], list[bytes]],
+    caplog: pytest.LogCaptureFixture,
+    until: Callable[..., None],
+) -> None:
+    """Executors without a way to Kinesis survive the pause all the same."""
+    process, planned, rows = source
+    process.send_signal(signal.SIGSTOP)
+    nowhere = "http://127.0.0.1:1"
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(read, nowhere, planned)
+        until(lambda: "; retrying for up to 60 s" in caplog.text or reading.done(), "nothing is tried again")
+        process.send_signal(signal.SIGCONT)
+        assert reading.result() == sorted(rows)
 
 
 def test_a_frozen_reader_is_told_and_its_shards_move(emulator: RunningEmulator, readers: Readers) -> None:

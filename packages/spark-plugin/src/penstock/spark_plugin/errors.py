@@ -318,6 +318,9 @@ class ReaderUnreachableError(SparkPluginError):
         remedy = (
             "It is a shard-reader service (option 'readerEndpoint'): start it again, and let executors reach that port"
             if is_service
+            else "It is in the process python_streaming_source_runner on the driver's machine, which stands still: let "
+            "it go on, or end it and start the query again"
+            if reason.startswith("DEADLINE_EXCEEDED")
             else "It listens on the driver: open that port between executors and driver ('readerPort' fixes it), set "
             "'readerHost' to an address of the driver that executors can reach, or let 'readerEndpoint' name "
             "shard-reader services"

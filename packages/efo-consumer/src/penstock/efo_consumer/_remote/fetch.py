@@ -57,6 +57,7 @@ def read_ranges(
     progress_seconds: float | None = None,
     away: Collection[str] = (),
     from_kinesis: Callable[[Sequence[ShardRange]], AbstractContextManager[Iterator[pa.RecordBatch]]] | None = None,
+    comes_back: bool = True,
 ) -> Iterator[pa.RecordBatch]:
     """Give the records of the ranges, READ_SCHEMA, range by range, in sequence order; always the same ones.
 
@@ -82,6 +83,8 @@ def read_ranges(
         progress_seconds: seconds in which a reader says at least that it is at work; None waits for ever.
         away: addresses that do not answer, as the caller knows: they are asked last.
         from_kinesis: reads ranges without a reader; raises ReaderUnavailableError if that cannot be done now.
+        comes_back: whether a reader that is gone may come back, as a service does. One in the query's own process does
+            not: only while it gives no sign of life it is read in its place, and waited for.
 
     Raises:
         DataLossError: the stream no longer holds a range.
@@ -96,7 +99,14 @@ def read_ranges(
         }
         return {*away, *hung}
 
-    asked = retrievals(ranges, address.split(","), missing, patience_seconds, with_kinesis=from_kinesis is not None)
+    asked = retrievals(
+        ranges,
+        address.split(","),
+        missing,
+        patience_seconds,
+        with_kinesis=from_kinesis is not None,
+        comes_back=comes_back,
+    )
     for retrieval in asked:
         is_done = False
         while not is_done:

@@ -28,7 +28,8 @@ PATIENCE_SECONDS = 600.0
 RETRY_SECONDS = 0.5
 ANSWER_SECONDS = 2.0
 """A reader that gives no sign for so long, while it owes one, is taken for one that is away."""
-_PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED")
+_SILENT = "DEADLINE_EXCEEDED"
+_PASSING = ("UNAVAILABLE", _SILENT, "CANCELLED")
 """What a service that goes or comes answers; refusals, such as of a token, do not pass by themselves."""
 
 KINESIS = "Kinesis"
@@ -117,13 +118,18 @@ class Retrieval:
         ranges: those of one shard follow each other in sequence order.
         endpoints: in the order in which they are asked: those of readers, and `KINESIS`.
         patience: for rounds in which none of them could be reached.
+        comes_back: whether a reader that is gone may come back, or has another in its place. Else only one that gives
+            no sign of life is left for the next one, and waited for.
     """
 
-    def __init__(self, ranges: Sequence[ShardRange], endpoints: Sequence[str], patience: Patience) -> None:
+    def __init__(
+        self, ranges: Sequence[ShardRange], endpoints: Sequence[str], patience: Patience, *, comes_back: bool = True
+    ) -> None:
         self.ranges = ranges
         """What is left to ask for."""
         self._endpoints = endpoints
         self._turn = 0
+        self._comes_back = comes_back
         self._patience = patience
         self._last: _Place | None = None
         self._dropped: _Place | None = None
@@ -157,6 +163,8 @@ class Retrieval:
         Raises:
             ReaderUnavailableError: nobody is left to ask, and the patience is at its end.
         """
+        if not self._comes_back and self.endpoint != KINESIS and not error.reason.startswith(_SILENT):
+            raise error
         self._turn = (self._turn + 1) % len(self._endpoints)
         if not self._turn:
             return self._patience.pause(error, now)
@@ -173,6 +181,7 @@ def retrievals(
     patience_seconds: float = 0.0,
     *,
     with_kinesis: bool = False,
+    comes_back: bool = True,
 ) -> Iterable[Retrieval]:
     """Give what to retrieve, in the order of the ranges: each from its owner, which has it in memory, or from another.
 
@@ -182,6 +191,7 @@ def retrievals(
         away: gives those that are not there, as far as is known now: they are asked after all others.
         patience_seconds: for which to ask again when none can be reached.
         with_kinesis: whether ranges can be read from Kinesis itself, where no reader that is there gives them.
+        comes_back: see `Retrieval`.
     """
     # Without ranges one reader is asked all the same: a token or an epoch that is refused must not go unnoticed.
     for part in runs(ranges, endpoints) or [[]]:
@@ -190,7 +200,7 @@ def retrievals(
         there = [endpoint for endpoint in ranked if endpoint not in missing]
         rest = [endpoint for endpoint in ranked if endpoint in missing]
         kinesis = [KINESIS] if with_kinesis and part else []
-        yield Retrieval(part, [*there, *kinesis, *rest], Patience(patience_seconds))
+        yield Retrieval(part, [*there, *kinesis, *rest], Patience(patience_seconds), comes_back=comes_back)
 
 
 async def read_retrievals(

@@ -1,5 +1,6 @@
 """A partition of a micro-batch, and how a Spark task reads it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -27,7 +28,7 @@ from penstock.spark_plugin._reading.session.reachability import forget, nearest,
 from penstock.spark_plugin._telemetry import parent_context, tracer
 
 _PROGRESS_SECONDS = 2.0
-"""A service that gives no sign of life for so long is left for the next one: it gives one every half second."""
+"""A reader that gives no sign of life for so long is left for the next one: it gives one every half second."""
 _DIRECT_PATIENCE_SECONDS = 5.0
 """For errors of Kinesis, where a task reads it in place of services: then those are asked again."""
 
@@ -59,7 +60,8 @@ class KinesisPartition(InputPartition):
         self.with_encryption_type = with_encryption_type
         self.traceparent = traceparent
         self.patience_seconds = patience_seconds
-        """How long a reader that went away is waited for: a service comes back, and a driver does not."""
+        """How long a service that went away is waited for; 0 for a reader in the query's process, which is waited for
+        only while it stands still."""
         self.socket_path = socket_path
         """Unix socket of the same reader, for tasks on the driver's machine."""
         self.fail_on_data_loss = fail_on_data_loss
@@ -81,7 +83,8 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
     """The records of a partition's ranges, in order within each shard, as Arrow batches of the read schema.
 
     Services are asked in turn, the one that owns a shard first, and in the end Kinesis itself, if `options` say where
-    it is: the ranges are the same facts to all.
+    it is: the ranges are the same facts to all. A reader in the query's own process is left for Kinesis only while it
+    gives no sign of life, as when that process stands still.
 
     The span is current only while the next batch is fetched: between two of them this generator's caller runs.
     """
@@ -98,10 +101,12 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
     try:
         with use_span(span, end_on_exit=False):
             address, is_service = partition.address, bool(partition.patience_seconds)
+            patience = partition.patience_seconds
             if not is_service:  # services may be away for a while
                 address = nearest(address, partition.socket_path)
+                patience = partition.retry_patience_seconds or math.inf
             from_kinesis = None
-            if is_service and options is not None and partition.deaggregates is not None:
+            if options is not None and partition.deaggregates is not None:
                 from_kinesis = partial(_from_kinesis, options, partition)
             batches = iter(
                 read_ranges(
@@ -110,12 +115,13 @@ def read_partition(partition: KinesisPartition, options: KinesisOptions | None =
                     partition.session_id,
                     partition.ranges,
                     with_encryption_type=partition.with_encryption_type,
-                    patience_seconds=partition.patience_seconds,
+                    patience_seconds=patience,
                     fail_on_data_loss=partition.fail_on_data_loss,
                     retry_patience_seconds=partition.retry_patience_seconds,
-                    progress_seconds=_PROGRESS_SECONDS if is_service else None,
+                    progress_seconds=_PROGRESS_SECONDS,
                     away=partition.away,
                     from_kinesis=from_kinesis,
+                    comes_back=is_service,
                 )
             )
         while True:
