@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import pytest
 from reader_homes import HOMES, read, reader_at, request, until
 
+from penstock.aws import AwsSession
+from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (
     EfoConsumerConfigError,
     FencedConsumerError,
+    FleetShardReader,
+    KinesisBackend,
     LocalShardReader,
     PositionsError,
     RecordPublisherType,
     SessionNotFoundError,
+    ShardPosition,
     StaleEpochError,
     StreamConsumer,
     StreamPositions,
     ranges_between,
 )
 from penstock.efo_consumer.testing import FakeKinesis
+from penstock.emulator.testing import ManualClock, running_emulator
 
 
 @HOMES
@@ -140,6 +147,27 @@ async def test_no_number_of_a_run_ends_all_numbers(home: str, option: str) -> No
         assert raised.value.option == option
         first = await reader.open(request(start, number_only=True))
         assert await reader.open(request(start, **{option: first})) >= first
+
+
+async def test_a_number_of_a_reader_whose_clock_went_on_is_believed() -> None:
+    """A machine that slept for days has not heard the service's time since: it asks before it refuses a run."""
+    clock = ManualClock(time.time())
+    with running_emulator(clock=clock) as emulator:
+        emulator.client().create_stream(StreamName="s", ShardCount=1)
+        options = emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file))
+        start = StreamPositions({"s": {"shardId-000000000000": ShardPosition.trim_horizon()}})
+        async with LocalShardReader(KinesisBackend(AwsSession(options))) as slept:
+            await slept.open(request(start, "other"))
+            clock.advance(48 * 3600)
+            async with LocalShardReader(KinesisBackend(AwsSession(options))) as awake:
+                newest = await awake.open(request(start, number_only=True))
+            # A fleet asks each reader for a number first.
+            fleet = FleetShardReader(["slept:1"], connect=lambda *_: slept)  # type: ignore[arg-type, return-value]
+            assert await fleet.open(request(start, after_epoch=newest)) > newest
+            assert await slept.open(request(start, "third", epoch=newest)) == newest
+            with pytest.raises(EfoConsumerConfigError, match="none that a reader gave"):
+                await slept.open(request(start, epoch=2 * newest))
+            await fleet.aclose()
 
 
 async def test_what_a_caller_may_ask_a_service_for_has_bounds() -> None:

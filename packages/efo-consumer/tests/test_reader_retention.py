@@ -185,6 +185,29 @@ async def test_a_shard_that_was_idle_for_longer_than_a_day_is_no_loss(
 
 
 @BEHAVIOURS
+async def test_a_retention_period_that_was_raised_in_time_is_no_loss(behaviour: Behaviour) -> None:
+    """Whoever is warned of its end makes it longer: what it was seconds ago proves no loss either."""
+    clock = ManualClock()
+    with running_emulator(clock=clock, behaviour=with_long_pages(behaviour), enforce_limits=False) as emulator:
+        world = World(emulator, clock, RecordPublisherType.POLLING)
+        world.put(1)
+        clock.advance(80 * HOUR)
+        caught_up = replace(world.positions[0], caught_up_millis=int(clock.time() * 1000))
+        clock.advance(10)
+        world.put(1)
+        backend = world.backend()
+        try:
+            assert (await backend.stream_facts("s")).retention_millis == 24 * 3_600_000
+            world.retain(72)
+            clock.advance(27 * HOUR)
+            shard = CheckedRead(backend, "s", SHARD, fail_on_data_loss=True)
+            assert sum([event.records.num_rows async for event in shard.events(caught_up)]) == 1
+            await shard.prove()
+        finally:
+            await backend.aclose()
+
+
+@BEHAVIOURS
 async def test_a_range_that_is_taken_from_the_buffer_before_positions_are_asked_for_hides_no_loss(
     behaviour: Behaviour,
 ) -> None:

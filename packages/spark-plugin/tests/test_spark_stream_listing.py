@@ -11,6 +11,7 @@ import pytest
 from reading_driver import Runs
 
 from penstock.efo_consumer import InitialPositionError
+from penstock.efo_consumer.errors import RecordPublisherRetriesError
 from penstock.emulator.testing import ManualClock, RunningEmulator, running_emulator
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
@@ -37,14 +38,14 @@ def of(*streams: Any, **options: str) -> dict[str, str]:
     return streams[0].options(**options) | {"streamName": ",".join(one.name for one in streams)}
 
 
-@pytest.mark.parametrize(
-    ("operation", "options"),
-    [
-        ("ListStreams", {"streamNamePattern": "flights|returns"}),
-        ("DescribeStreamSummary", {"streamName": "flights,returns", "failOnDataLoss": "false"}),
-        ("ListShards", {"streamName": "flights", "initialPosition": '{"shardId-000000000000": "12"}'}),
-    ],
-)
+AT_START = [
+    ("ListStreams", {"streamNamePattern": "flights|returns"}),
+    ("DescribeStreamSummary", {"streamName": "flights,returns", "failOnDataLoss": "false"}),
+    ("ListShards", {"streamName": "flights", "initialPosition": '{"shardId-000000000000": "12"}'}),
+]
+
+
+@pytest.mark.parametrize(("operation", "options"), AT_START)
 def test_a_throttle_does_not_fail_a_query_as_it_begins(
     emulator: RunningEmulator, operation: str, options: dict[str, str]
 ) -> None:
@@ -58,6 +59,22 @@ def test_a_throttle_does_not_fail_a_query_as_it_begins(
     finally:
         emulator.faults.clear()
     assert begin.streams.keys() == set(options.get("streamName", "flights,returns").split(","))
+
+
+@pytest.mark.parametrize(("operation", "options"), AT_START)
+def test_a_start_gives_up_after_its_patience(
+    emulator: RunningEmulator, operation: str, options: dict[str, str]
+) -> None:
+    """Not after a number of attempts; the error has since when, and what to do."""
+    given = endpoint_options(emulator.endpoint_url, "") | options | {"retryPatience": "1s"}
+    if "streamNamePattern" in options:
+        del given["streamName"]
+    emulator.faults.add("throttle", operation=operation)
+    try:
+        with pytest.raises(RecordPublisherRetriesError, match=rf": {operation}: .* since 2.*retryPatience.*To cure it"):
+            QueryStreams(KinesisOptions.parse(given)).initial()
+    finally:
+        emulator.faults.clear()
 
 
 def test_what_is_not_allowed_says_what_to_allow(emulator: RunningEmulator) -> None:

@@ -76,7 +76,7 @@ def test_tail_waits_while_listing_shards_is_throttled(emulator: RunningEmulator,
     done = run(emulator, tmp_path, "tail", "orders", "--from", "TRIM_HORIZON", "--count", "1")
     assert done.returncode == 0, done.stderr
     assert number in done.stdout
-    assert "orders: list_shards fails, and is tried again for up to 0:10:00" in done.stderr
+    assert "orders: ListShards fails, and is tried again for up to 0:10:00" in done.stderr
 
 
 def test_lag_is_the_age_of_the_first_record_behind_the_checkpoint(emulator: RunningEmulator, tmp_path: Path) -> None:

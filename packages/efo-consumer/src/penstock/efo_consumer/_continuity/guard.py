@@ -174,7 +174,7 @@ class ShardGuard:
         if now - self._sound_millis < _WATCH_MILLIS and judge(after, now, retention) is Verdict.CONTINUOUS:
             self._trust(after, now)
             return None
-        return await self._look(after, now, retention)
+        return await self._look(after, now)
 
     async def prove(self, tell: Callable[[Loss, ShardPosition], None]) -> None:
         """Judge once more, by the retention period of this moment, what was judged by an earlier one.
@@ -197,7 +197,7 @@ class ShardGuard:
                 is_recent = self._source.service_millis() - now < _WATCH_MILLIS
                 if not is_recent or judge(after, now, retention) is not Verdict.CONTINUOUS:
                     try:
-                        loss = await self._look(after, now, retention)
+                        loss = await self._look(after, now)
                     except RecordPublisherError as error:
                         if error.code != _SHARD_REFUSED:
                             raise
@@ -223,7 +223,7 @@ class ShardGuard:
             _log.warning("cannot tell the retention period of %s: %s", self._stream, error)
             return SHORTEST_RETENTION_MILLIS
 
-    async def _look(self, after: ShardPosition, now: int, retention: int) -> Loss | None:
+    async def _look(self, after: ShardPosition, now: int) -> Loss | None:
         oldest = await self._source.oldest_record(self._stream, self._shard_id)
         if oldest is None:
             # GetRecords may be a second behind what was read elsewhere, and call that the tip.
@@ -235,6 +235,8 @@ class ShardGuard:
                 # A stream that was made again meanwhile may have old records of the same numbers.
                 await check_streams(self._source, {self._stream: self._created_millis}, [self._stream])
             return None
+        # Whoever is warned of the end of the retention period makes it longer: a loss is told by that of this moment.
+        retention = await self._retention(is_fresh=True)
         kept = f"the stream keeps records for {retention / 3_600_000:g} h"
         left = "the shard holds no record" if oldest is None else f"the oldest record left is {oldest.sequence_number}"
         known = after.known_millis

@@ -131,6 +131,7 @@ class LocalShardReader:
             raise PositionsError("a session needs a position in at least one shard")
         self._fencing.check(request.consumers, self._sessions)
         self._check_run(request)
+        await self._check_numbers(request)
         self._loop = asyncio.get_running_loop()
         fail = self._fails_on_data_loss(request.fail_on_data_loss)
         # It tells the service's time, too, by which the positions are judged.
@@ -381,16 +382,25 @@ class LocalShardReader:
         if request.epoch and session is not None and request.epoch < session.epoch:
             session.check_epoch(request.epoch)
 
-    def _number(self, request: OpenRequest) -> int:
-        """The number of the request's run.
+    async def _check_numbers(self, request: OpenRequest) -> None:
+        """Refuse a number that no reader gave: no run could ever have a larger one.
 
         Raises:
-            EfoConsumerConfigError: it is none that a reader gave: no run could ever have a larger one.
+            EfoConsumerConfigError: the request has one.
         """
+        if self._made_up(request):
+            # Or this process has not heard the service's time for a while: a machine may sleep for days.
+            await check_streams(self._backend, {}, [*request.positions.streams][:1])
+        for name, number in self._made_up(request).items():
+            raise EfoConsumerConfigError(option=name, reason=f"{number} is none that a reader gave to a run")
+
+    def _made_up(self, request: OpenRequest) -> dict[str, int]:
         newest = max(self._last_epoch, (self._backend.service_millis() + _CLOCKS_DIFFER_MILLIS) * _NUMBERS_PER_MILLI)
-        for name, number in (("epoch", request.epoch), ("after_epoch", request.after_epoch)):
-            if not 0 <= number <= newest:
-                raise EfoConsumerConfigError(option=name, reason=f"{number} is none that a reader gave to a run")
+        given = {"epoch": request.epoch, "after_epoch": request.after_epoch}
+        return {name: number for name, number in given.items() if not 0 <= number <= newest}
+
+    def _number(self, request: OpenRequest) -> int:
+        """The number of the request's run."""
         epoch = request.epoch or self._next_epoch(request)
         self._last_epoch = max(self._last_epoch, epoch)
         return epoch

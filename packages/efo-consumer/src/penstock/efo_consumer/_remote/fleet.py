@@ -119,7 +119,9 @@ class FleetShardReader:
         for endpoint in self._readers:
             self._members.forget(endpoint)
         # Only a number: a reader that answers when nobody waits any more would take the session from this run.
-        asked = replace(self._request, number_only=True, positions=_NOWHERE)
+        # With the names of the streams, about which each asks Kinesis, and so for the time.
+        streams = StreamPositions({stream: {} for stream in request.positions.streams})
+        asked = replace(self._request, number_only=True, positions=streams)
         opened = await asyncio.gather(*(self._ask_to_open(endpoint, asked) for endpoint in self._readers))
         if not self._members.served():
             raise next(error for error in opened if isinstance(error, ReaderUnavailableError))

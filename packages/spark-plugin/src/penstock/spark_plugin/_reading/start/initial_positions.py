@@ -39,8 +39,11 @@ def initial_positions(options: KinesisOptions) -> StreamPositions:
         streams = named(position, options)
         keys = {name: options.arn_of(name) or name for name in streams}
         return StreamPositions(
-            {name: after_sequence_numbers(session, keys[name], shards) for name, shards in streams.items()},
-            asyncio.run(_created(session, keys)),
+            {
+                name: after_sequence_numbers(session, keys[name], shards, options.retry_patience)
+                for name, shards in streams.items()
+            },
+            asyncio.run(_created(session, keys, options.retry_patience)),
         )
     return _resolved(session, options, _starting_position(session, options))
 
@@ -51,11 +54,13 @@ def _resolved(session: AwsSession, options: KinesisOptions, start: InitialPositi
     return StreamKeys(options).named(resolve_initial_positions(session, streams, start, retry_patience=patience))
 
 
-async def _created(session: AwsSession, keys: Mapping[str, str]) -> dict[str, int]:
+async def _created(session: AwsSession, keys: Mapping[str, str], retry_patience: float) -> dict[str, int]:
     """When the streams were created, by name, as far as that may be asked."""
     purpose = "cannot tell whether stream {} is deleted and created again while it is read"
     async with JsonClient(session) as client:
-        found = {name: await describe_stream(client, key, purpose.format(name)) for name, key in keys.items()}
+        found = {
+            name: await describe_stream(client, key, purpose.format(name), retry_patience) for name, key in keys.items()
+        }
     return {name: summary.created_millis for name, summary in found.items() if summary is not None}
 
 
@@ -83,7 +88,7 @@ def seam_of(session: AwsSession, options: KinesisOptions, position: PositionOpti
 
 async def _wait_for_seam(session: AwsSession, options: KinesisOptions, millis: int) -> None:
     first = options.stream_name[0]
-    await ask_time(session, StreamIdentity(first, options.arn_of(first)))
+    await ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience)
     await wait_until_seen(session.service_clock(), millis, None)
 
 
@@ -93,13 +98,13 @@ def named(position: PositionOption, options: KinesisOptions) -> Mapping[str, Map
 
 
 def after_sequence_numbers(
-    session: AwsSession, stream: str, shards: Mapping[str, ShardPosition]
+    session: AwsSession, stream: str, shards: Mapping[str, ShardPosition], retry_patience: float
 ) -> Mapping[str, ShardPosition]:
     """The named shards, and those that none of them descends from or leads to, from their beginning.
 
     `stream` is a name or an ARN.
     """
-    parents = {one.shard_id: set(one.parent_shard_ids) for one in asyncio.run(_listed(session, stream))}
+    parents = {one.shard_id: set(one.parent_shard_ids) for one in asyncio.run(_listed(session, stream, retry_patience))}
     past = _closure(shards, parents)
     # Others follow their parents; but what lies behind a named shard is not read, and nobody follows it.
     others = {
@@ -110,9 +115,9 @@ def after_sequence_numbers(
     return {**dict.fromkeys(sorted(others), ShardPosition.trim_horizon()), **shards}
 
 
-async def _listed(session: AwsSession, stream: str) -> list[Shard]:
+async def _listed(session: AwsSession, stream: str, retry_patience: float) -> list[Shard]:
     async with JsonClient(session) as client:
-        return await list_shards(client, StreamIdentity.of(stream))
+        return await list_shards(client, StreamIdentity.of(stream), retry_patience=timedelta(seconds=retry_patience))
 
 
 def ancestors(shards: Mapping[str, ShardPosition], parents: Mapping[str, set[str]]) -> set[str]:

@@ -18,10 +18,10 @@ _MOST_SECONDS = 60.0
 """Of one wait: a read whose end is to come follows its shards meanwhile."""
 
 
-async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: float | None = None) -> None:
+async def ask_time(session: AwsSession, stream: StreamIdentity, retry_patience: float) -> None:
     """Let the session's clock be the service's, and not this host's, from now on.
 
-    Errors that may pass are retried for so many seconds, 0 for ever; ten times for None.
+    Errors that may pass are retried for so many seconds, 0 for ever.
 
     Raises:
         penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over.

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer import InitialPositionError, ShardRange, StreamPositions
-from penstock.spark_plugin._reading.start.stream_summary import describe_stream
+from penstock.efo_consumer import InitialPositionError, ShardRange, StreamIdentity, StreamPositions
+from penstock.spark_plugin._reading.start.stream_summary import call_about, describe_stream
 
 if TYPE_CHECKING:
     from penstock.aws import AwsSession, JsonClient
@@ -19,6 +19,7 @@ _log = logging.getLogger(__name__)
 _NOT_FOUND = "ResourceNotFoundException"
 _NOT_THERE = ("CREATING", "DELETING")
 """Statuses of streams whose shards cannot be listed."""
+_ALL = StreamIdentity("*")
 _ADVICE = "allow kinesis:ListStreams, or name the streams in 'streamName'"
 
 
@@ -33,7 +34,7 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
     """
     pattern = options.stream_name_pattern
     if pattern is not None:
-        status = asyncio.run(_listed(session()))
+        status = asyncio.run(_listed(session(), options.retry_patience))
         found = matching(pattern, status)
         names = tuple(name for name in found if status[name] not in _NOT_THERE)
         for name in sorted({*found} - {*names}):
@@ -46,7 +47,8 @@ def with_streams(options: "KinesisOptions", session: "Callable[[], AwsSession]")
         return replace(options, stream_name=names, stream_name_pattern=None)
     if options.fail_on_data_loss or len(options.stream_name) < 2:
         return options
-    there = existing(session(), {name: options.arn_of(name) or name for name in options.stream_name})
+    keys = {name: options.arn_of(name) or name for name in options.stream_name}
+    there = existing(session(), keys, options.retry_patience)
     if not there:
         raise InitialPositionError(
             stream=", ".join(options.stream_name), code=_NOT_FOUND, reason="none of the streams exists"
@@ -88,9 +90,9 @@ def matching(pattern: str, names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(name for name in names if expression.fullmatch(name)))
 
 
-async def _listed(session: "AwsSession") -> dict[str, str]:
+async def _listed(session: "AwsSession", retry_patience: float) -> dict[str, str]:
     """The status of each stream of the account, by name."""
-    from penstock.aws import AwsServiceError, BackoffPolicy, JsonClient, retry
+    from penstock.aws import AwsServiceError, JsonClient
 
     status: dict[str, str] = {}
     async with JsonClient(session) as client:
@@ -98,7 +100,7 @@ async def _listed(session: "AwsSession") -> dict[str, str]:
         async def page(after: str | None) -> tuple[Sequence[str], bool]:
             request = {} if after is None else {"ExclusiveStartStreamName": after}
             # The account's 5 calls a second are used up by the names of 500 streams.
-            answer = await retry(lambda: client.call("ListStreams", request), BackoffPolicy())
+            answer = await call_about(client, "ListStreams", request, _ALL, retry_patience)
             status.update((one["StreamName"], one["StreamStatus"]) for one in answer.get("StreamSummaries", ()))
             return answer["StreamNames"], bool(answer["HasMoreStreams"])
 
@@ -108,23 +110,24 @@ async def _listed(session: "AwsSession") -> dict[str, str]:
             raise InitialPositionError(stream="*", code=error.code, reason=f"{error}: {_ADVICE}") from error
 
 
-def existing(session: "AwsSession", streams: Mapping[str, str]) -> tuple[str, ...]:
+def existing(session: "AwsSession", streams: Mapping[str, str], retry_patience: float) -> tuple[str, ...]:
     """Those names whose streams exist; `streams` says by which name or ARN each is asked for."""
 
     async def ask() -> tuple[str, ...]:
         from penstock.aws import JsonClient
 
         async with JsonClient(session) as client:
-            return tuple([name for name, key in streams.items() if await _exists(client, key)])
+            return tuple([name for name, key in streams.items() if await _exists(client, key, retry_patience)])
 
     return asyncio.run(ask())
 
 
-async def _exists(client: "JsonClient", stream: str) -> bool:
+async def _exists(client: "JsonClient", stream: str, retry_patience: float) -> bool:
     from penstock.aws import AwsServiceError
 
     try:
-        summary = await describe_stream(client, stream, f"cannot check whether stream {stream} exists; reading anyway")
+        purpose = f"cannot check whether stream {stream} exists; reading anyway"
+        summary = await describe_stream(client, stream, purpose, retry_patience)
     except AwsServiceError as error:
         if error.code == _NOT_FOUND:
             return False

@@ -27,19 +27,15 @@ async def call_about(
     operation: str,
     request: dict[str, Any],
     stream: "StreamIdentity",
-    retry_patience: float | None,
+    retry_patience: float,
 ) -> dict[str, Any]:
-    """The answer to a call. Errors that may pass are retried for so many seconds, 0 for ever; ten times for None.
+    """The answer to a call. Errors that may pass are retried for so many seconds, 0 for ever.
 
     Raises:
         penstock.efo_consumer.errors.RecordPublisherRetriesError: The patience is over; with since when and the cure.
-        penstock.aws.AwsError: The service refused for good; for None, the last attempt's.
+        penstock.aws.AwsError: The service refused for good.
     """
     # Whoever imports this for its other uses is spared the client.
-    if retry_patience is None:
-        from penstock.aws import BackoffPolicy, retry
-
-        return await retry(lambda: client.call(operation, request), BackoffPolicy())
     from penstock.efo_consumer import call_patiently
 
     patience = timedelta(seconds=retry_patience)
@@ -47,7 +43,7 @@ async def call_about(
 
 
 async def describe_stream(
-    client: "JsonClient", stream: str, purpose: str, retry_patience: float | None = None
+    client: "JsonClient", stream: str, purpose: str, retry_patience: float
 ) -> StreamSummary | None:
     """Of a stream's name or ARN; None, with a warning about the purpose, where the permission for it is missing.
 

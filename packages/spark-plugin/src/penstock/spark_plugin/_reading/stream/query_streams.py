@@ -87,10 +87,11 @@ class QueryStreams:
 
     def readable(self, start: StreamPositions, end: StreamPositions) -> tuple[StreamPositions, StreamPositions]:
         """Both ends of a range that was logged, without streams that were given up and do not exist any more."""
-        given_up = {stream for one in (start, end) for stream in one.streams} - set(self.options.stream_name)
+        options = self.options
+        given_up = {stream for one in (start, end) for stream in one.streams} - set(options.stream_name)
         if not given_up:
             return start, end
-        lost = given_up.difference(existing(self._session(), {stream: stream for stream in given_up}))
+        lost = given_up.difference(existing(self._session(), {one: one for one in given_up}, options.retry_patience))
         for stream in sorted(lost):
             _log.warning("stream %s does not exist: what was not read of it is given up", stream)
         return _without(start, lost), _without(end, lost)

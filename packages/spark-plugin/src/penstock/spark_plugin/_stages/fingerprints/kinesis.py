@@ -3,15 +3,15 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from typing import Any
 
-from penstock.aws import AwsSession
+from penstock.aws import AwsSession, JsonClient
 from penstock.efo_consumer import ShardPosition, StreamIdentity
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType, epoch_micros
 from penstock.spark_plugin._reading.bounded.bounds import Bounds
 from penstock.spark_plugin._reading.start.service_time import ask_time, is_seen
+from penstock.spark_plugin._reading.start.stream_summary import call_about
 from penstock.spark_plugin._stages.fingerprints.code import digest
 
 
@@ -27,8 +27,7 @@ def kinesis_fingerprint(options: Mapping[str, str]) -> str | None:
 
     Raises:
         OptionError: The options are none of the data source.
-        penstock.aws.AwsServiceError: The service cannot be asked for its time.
-        botocore.exceptions.ClientError: The stream cannot be described.
+        penstock.aws.AwsError: The service cannot be asked for its time, or the stream cannot be described.
     """
     parsed = KinesisOptions.parse(dict(options))
     if parsed.stream_name_pattern is not None:
@@ -49,13 +48,21 @@ def kinesis_fingerprint(options: Mapping[str, str]) -> str | None:
         f"of shards={sorted(parsed.shard_ids)}",
         f"deaggregate={parsed.deaggregate}",
     ]
-    client = session.client("kinesis")
-    for stream in parsed.stream_name:
-        arn = parsed.arn_of(stream)
-        names: dict[str, Any] = {"StreamName": stream} if arn is None else {"StreamARN": arn}
-        found = client.describe_stream_summary(**names)["StreamDescriptionSummary"]
-        parts.append(f"{found['StreamARN']} of {found['StreamCreationTimestamp'].timestamp()}")
-    return digest(*parts)
+    return digest(*parts, *asyncio.run(_streams(session, parsed)))
+
+
+async def _streams(session: AwsSession, options: KinesisOptions) -> list[str]:
+    """ARN and time of creation of each."""
+    parts = []
+    async with JsonClient(session) as client:
+        for stream in options.stream_name:
+            identity = StreamIdentity(stream, options.arn_of(stream))
+            answer = await call_about(
+                client, "DescribeStreamSummary", identity.request, identity, options.retry_patience
+            )
+            found = answer["StreamDescriptionSummary"]
+            parts.append(f"{found['StreamARN']} of {found['StreamCreationTimestamp']}")
+    return parts
 
 
 def _is_beginning(position: PositionOption | None) -> bool:
@@ -79,7 +86,7 @@ def _is_end(session: AwsSession, options: KinesisOptions) -> bool:
     if time_ is None:
         return False
     first = options.stream_name[0]
-    asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first))))
+    asyncio.run(ask_time(session, StreamIdentity(first, options.arn_of(first)), options.retry_patience))
     return is_seen(session.service_clock(), -(-epoch_micros(time_) // 1000))
 
 
