@@ -15,7 +15,7 @@ import pytest
 
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink.errors import GatewayStorageError, JournalError
-from penstock.async_sink.gateway import Journal
+from penstock.async_sink.gateway import Journal, LeftoverJournal, find_leftover_journal
 from penstock.async_sink.testing import settle, wait_until
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
@@ -137,7 +137,9 @@ async def test_files_of_other_versions_and_other_origin_are_refused(tmp_path: Pa
     with sqlite3.connect(tmp_path / DATABASE) as database:
         database.execute("PRAGMA user_version = 4")
     database.close()
-    with pytest.raises(JournalError, match="has version 4, this release reads version 3"):
+    with pytest.raises(
+        JournalError, match=r"has version 4, this release reads version 3.*start the release that wrote it"
+    ):
         journal(tmp_path)
     (tmp_path / DATABASE).write_bytes(b"GIF89a" * 100)
     with pytest.raises(JournalError, match="not a database"):
@@ -152,11 +154,41 @@ def test_a_journal_of_the_release_before_is_refused_with_what_to_do(tmp_path: Pa
         "5053474a020000001a000000840640663c2447ba970101a76b696e65736973a7666c6967687473a16301c4026869"
     )
     old.write_bytes(written)
-    with pytest.raises(JournalError, match="start that release with this folder") as caught:
+    with pytest.raises(JournalError, match="start the release that wrote it with this folder") as caught:
         journal(tmp_path)
     assert caught.value.name == str(old)
     assert os.listdir(tmp_path) == [old.name]
     assert old.read_bytes() == written
+
+
+async def test_a_journal_that_nobody_has_is_removed_once_all_of_it_is_written(tmp_path: Path) -> None:
+    """Never what is acknowledged and not written, nor what a gateway has open, nor entries that were refused."""
+    folder = tmp_path / "journal"
+    assert find_leftover_journal(tmp_path) is None
+    first = journal(folder)
+    sequence = await append(first, b"batch 1")
+    assert find_leftover_journal(folder) is None
+    await first.close()
+    found = find_leftover_journal(folder)
+    assert found is not None
+    assert (found.pending_batches, found.trouble, found.remove()) == (1, None, False)
+    assert found.nbytes > len(b"batch 1")
+    second = journal(folder)
+    assert contents(second) == [b"batch 1"]
+    second.settle(sequence)
+    await second.close()
+    (folder / "rejected.jsonl").write_text("{}")
+    third = journal(folder)
+    found = LeftoverJournal(folder, 0, 0, 0.0, None)
+    assert not found.remove()
+    await third.close()
+    assert found.remove()
+    assert os.listdir(folder) == ["rejected.jsonl"]
+    (folder / "journal-00000001.log").touch()
+    found = find_leftover_journal(folder)
+    assert found is not None
+    assert "start the release that wrote it" in str(found.trouble)
+    assert not found.remove()
 
 
 async def test_one_process_has_the_folder(tmp_path: Path) -> None:

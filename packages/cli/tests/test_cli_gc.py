@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from penstock.cli._gc import main
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.rpc.testing import service_process
 
 HOLDER = """
 import sys
@@ -121,6 +123,86 @@ def test_folders_that_are_not_ours_to_remove_stay(spill: Path, capsys: pytest.Ca
     here = [one for one in shown if one["what"].startswith(str(spill))]
     assert (code, [(one["what"], one["fate"]) for one in here]) == (0, [(str(old), "removed")])
     assert len(list(spill.iterdir())) == 4
+
+
+JOURNAL = """
+import asyncio, sys
+from pathlib import Path
+from penstock.async_sink.gateway import Journal
+
+async def main(folder, settle):
+    journal = Journal(Path(folder))
+    sequence = await journal.append("kinesis", "flights", "client", 1, b"batch")
+    if settle:
+        journal.settle(sequence)
+        await journal.close()
+        journal = Journal(Path(folder))
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+asyncio.run(main(sys.argv[1], len(sys.argv) > 2))
+"""
+
+
+def test_journals_of_gateways_that_were_killed_are_shown_and_removed_when_written(
+    tmp_path: Path, spill: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One in use is none; what is acknowledged and not written is kept, whatever is asked for."""
+    folders = {name: tmp_path / name for name in ("pending", "written", "none")}
+    arguments = ["--store", "none", *(f"--journal={folder}" for folder in folders.values())]
+    for name in ("pending", "written"):
+        command = [sys.executable, "-c", JOURNAL, str(folders[name]), *(["settle"] if name == "written" else [])]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            _, shown = run(capsys, *arguments)
+            assert str(folders[name]) not in {one["what"] for one in shown}
+            process.kill()
+
+    def fates(*more: str) -> dict[str, str]:
+        code, shown = run(capsys, *arguments, *more)
+        assert code == 0
+        found = {Path(one["what"]).name: one for one in shown if one["kind"] == "journal"}
+        assert "start a gateway with --durable" in found["pending"]["why"]
+        return {name: one["fate"] for name, one in found.items()}
+
+    assert fates() == {"pending": "kept", "written": "due"}
+    assert fates("--remove") == {"pending": "kept", "written": "removed"}
+    assert fates("--remove") == {"pending": "kept"}
+    assert not folders["written"].exists()
+
+
+def test_a_registry_with_tls_and_a_token_is_asked(
+    emulator: RunningEmulator, spill: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the flags and variables of other commands; what keeps it from an answer is told by them, too."""
+    authority = trustme.CA()
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    files = {name: spill.parent / f"{name}.pem" for name in ("ca", "cert", "key", "other")}
+    authority.cert_pem.write_to_path(files["ca"])
+    trustme.CA().cert_pem.write_to_path(files["other"])
+    certificate.cert_chain_pems[0].write_to_path(files["cert"])
+    certificate.private_key_pem.write_to_path(files["key"])
+    token_file = spill.parent / "token"
+    token_file.write_text("a-token-of-this-test")
+    place = ["--store", f"sqlite://{spill.parent}/registry.db", "--region", "us-east-1"]
+    arguments = ["serve", "--port", "0", *place, "--endpoint-url", emulator.endpoint_url]
+    arguments += ["--certificate-file", str(files["cert"]), "--private-key-file", str(files["key"])]
+    environment = {**os.environ, "PENSTOCK_REGISTRY_TOKEN": "a-token-of-this-test"}
+    module = "penstock.services.consumer_registry"
+    with service_process(module, arguments, environment) as service:
+        registry = ["--registry", f"localhost:{service.address.rpartition(':')[2]}"]
+        trusting = [*registry, "--ca-file", str(files["ca"])]
+        assert main([*trusting, "--token-file", str(token_file), "--json"]) == 0
+        assert "not looked at" not in capsys.readouterr().err
+        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "a-token-of-this-test")
+        assert main([*trusting, "--json"]) == 0
+        monkeypatch.setenv("PENSTOCK_REGISTRY_TOKEN", "another")
+        assert main(trusting) == 1
+        assert "the token is wrong or expired: give the service's by --token-file" in capsys.readouterr().err
+        assert main([*registry, "--ca-file", str(files["other"])]) == 3
+        assert main([*registry, "--ca-file", str(spill / "nowhere.pem")]) == 2
+        assert "--ca-file" in capsys.readouterr().err
 
 
 def test_a_registry_that_is_away_is_told(spill: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,13 +13,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.terminal import Cell, Column, ExitCode, Parser, Row, Screen, Table, add_json_argument, age, size
+from penstock.terminal import (
+    Cell,
+    Column,
+    ExitCode,
+    Parser,
+    Row,
+    Screen,
+    Table,
+    add_json_argument,
+    age,
+    size,
+    told_by_flag,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from penstock.async_sink.gateway import LeftoverJournal
     from penstock.efo_consumer import Leftover
     from penstock.registration import LeaseStore, Orphan
+    from penstock.rpc import ClientSettings
 
 _COLUMNS: Final = (
     Column("KIND"),
@@ -30,7 +44,9 @@ _COLUMNS: Final = (
     Column("WHY"),
 )
 _FATES: Final = {"removed": "green", "due": "yellow", "failed": "red", "kept": "dim"}
-_VARIABLE: Final = "PENSTOCK_REGISTRY_ENDPOINT"
+_PREFIX: Final = "PENSTOCK_REGISTRY"
+_VARIABLE: Final = f"{_PREFIX}_ENDPOINT"
+_JOURNAL_VARIABLE: Final = "PENSTOCK_SINK_DURABLE"
 _LOCAL: Final = "local"
 _NONE: Final = "none"
 # A lease that nobody renews has to be watched for as long as it lives before it counts as dead.
@@ -38,8 +54,8 @@ _WATCH_SECONDS: Final = 120.0
 _LOOK_SECONDS: Final = 2.0
 _TELL_SECONDS: Final = 3.0
 _EPILOG: Final = (
-    "Nothing is removed without --remove. Journals of gateways hold what was accepted and not yet written: they are "
-    "no leftovers, a gateway that is started on their folder writes them. exit codes: 0 nothing is left over, or it "
+    "Nothing is removed without --remove. A gateway's journal that holds what was accepted and not yet written is kept "
+    "in any case: a gateway that is started on its folder writes it. exit codes: 0 nothing is left over, or it "
     "was only shown or is removed, 1 something could not be removed or looked at, 2 wrong usage, 3 the registry "
     "cannot be reached"
 )
@@ -50,7 +66,7 @@ class Finding:
     """Something that is left over, and what becomes of it.
 
     Attributes:
-        kind: `reader`, `spill` or `consumer`.
+        kind: `reader`, `spill`, `journal` or `consumer`.
         what: a folder, or stream and consumer.
         nbytes: of its files; None for a consumer.
         age_seconds: since it was changed or came to the registry.
@@ -68,21 +84,26 @@ class Finding:
 
 def main(argv: Sequence[str]) -> int:
     """Show what dead processes left behind, or remove it."""
-    arguments = _parser().parse_args(argv)
-    if arguments.registry is not None and arguments.store is not None:
-        sys.stderr.write("penstock gc: --registry and --store are two registries: give one of them\n")
-        return ExitCode.USAGE
-    if arguments.store is None:
-        arguments.registry = arguments.registry or os.environ.get(_VARIABLE)
     try:
         # What is looked at belongs to packages that need not be installed.
+        import penstock.async_sink
         import penstock.efo_consumer
-        import penstock.registration  # noqa: F401  # both are needed
+        import penstock.registration
+        import penstock.rpc  # noqa: F401  # all are needed
     except ImportError as error:
         sys.stderr.write(f'penstock gc: {error}: pip install "penstock-cli[gc]"\n')
         return ExitCode.FAILED
+    arguments = _parser().parse_args(argv)
+    if arguments.endpoint is not None and arguments.store is not None:
+        sys.stderr.write("penstock gc: --registry and --store are two registries: give one of them\n")
+        return ExitCode.USAGE
+    if arguments.store is None:
+        arguments.endpoint = arguments.endpoint or os.environ.get(_VARIABLE)
     screen = Screen(sys.stdout, as_json=arguments.json)
-    findings = list(_folders(arguments.folder, remove=arguments.remove))
+    findings = [
+        *_folders(arguments.folder, remove=arguments.remove),
+        *_journals(arguments.journal, remove=arguments.remove),
+    ]
     consumers, code = asyncio.run(_consumers(arguments))
     findings += consumers
     screen.show(Table(columns=_COLUMNS, rows=[_row(one) for one in findings], empty="nothing is left over"))
@@ -94,10 +115,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from penstock.rpc import ClientSettings
+
     parser = Parser(
         prog="penstock gc",
         description="Show what processes that were killed left behind: sockets, shared memory and spilled records of "
-        "this user on this machine, and stream consumers that no lease holds.",
+        "this user on this machine, journals of gateways, and stream consumers that no lease holds.",
         epilog=_EPILOG,
     )
     add_json_argument(parser)
@@ -109,12 +132,19 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FOLDER",
         help="where readers spill to (spillFolder), and further ones; default: shared memory and temporary files",
     )
-    consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
-    consumers.add_argument(
-        "--registry",
-        metavar="HOST:PORT",
-        help=f"a registry service without TLS and token (else: penstock consumers gc) [{_VARIABLE}]",
+    own = os.environ.get(_JOURNAL_VARIABLE)
+    parser.add_argument(
+        "--journal",
+        action="append",
+        type=Path,
+        default=None if own is None else [Path(own)],
+        metavar="FOLDER",
+        help=f"of a durable gateway (its --durable), and further ones [{_JOURNAL_VARIABLE}]",
     )
+    consumers = parser.add_argument_group("consumers", "of whom the registry, or the store, made the registration")
+    ClientSettings.add_arguments(consumers, _PREFIX, endpoint_flag="--registry")
+    # The store of a flag goes before the registry of the environment.
+    parser.set_defaults(endpoint=None)
     consumers.add_argument(
         "--store",
         metavar="URL",
@@ -144,29 +174,67 @@ def _folder(one: Leftover, *, remove: bool) -> Finding:
     return Finding(one.kind, str(one.path), one.nbytes, one.age_seconds, fate, why)
 
 
+def _journals(folders: Sequence[Path] | None, *, remove: bool) -> Iterator[Finding]:
+    from penstock.async_sink.gateway import find_leftover_journal
+
+    for folder in dict.fromkeys(folders or ()):
+        found = find_leftover_journal(folder)
+        if found is not None:
+            yield _journal(found, remove=remove)
+
+
+def _journal(one: LeftoverJournal, *, remove: bool) -> Finding:
+    fate, why = "due", "no gateway has it open, and all that it held is written"
+    if one.trouble is not None:
+        fate, why = "kept", one.trouble
+    elif one.pending_batches:
+        fate = "kept"
+        why = (
+            f"{one.pending_batches} batches in it are acknowledged and not written: start a gateway with --durable "
+            f"{one.folder}, which writes them"
+        )
+    elif remove:
+        is_gone = one.remove()
+        fate, why = ("removed", why) if is_gone else ("failed", "a gateway has it now, or its files cannot be removed")
+    return Finding("journal", str(one.folder), one.nbytes, one.age_seconds, fate, why)
+
+
 async def _consumers(arguments: argparse.Namespace) -> tuple[list[Finding], int]:
     from penstock.aws import AwsError
     from penstock.registration.errors import RegistrationError, RegistryUnavailableError
-    from penstock.rpc import PenstockRpcError
+    from penstock.rpc import ClientSettings, PenstockRpcError, RpcOptionError, explain_failure, failed_call
 
+    settings = None
     try:
-        async with _collector(arguments) as collect:
+        if arguments.endpoint is not None:
+            settings = ClientSettings.from_arguments(arguments, _PREFIX)
+    except RpcOptionError as error:
+        told = told_by_flag(error, arguments, _PREFIX, endpoint="--registry")
+        sys.stderr.write(f"penstock gc: {told}\n")
+        return [], ExitCode.USAGE
+    try:
+        async with _collector(arguments, settings) as collect:
             if collect is None:
                 return [], ExitCode.OK
             return await _collected(collect, remove=arguments.remove), ExitCode.OK
-    except RegistryUnavailableError as error:
-        return _not_looked_at(error), ExitCode.UNREACHABLE
     except (RegistrationError, AwsError, PenstockRpcError) as error:
-        return _not_looked_at(error), ExitCode.FAILED
+        call = failed_call(error)
+        explained = None
+        if call is not None and settings is not None:
+            explained = explain_failure(call, settings, prefix=_PREFIX, command="penstock-registry serve")
+        why, is_away = explained or (str(error), isinstance(error, RegistryUnavailableError))
+        return _not_looked_at(why), ExitCode.UNREACHABLE if is_away else ExitCode.FAILED
 
 
-def _not_looked_at(error: Exception) -> list[Finding]:
+def _not_looked_at(error: str) -> list[Finding]:
     sys.stderr.write(f"penstock gc: stream consumers were not looked at: {error}; --store none leaves them out\n")
     return []
 
 
 @asynccontextmanager
-async def _collector(arguments: argparse.Namespace) -> AsyncIterator[Callable[..., Awaitable[list[Orphan]]] | None]:
+async def _collector(
+    arguments: argparse.Namespace, settings: ClientSettings | None
+) -> AsyncIterator[Callable[..., Awaitable[list[Orphan]]] | None]:
     """The registry's `collect_garbage`; None where there is no registry."""
     from penstock.aws import AwsOptions, AwsSession
     from penstock.registration import (
@@ -177,8 +245,8 @@ async def _collector(arguments: argparse.Namespace) -> AsyncIterator[Callable[..
         open_store,
     )
 
-    if arguments.registry is not None:
-        async with RemoteConsumerRegistry(arguments.registry) as remote:
+    if settings is not None:
+        async with RemoteConsumerRegistry(settings.endpoint, settings.security) as remote:
             yield remote.collect_garbage
         return
     is_local = arguments.store in (None, _LOCAL)

@@ -28,12 +28,16 @@ class ClientSettings:
     """TLS and token."""
 
     @staticmethod
-    def add_arguments(parser: argparse.ArgumentParser, prefix: str) -> None:
-        """Add the flags; each falls back to `<prefix>_<NAME>`. A token comes from a file or the environment only."""
+    def add_arguments(parser: argparse._ActionsContainer, prefix: str, *, endpoint_flag: str = "--endpoint") -> None:
+        """Add the flags; each falls back to `<prefix>_<NAME>`. A token comes from a file or the environment only.
+
+        A command that knows other endpoints, too, names the service's by a flag of its own.
+        """
         for name, text in {"endpoint": "where the service listens", **_FILES}.items():
             variable = f"{prefix}_{name.upper()}"
             parser.add_argument(
-                "--" + name.replace("_", "-"),
+                endpoint_flag if name == "endpoint" else "--" + name.replace("_", "-"),
+                dest=name,
                 default=os.environ.get(variable),
                 metavar="HOST:PORT" if name == "endpoint" else "FILE",
                 help=f"{text} [{variable}]",

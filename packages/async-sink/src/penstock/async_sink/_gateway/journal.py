@@ -10,8 +10,9 @@ import sqlite3
 import threading
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import time as default_time
 from typing import Any, Final, NamedTuple
@@ -39,6 +40,8 @@ COMMIT;
 _MEBIBYTE: Final = 1024 * 1024
 _CURE: Final = "make room on its disk, or wait until destinations have taken what is there"
 _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+_FILES: Final = ("journal.db", "journal.db-wal", "journal.db-shm", "reserve")
+_REJECTED: Final = "rejected.jsonl"
 _logger = logging.getLogger(__name__)
 
 
@@ -53,6 +56,97 @@ class AcceptedBatch(NamedTuple):
     weight: int
     content: bytes
     """The contract's `Batch`."""
+
+
+@dataclass(frozen=True)
+class LeftoverJournal:
+    """A journal's folder that no gateway has open.
+
+    Attributes:
+        folder: with its files.
+        pending_batches: acknowledged, and not written to their destinations: the next gateway on the folder does it.
+        nbytes: of its files.
+        age_seconds: since one of them was changed last.
+        trouble: why it cannot be read, with the cure; None if it can.
+    """
+
+    folder: Path
+    pending_batches: int
+    nbytes: int
+    age_seconds: float
+    trouble: str | None
+
+    def remove(self) -> bool:
+        """Remove it, unless batches are pending or a gateway has it by now; entries that were refused stay.
+
+        Returns whether it is gone.
+        """
+        path = self.folder / _FILES[0]
+        try:
+            with _alone(path) as database:
+                if _count(database, path):
+                    return False
+                for name in _FILES:
+                    (self.folder / name).unlink(missing_ok=True)
+        except (OSError, sqlite3.Error, JournalError):
+            return False
+        with suppress(OSError):
+            # Not where other files are.
+            self.folder.rmdir()
+        return True
+
+
+def find_leftover_journal(folder: Path) -> LeftoverJournal | None:
+    """The journal in a folder; None where there is none, or a gateway has it open. Blocks."""
+    old, path = sorted(folder.glob("journal-*.log")), folder / _FILES[0]
+    files = [file for file in [*old, *(folder / name for name in _FILES)] if file.exists()]
+    if not old and not path.exists():
+        return None
+    pending, trouble = 0, None
+    try:
+        if old:
+            raise _of_former_release(old[0])
+        with _alone(path) as database:
+            pending = _count(database, path)
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+            return None
+        trouble = f"{path} cannot be read: {error}"
+    except (OSError, JournalError) as error:
+        trouble = str(error)
+    about = [file.stat() for file in files if file.exists()]
+    age = max(0.0, default_time() - max((one.st_mtime for one in about), default=0.0))
+    return LeftoverJournal(folder, pending, sum(one.st_size for one in about), age, trouble)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[sqlite3.Connection]:
+    """The database while no gateway has it, nor gets it."""
+    with closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=0, isolation_level=None)
+    ) as database:
+        database.execute("PRAGMA locking_mode = EXCLUSIVE")
+        database.execute("BEGIN EXCLUSIVE")
+        yield database
+        database.rollback()
+
+
+def _count(database: sqlite3.Connection, path: Path) -> int:
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if version == 0:
+        return 0
+    if version != _VERSION:
+        raise _of_former_release(path, f"has version {version}, this release reads version {_VERSION}, ")
+    (count,) = database.execute("SELECT count(*) FROM batch").fetchone()
+    return int(count)
+
+
+def _of_former_release(path: Path, what: str = "is of a release before this one, ") -> JournalError:
+    return JournalError(
+        str(path),
+        f"{what}and may hold batches that were acknowledged: start the release that wrote it with this folder until "
+        "`penstock-sink stats` shows nothing ON DISK, then remove it; or give this gateway a folder of its own",
+    )
 
 
 class Journal:
@@ -108,12 +202,7 @@ class Journal:
     def _open(self) -> sqlite3.Connection:
         old = sorted(self._folder.glob("journal-*.log"))
         if old:
-            reason = (
-                "is of a release before this one, and may hold batches that were acknowledged: start that release with "
-                "this folder until `penstock-sink stats` shows nothing ON DISK, then remove its journal-*.log; or give "
-                "this gateway a folder of its own"
-            )
-            raise JournalError(str(old[0]), reason)
+            raise _of_former_release(old[0])
         # Records are readable by this user only. SQLite gives its other files the mode of this one.
         with suppress(FileExistsError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -126,7 +215,9 @@ class Journal:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version not in (0, _VERSION):
-            raise JournalError(str(self._path), f"has version {version}, this release reads version {_VERSION}")
+            raise _of_former_release(self._path, f"has version {version}, this release reads version {_VERSION}, ")
+        if not self._path.exists():
+            raise JournalError(str(self._path), "was removed as this gateway opened it: start the gateway again")
         if version == 0:
             # Batches are large; on a small disk the room that a transaction takes is what counts.
             database.execute(f"PRAGMA page_size = {16_384 if self._log_bytes > _MEBIBYTE else 4_096}")
@@ -323,7 +414,7 @@ class Journal:
 
     def _commit(self, accepted: Sequence[AcceptedBatch], settled: Sequence[int], rejected: list[str]) -> None:
         if rejected:
-            _append_lines(self._folder / "rejected.jsonl", rejected, fsync=self._fsync)
+            _append_lines(self._folder / _REJECTED, rejected, fsync=self._fsync)
             # They are there, whatever becomes of the rest.
             rejected.clear()
         if not accepted and not settled:
