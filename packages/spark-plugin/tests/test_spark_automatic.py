@@ -153,6 +153,66 @@ def test_the_plan_names_what_blocks_and_where(spark: SparkSession, tmp_path: Pat
     assert len(plan(stream.join(names, stream["n"] == names["id"])).stages) == 1
 
 
+def test_a_picture_names_what_is_read_and_what_waits(spark: SparkSession, tmp_path: Path) -> None:
+    """By formats, and the ends of paths; a place is the user's, or none where Spark does not know it."""
+    (tmp_path / "rates.csv").write_text("k,v\n0,1\n")
+    rates = spark.read.csv(str(tmp_path / "rates.csv"), schema="k int, v int", header=True)
+    stream = numbers(spark, tmp_path, [1])
+    totals = F.broadcast(rates.groupBy("k").count())
+    most = rates.groupBy(F.col("k").alias("j")).agg(F.max("v").alias("most"))
+    first = test_a_picture_names_what_is_read_and_what_waits.__code__.co_firstlineno
+    place, join = f"{__file__}:{first + 6}", f"{__file__}:{first + 9}"
+    joined = stream.join(totals, stream["n"] == totals["k"]).join(most, stream["n"] == most["j"])
+    assert (
+        explain(plan(joined))
+        == f"""dataframe: 3 stages, 2 blocking edges
+
+stage-1  Aggregate of csv rates.csv (3)  [batch, 1 slot]
+  blocks: 'Aggregate of csv rates.csv (3)' emits only after the end of its input
+  source csv rates.csv (5)  (bounded)
+  operator Aggregate of csv rates.csv (3) <- csv rates.csv (5)  (full-dam, batch mode)
+
+stage-2  Aggregate of csv rates.csv (6)  [batch, 1 slot]
+  blocks: 'Aggregate of csv rates.csv (6)' emits only after the end of its input ({place})
+  source csv rates.csv (7)  (bounded)
+  operator Aggregate of csv rates.csv (6) <- csv rates.csv (7)  (full-dam, batch mode, at {place})
+
+stage-3  output  [stream, 1 slot]
+  after: stage-1 (Aggregate of csv rates.csv (3)), stage-2 (Aggregate of csv rates.csv (6))
+  source csv numbers  (unbounded)
+  operator Join-1 <- csv numbers, Aggregate of csv rates.csv (3) [blocking, stage-1]  (at {join})
+  operator Join-0 <- Join-1, Aggregate of csv rates.csv (6) [blocking, stage-2]  (at {join})
+  sink output <- Join-0
+"""
+    )
+    run = run_staged(joined.writeStream.format("noop").trigger(availableNow=True), store=tmp_path / "store")
+    run.await_termination(60)
+    run.stop()
+    assert {name for stage in run.plan.stages for name in stage.vertices} == {
+        *("csv rates.csv (5)", "Aggregate of csv rates.csv (3)", "csv rates.csv (7)"),
+        *("Aggregate of csv rates.csv (6)", "csv numbers", "staged", "output"),
+    }
+
+
+def test_a_hint_for_the_join_is_kept(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A part that is to be broadcast is, also below a projection, and where nothing is broadcast by itself."""
+    before = spark.conf.get("spark.sql.autoBroadcastJoinThreshold")
+    spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        totals = F.broadcast(spark.range(100).groupBy((F.col("id") % 50).alias("k")).count()).where("count > 1")
+        stream = numbers(spark, tmp_path, [1])
+        frame = stream.join(totals, stream["n"].cast("long") == totals["k"])
+        run = run_staged(frame.writeStream.format("noop").trigger(availableNow=True), store=tmp_path / "store")
+        run.await_termination(60)
+        run.queries["output"].explain()
+        run.stop()
+    finally:
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", before or "10485760b")
+    assert "BroadcastHashJoin" in capsys.readouterr().out
+
+
 def test_a_full_dam_over_a_stream_is_an_error_with_its_line(spark: SparkSession, tmp_path: Path) -> None:
     """What Spark can do on a stream is let through: it asks for an end as little as Spark does."""
     stream = numbers(spark, tmp_path, [1])

@@ -244,6 +244,28 @@ def run_to_files(frame: DataFrame, folder: Path) -> tuple[dict[str, StageState],
         run.stop()
 
 
+def test_a_hint_for_the_join_is_kept(connect: SparkSession, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """And pictures name what is read, as in a classic session."""
+    before = connect.conf.get("spark.sql.autoBroadcastJoinThreshold")
+    connect.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
+    try:
+        frame = (
+            numbers(connect, folder).withColumnRenamed("n", "k").join(totals(connect, folder).hint("broadcast"), "k")
+        )
+        writer = frame.writeStream.format("noop").trigger(availableNow=True)
+        run = run_staged(writer, store=folder / "store")
+        assert run.await_termination(60)
+        run.queries["output"].explain()
+        run.stop()
+    finally:
+        connect.conf.set("spark.sql.autoBroadcastJoinThreshold", before or "10485760b")
+    assert "BroadcastHashJoin" in capsys.readouterr().out
+    assert [stage.vertices for stage in run.plan.stages] == [
+        ("csv rates.csv", "Aggregate of csv rates.csv"),
+        ("csv numbers", "staged", "output"),
+    ]
+
+
 def test_two_columns_of_one_name_are_refused(connect: SparkSession, folder: Path) -> None:
     """Once committed they cannot be told apart; the error says what to do."""
     found, counts = totals(connect, folder), rates(connect, folder).groupBy("k").count()

@@ -1,5 +1,6 @@
 """A stage that failed is told by the exception of the user's own code, and by where that was raised."""
 
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,19 @@ def test_all_lines_of_a_message_are_shown(spark: SparkSession, tmp_path: Path) -
     with pytest.raises(StageFailedError) as caught:
         batch(tmp_path, lambda a: a.mapInPandas(check, "id long")).run(spark, max_attempts=1)
     assert caught.value.reason == f"ValueError: bad value; in row 3; look at the file ({line_of(check, 3)})"
+
+
+def test_a_mistake_in_a_definition_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    """Before the error itself, whose traceback is the only one."""
+    wrong: Any = lambda a: 3  # noqa: E731  # by its line
+    with pytest.raises(StageFailedError) as caught:
+        batch(tmp_path, wrong).run(spark)
+    lines = "".join(traceback.format_exception(caught.value)).splitlines()
+    assert lines[0] == (
+        "penstock.spark_plugin.errors.PipelineDefinitionError: "
+        f"'b' ({wrong.__code__.co_filename}:{wrong.__code__.co_firstlineno}) must give a DataFrame, not int"
+    )
+    assert sum(line.startswith("Traceback") for line in lines) == 1
 
 
 def test_an_error_of_spark_is_shown_as_it_is(spark: SparkSession, tmp_path: Path) -> None:

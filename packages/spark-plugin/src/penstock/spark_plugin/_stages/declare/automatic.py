@@ -1,5 +1,6 @@
 """The automatic mode: an ordinary DataFrame, cut into stages where its plan has to wait."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +12,8 @@ from penstock.spark_plugin._stages.declare.pipeline import Pipeline
 from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint
 from penstock.spark_plugin._stages.plans.cut import find_cuts, stage_plan
 from penstock.spark_plugin._stages.plans.plans import Plans, plans_of
-from penstock.spark_plugin._stages.plans.tree import PlanNode
+from penstock.spark_plugin._stages.plans.tree import PlanNode, titles
+from penstock.spark_plugin._stages.store.names import safe_name
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
 if TYPE_CHECKING:
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 _FULL_DAM = OperatorAttributes(output_only_after_end_of_stream=True)
-STREAM = "stream"
-OUTPUT = "output"
+_STAGED = "staged"
+_OUTPUT = "output"
 
 
 def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
@@ -39,7 +41,7 @@ def plan(frame: DataFrame, *, output_mode: str = "append") -> StagePlan:
     if not isinstance(frame, DataFrame):
         raise PipelineDefinitionError(f"{site}: plan takes a DataFrame, not a {type(frame).__name__}")
     root = plans_of(frame).read(frame)
-    return stage_plan(root, find_cuts(root, output_mode=output_mode, site=site), site=site)
+    return stage_plan(root, find_cuts(root, output_mode=output_mode, site=site))
 
 
 def run_staged(
@@ -138,38 +140,55 @@ def _pipeline(writer: DataStreamWriter, store: str | Path, name: str, site: str)
     def declare(one: str, kind: VertexKind, function: Any, **how: Any) -> None:
         pipeline.declare(one, kind, function, **{"code": "automatic", "site": site, **how})
 
-    declare(STREAM, VertexKind.SOURCE, lambda _: frame)
+    called = titles(root, cuts)
+    taken = {_STAGED, _OUTPUT, *(called[cut.name] for cut in cuts)}
+    stream = _source_name(called, root, taken)
+    declare(stream, VertexKind.SOURCE, lambda _: frame)
     for cut in cuts:
-        _declare_cut(declare, plans, frame, root, cut, site)
+        _declare_cut(declare, plans, frame, root, cut, called[cut.name], _source_name(called, cut, taken))
     names = [cut.name for cut in cuts]
 
     def live(_: DataFrame, *committed: DataFrame) -> DataFrame:
         return plans.rebuild(frame, root, dict(zip(names, committed, strict=True)))
 
-    declare("staged", VertexKind.OPERATOR, live, inputs=(STREAM, *names))
+    declare(_STAGED, VertexKind.OPERATOR, live, inputs=(stream, *(called[name] for name in names)))
     declare(
-        OUTPUT,
+        _OUTPUT,
         VertexKind.SINK,
         lambda staged: plans.write_instead(writer, staged),
-        inputs=("staged",),
+        inputs=(_STAGED,),
         # Staged again, the writer must not begin with what was committed for this run.
         started=lambda: plans.write_instead(writer, frame),
     )
     return pipeline
 
 
-def _declare_cut(declare: Any, plans: Plans, frame: DataFrame, root: PlanNode, cut: PlanNode, site: str) -> None:
+def _source_name(called: Mapping[str, str], part: PlanNode, taken: set[str]) -> str:
+    """What a part of a plan reads, by a name that nothing else has."""
+    leaves = dict.fromkeys(
+        called[node.name] for node in part.nodes() if not node.children and node.streaming == part.streaming
+    )
+    name = " and ".join(leaves)
+    while any(safe_name(name) == safe_name(one) for one in taken):
+        name += "-input"
+    taken.add(name)
+    return name
+
+
+def _declare_cut(
+    declare: Any, plans: Plans, frame: DataFrame, root: PlanNode, cut: PlanNode, name: str, source: str
+) -> None:
     rows = plans.part(frame, cut)
     dam = cut.dam()
-    place = dam.call_site if dam is not None and dam.call_site else site
+    place = dam.call_site if dam is not None else ""
     # The plan is the code of a stage; the files below it are what it reads.
     code = plan_fingerprint(rows)
-    declare(f"{cut.name}-input", VertexKind.SOURCE, lambda _: rows, bounded=True, site=place, code=code)
+    declare(source, VertexKind.SOURCE, lambda _: rows, bounded=True, site="", code=code)
     declare(
-        cut.name,
+        name,
         VertexKind.OPERATOR,
         lambda frame: frame,
-        inputs=(f"{cut.name}-input",),
+        inputs=(source,),
         attributes=_FULL_DAM,
         site=place,
         keys=plans.join_keys(frame, root, cut),

@@ -12,7 +12,7 @@ from penstock.operator_attributes import (
     compile,
 )
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
-from penstock.spark_plugin._stages.plans.tree import PlanNode
+from penstock.spark_plugin._stages.plans.tree import PlanNode, titles
 
 # Spark runs these on streams row by row, or by keeping state: they do not wait for an end there.
 _INCREMENTAL = frozenset({"Deduplicate", "Distinct", "GlobalLimit"})
@@ -40,48 +40,53 @@ def find_cuts(root: PlanNode, *, output_mode: str = "append", site: str = "") ->
     return tuple(cuts)
 
 
-def job_graph(root: PlanNode, cuts: Sequence[PlanNode], *, name: str = "dataframe", site: str = "") -> JobGraph:
-    """The plan as a job graph, without operators that pass on one input and do not block.
-
-    `site`: where the user asked, for operators of which Spark does not know the place.
-    """
+def job_graph(root: PlanNode, cuts: Sequence[PlanNode], *, name: str = "dataframe") -> JobGraph:
+    """The plan as a job graph, without operators that pass on one input and do not block."""
     graph = JobGraph(name)
-    cut_names = {cut.name for cut in cuts}
+    called = titles(root, cuts)
+    cut_titles = {called[cut.name] for cut in cuts}
 
     def add(node: PlanNode) -> str:
-        if len(node.children) == 1 and not node.full_dam and node.name not in cut_names:
+        title = called[node.name]
+        if len(node.children) == 1 and not node.full_dam and title not in cut_titles:
             return add(node.children[0])
-        inputs = [add(child) for child in node.children]
+        below = node.children
+        dam = node.dam() if title in cut_titles else None
+        if dam is not None and not node.full_dam:
+            # What lies between it and what blocks is of no interest, unless there are several.
+            while len(below) == 1 and below[0] is not dam:
+                below = below[0].children
+            below = dam.children if len(below) == 1 else node.children
+        inputs = [add(child) for child in below]
         if not inputs:
             bounded = Boundedness.UNBOUNDED if node.streaming else Boundedness.BOUNDED
             # SQL text that blocks is all in one: what it reads and what it does.
-            source = f"{node.name}-input" if node.name in cut_names else node.name
+            source = f"{title}-input" if title in cut_titles else title
             graph.add_source(source, boundedness=bounded, call_site=node.call_site)
-            if node.name not in cut_names:
+            if title not in cut_titles:
                 return source
             inputs = [source]
         # Inside of a stage nothing is written: Spark runs all of it as one job.
         edges = [
             Input(
                 one,
-                partition_type=ResultPartitionType.UNDECIDED if one in cut_names else ResultPartitionType.PIPELINED,
+                partition_type=ResultPartitionType.UNDECIDED if one in cut_titles else ResultPartitionType.PIPELINED,
             )
             for one in inputs
         ]
-        dam = node.dam() if node.name in cut_names else None
-        place = (dam.call_site or site) if dam is not None else node.call_site
         attributes = OperatorAttributes(output_only_after_end_of_stream=dam is not None)
-        graph.add_operator(node.name, *edges, attributes=attributes, call_site=place)
-        return node.name
+        place = dam.call_site if dam is not None else node.call_site
+        graph.add_operator(title, *edges, attributes=attributes, chained=False, call_site=place)
+        return title
 
     top = add(root)
     graph.add_sink("output", top, call_site="")
     return graph
 
 
-def stage_plan(root: PlanNode, cuts: Sequence[PlanNode], *, site: str = "") -> StagePlan:
-    """The stages of a plan; `site` as in `job_graph`."""
-    return compile(job_graph(root, cuts, site=site))
+def stage_plan(root: PlanNode, cuts: Sequence[PlanNode]) -> StagePlan:
+    """The stages of a plan."""
+    return compile(job_graph(root, cuts))
 
 
 def _waits(node: PlanNode, output_mode: str) -> bool:

@@ -267,7 +267,7 @@ def _call(one: Declared, *arguments: object) -> Any:
     try:
         return one.function(*arguments)
     except Exception as error:
-        error.add_note(f"in {one.name!r} ({one.call_site})")
+        error.add_note(f"in {one.name!r}" + (f" ({one.call_site})" if one.call_site else ""))
         raise
 
 

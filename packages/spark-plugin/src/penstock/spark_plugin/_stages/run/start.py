@@ -26,7 +26,7 @@ from penstock.spark_plugin._stages.run.restarts import RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.run.scheduler_service import address_of, folder_id, job_id, open_service
 from penstock.spark_plugin._stages.store.store import StageStore
-from penstock.spark_plugin.errors import SchedulerUnavailableError, StageFailedError
+from penstock.spark_plugin.errors import PipelineError, SchedulerUnavailableError, StageFailedError
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._stages.declare.pipeline import Pipeline
@@ -116,7 +116,10 @@ def run_pipeline(
         run.stop()
     for stage in plan.stages:
         if job.state(stage.id) is StageState.FAILED:
-            raise StageFailedError(stage.name, run.progress[stage.id].error, run) from run.causes.get(stage.id)
+            cause = run.causes.get(stage.id)
+            if isinstance(cause, PipelineError):
+                cause = cause.with_traceback(None)  # its words name the user's place; where it was found is none of it
+            raise StageFailedError(stage.name, run.progress[stage.id].error, run) from cause
     return run
 
 

@@ -10,7 +10,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint, unique
 from penstock.spark_plugin._stages.plans.plans import LiveSource
-from penstock.spark_plugin._stages.plans.tree import FULL_DAM, PlanNode, is_call_site
+from penstock.spark_plugin._stages.plans.tree import FULL_DAM, PlanNode, is_call_site, what_is_read
 
 _WHOLE_TEXTS = threading.Lock()
 
@@ -27,7 +27,7 @@ class ClassicPlans:
 
     def join_keys(self, frame: DataFrame, root: PlanNode, cut: PlanNode) -> tuple[str, ...]:
         join = next((node for node in root.nodes() if node.kind == "Join" and cut in node.children), None)
-        if join is None or not join.plan.condition().isDefined():
+        if join is None or not join.plan.condition().isDefined() or cut.hints():
             return ()
         numbers = {column.exprId().id(): f"c{index}" for index, column in enumerate(items(cut.plan.output()))}
         keys: dict[str, None] = {}
@@ -119,7 +119,24 @@ def _read(plan: Any, numbers: Iterator[int]) -> PlanNode:
         full_dam=bool(getattr(plan, "global")()) if kind == "Sort" else kind in FULL_DAM,
         call_site=_call_site(plan),
         children=tuple(_read(child, numbers) for child in items(plan.children())),
+        reads=_reads(plan, kind) if plan.children().isEmpty() else "",
     )
+
+
+def _reads(leaf: Any, kind: str) -> str:
+    if kind == "StreamingRelationV2":
+        return what_is_read(str(leaf.sourceName()), _texts(leaf.extraOptions()))
+    if kind == "StreamingRelation":
+        options = {str(entry._1()): str(entry._2()) for entry in items(leaf.dataSource().options().toSeq())}
+        return what_is_read(str(leaf.dataSource().className()), options)
+    if kind == "DataSourceV2Relation":
+        return what_is_read(str(leaf.table().name()), _options(leaf))
+    if not reads_files(leaf):
+        return {"LocalRelation": "local rows", "Range": "range"}.get(kind, "")
+    if leaf.catalogTable().isDefined():
+        return f"table {leaf.catalogTable().get().identifier().unquotedString()}"
+    paths = [str(path.getName()) for path in items(leaf.relation().location().rootPaths())]
+    return what_is_read(str(leaf.relation().fileFormat().toString()).partition("@")[0], {}, paths)
 
 
 def _call_site(plan: Any) -> str:
@@ -142,12 +159,15 @@ def _frame_of(spark: SparkSession, plan: Any) -> DataFrame:
 
 
 def _rebuild(spark: SparkSession, node: PlanNode, committed: Mapping[str, DataFrame]) -> Any:
+    jvm: Any = spark._jvm
     if node.name in committed:
-        return _as_before(spark, node.plan, committed[node.name])
+        plan = _as_before(spark, node.plan, committed[node.name])
+        for hint in reversed(node.hints()):
+            plan = hint.plan.withNewChildren(jvm.PythonUtils.toSeq([plan]))
+        return plan
     if not any(one.name in committed for one in node.nodes()):
         return node.plan
     children = [_rebuild(spark, child, committed) for child in node.children]
-    jvm: Any = spark._jvm
     return node.plan.withNewChildren(jvm.PythonUtils.toSeq(children))
 
 

@@ -33,12 +33,15 @@ class Exchange:
         instead: Relation,
         names: Sequence[str],
         positions: Callable[[Relation, Sequence[Message]], Sequence[int]],
+        hints: Sequence[Relation] = (),
     ) -> None:
-        """`positions` says which columns of a relation some attributes are; it asks the server."""
+        """`positions` says which columns of a relation some attributes are; it asks the server. `hints` are the cut's,
+        for the join above it."""
         self._cut = cut
         self._instead = instead
         self._names = names
         self._positions = positions
+        self._hints = hints
         self._inner = _Names(list(relations(cut))[1:])
 
     def put(self, above: Sequence[Message]) -> Relation:
@@ -73,6 +76,13 @@ class Exchange:
             outer.subquery_alias.input.CopyFrom(found)
             found = outer
         found.common.plan_id = self._cut.common.plan_id
+        for hint in reversed(self._hints):
+            outer = Relation()
+            outer.hint.name = hint.hint.name
+            outer.hint.parameters.extend(hint.hint.parameters)
+            outer.hint.input.CopyFrom(found)
+            outer.common.plan_id = LogicalPlan._fresh_plan_id()
+            found = outer
         for attribute, position in zip(attributes, positions, strict=True):
             attribute.unparsed_identifier = quoted(self._names[position])
             attribute.plan_id = inner_id

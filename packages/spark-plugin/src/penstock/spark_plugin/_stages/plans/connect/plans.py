@@ -47,7 +47,7 @@ class ConnectPlans:
 
     def join_keys(self, frame: DataFrame, root: PlanNode, cut: PlanNode) -> tuple[str, ...]:
         join = next((node for node in root.nodes() if node.kind == "Join" and cut in node.children), None)
-        if join is None:
+        if join is None or cut.hints():
             return ()
         session = _session(frame)
         names = _frame(session, cut.plan).columns
@@ -62,9 +62,15 @@ class ConnectPlans:
     def rebuild(self, frame: DataFrame, root: PlanNode, committed: Mapping[str, DataFrame]) -> DataFrame:
         session = _session(frame)
         server = ConnectServer(session)
-        cuts = {node.name: node.plan for node in root.nodes() if node.name in committed}
+        cuts = {node.name: node for node in root.nodes() if node.name in committed}
         exchanges = {
-            name: Exchange(cut, _relation(committed[name]), _frame(session, cut).columns, server.positions)
+            name: Exchange(
+                cut.plan,
+                _relation(committed[name]),
+                _frame(session, cut.plan).columns,
+                server.positions,
+                [hint.plan for hint in cut.hints()],
+            )
             for name, cut in cuts.items()
         }
         return _frame(session, rebuild(root, exchanges))

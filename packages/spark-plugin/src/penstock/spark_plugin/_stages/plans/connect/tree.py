@@ -11,7 +11,7 @@ from typing import Protocol
 from pyspark.sql.connect.proto import Expression, Origin, Relation, SetOperation
 
 from penstock.spark_plugin._stages.plans.connect.messages import children, functions_called, messages
-from penstock.spark_plugin._stages.plans.tree import FULL_DAM, PlanNode, is_call_site
+from penstock.spark_plugin._stages.plans.tree import FULL_DAM, PlanNode, is_call_site, what_is_read
 
 # By the names that classic plans have for the same.
 _KINDS = {
@@ -85,7 +85,18 @@ def _read(relation: Relation, server: Server, numbers: Iterator[int]) -> PlanNod
         full_dam=full_dam,
         call_site=_call_site(relation),
         children=tuple(below),
+        reads="" if below else _reads(relation),
     )
+
+
+def _reads(leaf: Relation) -> str:
+    kind = leaf.WhichOneof("rel_type") or ""
+    if kind == "read" and leaf.read.HasField("named_table"):
+        return f"table {leaf.read.named_table.unparsed_identifier}"
+    if kind == "read":
+        source = leaf.read.data_source
+        return what_is_read(source.format, source.options, source.paths)
+    return "range" if kind == "range" else "local rows" if kind.endswith("local_relation") else ""
 
 
 def _is_opaque(relation: Relation) -> bool:
