@@ -15,6 +15,7 @@ from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
     PositionsSnapshot,
+    SessionNotFoundError,
     ShardStats,
     StaleEpochError,
 )
@@ -34,6 +35,8 @@ class Stopped:
         self._goes_on = asyncio.Event()
         self.abandoned: list[OpenRequest] = []
         """What it was asked to open while it was stopped, and finds when it goes on."""
+        self.closed: list[tuple[str, int]] = []
+        """What it was asked to close meanwhile."""
 
     async def open(self, request: OpenRequest) -> int:
         try:
@@ -50,6 +53,14 @@ class Stopped:
         abandoned, self.abandoned = self.abandoned, []
         for request in abandoned:
             await self.local.open(request)
+
+    async def close_session(self, session_id: str, epoch: int) -> None:
+        try:
+            await self._hang()
+        except asyncio.CancelledError:
+            self.closed.append((session_id, epoch))
+            raise
+        await self.local.close_session(session_id, epoch)
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         await self._hang()
@@ -162,6 +173,43 @@ def test_a_reader_that_opens_late_does_not_supersede_the_run_that_asked_it() -> 
         while records < len(made.shards):
             found = await made.fleet.positions("q", epoch, position, wait_seconds=5)
             position, records = found.positions, records + found.records
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_closed_first", [True, False])
+def test_a_session_that_was_closed_is_not_opened_late(is_closed_first: bool) -> None:
+    """By what the run had asked a reader that was stopped, in whatever order that does it; a new run gets it."""
+
+    async def test(made: Fleet, clock: Callable[[], float]) -> None:
+        late = made.readers["b:1"]
+        late.hangs = True
+        request = OpenRequest(session_id="q", positions=made.start, owner="the run")
+        epoch = await made.fleet.open(request)
+        await asyncio.sleep(LEASE_SECONDS)
+        await made.fleet.close_session("q", epoch)
+        late.hangs = False
+        joins = [one for one in late.abandoned if one.epoch]
+        assert joins
+        assert late.closed == [("q", epoch)]
+        if is_closed_first:
+            await late.local.close_session("q", epoch)
+        for join in joins:
+            if is_closed_first:
+                with pytest.raises(SessionNotFoundError):
+                    await late.local.open(join)
+            else:
+                await late.local.open(join)
+        if not is_closed_first:
+            await late.local.close_session("q", epoch)
+        assert await late.local.sessions() == []
+        successor = made.connect()
+        newer = await successor.open(request)
+        assert newer > epoch
+        await successor.close_session("q", newer)
+        with pytest.raises(StaleEpochError, match=f"run {epoch} is over, {newer} is newer"):
+            await late.local.open(joins[0])
+        await successor.aclose()
 
     run(test)
 

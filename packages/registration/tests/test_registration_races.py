@@ -67,6 +67,20 @@ async def test_cancelling_while_the_lease_is_written_gives_it_back(parts, monkey
     assert (record.holding, record.fencing_token) == (None, 1)
 
 
+async def test_a_lease_that_another_registry_ended_and_deregistered_is_taken_back(parts):
+    """By the registry that gave it, and that knew the consumer's ARN: the consumer is registered again."""
+    home, other = parts(), parts()
+    request = AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
+    lease = await home.local.acquire(request)
+    assert await other.watch(60) == [(STREAM, "delays")]
+    assert not (await home.local.heartbeat(lease)).held
+    regained = await home.local.acquire(replace(request, after_fencing_token=lease.fencing_token))
+    assert regained.fencing_token > lease.fencing_token
+    assert regained.consumer_arn != lease.consumer_arn
+    assert regained.registration_is_ours
+    assert (await home.local.heartbeat(regained)).held
+
+
 class Killed(BaseException):
     """What a process does when it is killed: nothing more."""
 

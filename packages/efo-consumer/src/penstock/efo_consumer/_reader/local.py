@@ -28,7 +28,13 @@ from penstock.efo_consumer._reader.metrics import observe
 from penstock.efo_consumer._reader.replay import prove, replay
 from penstock.efo_consumer._reader.session import ReaderSession
 from penstock.efo_consumer._reader.signal import Bell
-from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, PositionsError, SessionNotFoundError
+from penstock.efo_consumer.errors import (
+    EfoConsumerConfigError,
+    EfoConsumerError,
+    PositionsError,
+    SessionNotFoundError,
+    StaleEpochError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
@@ -54,6 +60,8 @@ _ALARM_SECONDS = 2.0
 _OPENING_PATIENCE = timedelta(seconds=3)
 _NUMBERS_PER_MILLI = 1000
 _CLOCKS_DIFFER_MILLIS = 24 * 3_600_000
+_CLOSED_SECONDS = 600.0
+_MOST_CLOSED = 10_000
 
 _log = logging.getLogger(__name__)
 _tracer = trace.get_tracer("penstock.efo_consumer")
@@ -88,6 +96,8 @@ class LocalShardReader:
         )
         self._room = Bell()
         self._sessions: dict[str, ReaderSession] = {}
+        # By session: the newest run that was closed, its owner, and when. What that had asked before may come later.
+        self._closed: dict[str, tuple[int, str, float]] = {}
         self._opening = asyncio.Lock()
         self._last_epoch = 0
         self.is_draining = False
@@ -258,6 +268,19 @@ class LocalShardReader:
     async def close_session(self, session_id: str, epoch: int) -> None:
         """See `ShardReader.close_session`."""
         session = self._sessions.get(session_id)
+        closed, _, _ = self._closed.get(session_id, (0, "", 0.0))
+        # None that a reader may give only later: that would be refused then.
+        newest = max(self._last_epoch, (self._backend.service_millis() + 1) * _NUMBERS_PER_MILLI)
+        if closed < epoch <= newest and (session is None or session.epoch == epoch):
+            now = self._clock()
+            kept = {name: one for name, one in self._closed.items() if now - one[2] < _CLOSED_SECONDS}
+            while len(kept) >= _MOST_CLOSED:
+                del kept[next(iter(kept))]
+            self._closed = {**kept, session_id: (epoch, "" if session is None else session.owner, now)}
+        await self._end(session_id, epoch)
+
+    async def _end(self, session_id: str, epoch: int) -> None:
+        session = self._sessions.get(session_id)
         if session is not None and session.epoch == epoch:
             del self._sessions[session_id]
             await session.aclose()
@@ -329,7 +352,8 @@ class LocalShardReader:
                 # Asked anew: while another was ended, this one may have been called, or opened again.
                 if self._seconds_to_live().get(session_id, 1.0) <= 0:
                     _log.warning("session %s is ended: nobody called it for too long", session_id)
-                    await self.close_session(session_id, self._sessions[session_id].epoch)
+                    # Its run may come back, and open it again.
+                    await self._end(session_id, self._sessions[session_id].epoch)
             await asyncio.sleep(min(_WATCH_SECONDS, max(0.05, min(left.values()))))
 
     async def _warn(self) -> None:
@@ -377,7 +401,12 @@ class LocalShardReader:
         return session
 
     def _check_run(self, request: OpenRequest) -> None:
-        """Refuse a run that has a successor."""
+        """Refuse a run that has a successor, or was closed: what it asked while it lived may come late."""
+        closed, owner, _ = self._closed.get(request.session_id, (0, "", 0.0))
+        if 0 < request.epoch < closed:
+            raise StaleEpochError(session_id=request.session_id, epoch=request.epoch, current_epoch=closed, owner=owner)
+        if 0 < request.epoch == closed:
+            raise SessionNotFoundError(session_id=request.session_id)
         session = self._sessions.get(request.session_id)
         if request.epoch and session is not None and request.epoch < session.epoch:
             session.check_epoch(request.epoch)

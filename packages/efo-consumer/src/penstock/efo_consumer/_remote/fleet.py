@@ -225,7 +225,8 @@ class FleetShardReader:
                 await self._call(endpoint, self._readers[endpoint].close_session(session_id, epoch))
             self._members.forget(endpoint)
 
-        await asyncio.gather(*(close_at(member.endpoint) for member in self._members.served()))
+        # All, as one that did not answer may still do what it was asked.
+        await asyncio.gather(*(close_at(member.endpoint) for member in self._members.all()))
 
     async def aclose(self) -> None:
         """Close the connections; the readers end the session when its lease does."""
