@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -81,12 +82,17 @@ def test_a_platforms_pyspark_is_no_distribution(tmp_path: Path, monkeypatch: pyt
     found = the(check_pyspark(world(imported_pyspark=lambda: "4.0.2-amzn-0")))
     assert (found.verdict, found.text) == (OK, "pyspark 4.0.2-amzn-0")
     assert the(check_plugin(world(package("penstock-spark-plugin"), imported_pyspark=lambda: "4.0.2"))).verdict is OK
-    (tmp_path / "pyspark").mkdir()
-    (tmp_path / "pyspark" / "__init__.py").touch()
-    (tmp_path / "pyspark" / "version.py").write_text('__version__: str = "4.0.2"\n')
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "pyspark", raising=False)
-    assert find_pyspark() == "4.0.2"
+    files = {"pyspark/__init__.py": "", "pyspark/version.py": '__version__: str = "4.0.2"\n'}
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with zipfile.ZipFile(tmp_path / "pyspark.zip", "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text.replace("4.0.2", "4.0.3"))
+    for place, version in ((tmp_path, "4.0.2"), (tmp_path / "pyspark.zip", "4.0.3")):
+        monkeypatch.syspath_prepend(place)
+        monkeypatch.delitem(sys.modules, "pyspark", raising=False)
+        assert find_pyspark() == version
 
 
 def asked(python: str, version: list[int], plugin: str | None, pyspark: str | None) -> dict[str, Ran]:

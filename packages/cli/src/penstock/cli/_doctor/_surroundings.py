@@ -40,8 +40,10 @@ def find_pyspark() -> str | None:
     """The version of the PySpark that is imported: a platform's own is often no distribution, but on PYTHONPATH."""
     found = importlib.util.find_spec("pyspark")
     for folder in (found and found.submodule_search_locations) or ():
-        with suppress(OSError):
-            version = re.search(r"""__version__[^=]*=\s*["'](.+?)["']""", (Path(folder) / "version.py").read_text())
+        with suppress(OSError, AttributeError):
+            # By its loader: spark-submit puts an archive on the path.
+            text = found.loader.get_data(str(Path(folder) / "version.py")).decode()  # type: ignore[union-attr]
+            version = re.search(r"""__version__[^=]*=\s*["'](.+?)["']""", text)
             if version is not None:
                 return version[1]
     return None
