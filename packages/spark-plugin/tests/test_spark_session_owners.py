@@ -195,6 +195,29 @@ def test_a_restart_without_a_job_id_takes_over_by_its_checkpoint(emulator: Runni
         driver.reader.stop()
 
 
+def test_a_query_whose_consumer_another_registry_gave_away_leaves_it_registered(
+    emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two machines with a file of leases each: the one that registered it leaves, and the other one reads on."""
+    put(emulator, b"0")
+
+    def driver(machine: str) -> Driver:
+        options = {"recordPublisher": "efo", "efoConsumerName": "the-consumer", "jobId": machine}
+        return Driver(emulator.endpoint_url, [], options=options | {"registryStore": str(tmp_path / f"{machine}.db")})
+
+    first, second = driver("first"), driver("second")
+    assert first.read(1) == [b"0"]
+    assert second.read(1) == [b"0"]
+    until(lambda: "took the subscription of" in caplog.text)
+    (consumer,) = consumers(emulator)
+    first.reader.stop()
+    assert consumers(emulator) == [consumer]
+    assert "it is left registered for that one" in caplog.text
+    put(emulator, b"1")
+    assert second.read(1) == [b"1"]
+    second.reader.stop()
+
+
 def is_lost(driver: Driver) -> bool:
     """Whether a driver knows that it has lost its lease."""
     try:

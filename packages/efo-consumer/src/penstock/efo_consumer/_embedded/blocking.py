@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
+from penstock.efo_consumer._publish.fan_out import Readers
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest, StreamConsumer
 from penstock.efo_consumer._remote.client import CALL_SECONDS
@@ -122,6 +123,13 @@ class BlockingSession:
     def positions(self, start: StreamPositions, **options: Unpack[PositionsOptions]) -> PositionsSnapshot:
         """See `ShardReader.positions`."""
         return self._thread.call(self._open_reader().positions(self.session_id, self.epoch, start, **options))
+
+    def is_robbed(self, consumer_arn: str) -> bool:
+        """Whether another reader took subscriptions of a stream consumer from this process, and may still read by it.
+
+        False of a remote reader, which does not tell.
+        """
+        return Readers.of_process().are_robbed(consumer_arn)
 
     def commit(self, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._wire.subscription import SubscribeTransport
 
 _numbers = itertools.count(1)
+_LEFT_ALONE_SECONDS = 60.0
+"""Whoever reads by the same consumer takes a subscription back within seconds."""
 
 
 def reader_name() -> str:
@@ -50,12 +52,18 @@ def reader_name() -> str:
 
 
 class Readers:
-    """Readers by stream consumer and shard, and who of them was robbed. Safe to share between threads."""
+    """Readers by stream consumer and shard, and who of them was robbed. Safe to share between threads.
 
-    def __init__(self) -> None:
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         self._readers: dict[tuple[str, str], list[str]] = {}
-        self._robbed: set[tuple[str, str]] = set()
+        # And since when the shard was subscribed again, None while it is not.
+        self._robbed: dict[tuple[str, str], float | None] = {}
 
     @staticmethod
     @cache
@@ -83,18 +91,35 @@ class Readers:
             others = [one for one in self._readers.get((consumer_arn, shard_id), ()) if one != reader]
         return others[-1] if others else None
 
+    def note_start(self, consumer_arn: str, shard_id: str) -> None:
+        """Note that a subscription was accepted."""
+        with self._lock:
+            if (consumer_arn, shard_id) in self._robbed:
+                self._robbed[consumer_arn, shard_id] = self._clock()
+
     def note_end(self, consumer_arn: str, shard_id: str, outcome: str) -> None:
-        """Note how a subscription ended: one that lived to its end shows that nobody else reads by the consumer."""
+        """Note how a subscription ended."""
+        key = consumer_arn, shard_id
         with self._lock:
             if outcome == TAKEN_OVER:
-                self._robbed.add((consumer_arn, shard_id))
-            elif outcome == EXPIRED:
-                self._robbed.discard((consumer_arn, shard_id))
+                self._robbed[key] = None
+            elif outcome == EXPIRED or self._is_left_alone(key):
+                self._robbed.pop(key, None)
+            elif key in self._robbed:
+                self._robbed[key] = None
 
     def are_robbed(self, consumer_arn: str) -> bool:
-        """Whether another reader took a subscription of the consumer, and may still read by it."""
+        """Whether another reader took a subscription of the consumer, and may still read by it.
+
+        One that does takes it again and again. A former run of the same job, which was frozen, does so until its next
+        heartbeat only.
+        """
         with self._lock:
-            return any(arn == consumer_arn for arn, _ in self._robbed)
+            return any(key[0] == consumer_arn and not self._is_left_alone(key) for key in self._robbed)
+
+    def _is_left_alone(self, key: tuple[str, str]) -> bool:
+        since = self._robbed.get(key)
+        return since is not None and self._clock() - since >= _LEFT_ALONE_SECONDS
 
 
 class FanOutRecordPublisher:
@@ -235,6 +260,7 @@ class FanOutRecordPublisher:
     def _accepted(self, stream: StreamIdentity, request: SubscribeRequest) -> None:
         # Closed while it was under way: nobody else would end it.
         self._refuse_if_closed(stream, request.shard_id)
+        self._readers.note_start(request.consumer_arn, request.shard_id)
         self._accepted_at[request.consumer_arn, request.shard_id] = self._clock()
 
     def _refuse_if_closed(self, stream: StreamIdentity, shard_id: str) -> None:

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -155,12 +155,24 @@ class ConsumerLeases:
                 if self._lost is None and tuple(self._leases) == leases:
                     self._news.wait(_ASK_AGAIN_SECONDS)
 
-    def release(self) -> None:
-        """Give every lease back; the registry deregisters what it registered."""
+    def release(self, is_robbed: Callable[[str], bool] = lambda _: False) -> None:
+        """Give every lease back; the registry deregisters what it registered.
+
+        But for consumers of which `is_robbed` says, by their ARN, that a query of another registry reads by them.
+        """
         for lease in self.leases:
             try:
+                disown = is_robbed(lease.consumer_arn)
+                if disown:
+                    _log.warning(
+                        "consumer %s of %s: another reader, which knows another registry, took its subscriptions; it "
+                        "is left registered for that one. Give each query an efoConsumerName of its own, or both the "
+                        "same registry",
+                        lease.consumer_name,
+                        lease.stream_name,
+                    )
                 # Or the one that was taken back in its place.
-                self._registry.release(lease)
+                self._registry.release(lease, disown=disown)
             except Exception:
                 # The lease ends by itself, and the registry then cleans up.
                 _log.warning(
@@ -318,7 +330,7 @@ class KinesisSession:
         """End the reader, then give the leases back: a consumer is deregistered when nobody reads by it any more."""
         with contextlib.ExitStack() as stack:
             if self._leases is not None:
-                stack.callback(self._leases.release)
+                stack.callback(self._leases.release, self.reader.is_robbed)
             if self._host is not None:
                 stack.callback(self._host.close)
             stack.callback(self.reader.close)
