@@ -10,6 +10,9 @@ import yaml
 from release._matrix import find_cells, has_python, read_cells, run_matrix, table_row
 from release._members import find_members, read_member
 from release._versions import problems, set_version, sibling_bounds, with_heading, with_version
+from tools.prove.matrix import Outcome as PairOutcome
+from tools.prove.matrix import Pair, try_pair
+from tools.prove.matrix import table_row as table_row_of_pair
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -161,7 +164,16 @@ def test_a_python_that_is_only_a_name_is_none(tmp_path, monkeypatch):
 
 def test_the_cells_of_the_repository_are_those_of_its_matrix():
     """One that is not there is refused with those that are."""
-    assert len(read_cells(ROOT, [])) == 10
+    assert len(read_cells(ROOT, [])) == 13
     assert [cell.spark for cell in read_cells(ROOT, ["lowest", "compat.py3.12-4.1"])] == ["lowest", "4.1"]
-    with pytest.raises(ValueError, match=r"no cell compat\.py2\.7-4\.1; there are compat\.py3\.11-4\.1"):
+    with pytest.raises(ValueError, match=r"no cell compat\.py2\.7-4\.1; there are compat\.py3\.11-4\.0"):
         read_cells(ROOT, ["compat.py2.7-4.1"])
+
+
+def test_a_pair_of_spark_and_python_is_tried_or_named(tmp_path):
+    """Without its Python nothing is made, and the table says so; a check that fails is named with what it says."""
+    untried = try_pair(Pair("4.0.2", "2.7"), tmp_path)
+    assert table_row_of_pair(untried) == "| 4.0.2 | 2.7 | not run: no Python 2.7 on the path | |"
+    passed, words = {"walk": True, "efo": False, "kill": True}, {"efo": "AssertionError: 3 rows twice"}
+    row = table_row_of_pair(PairOutcome(Pair("4.1.4", "3.11"), "", passed, words, {"pyarrow": "19.0.1"}))
+    assert row == "| 4.1.4 | 3.11 | efo FAILED (AssertionError: 3 rows twice); walk, kill pass | pyarrow 19.0.1 |"
