@@ -1,17 +1,12 @@
-import contextlib
-import os
 import re
-import subprocess
-import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
+from connect_servers import connect_server
 from patience import PATIENCE_SECONDS
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession, Window
@@ -37,49 +32,6 @@ from penstock.spark_plugin.testing import endpoint_options
 
 _CONNECT = "SPARK_CONNECT_MODE_ENABLED"
 """What `SparkSession.builder.remote` sets: functions make columns of Spark Connect from then on."""
-
-
-_SERVER = {
-    "spark.connect.grpc.binding.address": "127.0.0.1",
-    "spark.connect.grpc.binding.port": "0",
-    "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.host": "127.0.0.1",
-    "spark.ui.enabled": "false",
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-}
-
-
-@contextlib.contextmanager
-def connect_server(folder: Path) -> Iterator[str]:
-    """The URL of a server in a process of its own, as users have it, that runs while this is entered."""
-    home = Path(pyspark.__file__).parent
-    settings = {**_SERVER, "spark.sql.warehouse.dir": str(folder / "warehouse")}
-    command = [
-        str(home / "bin" / "spark-submit"),
-        *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "--master", "local[2]"),
-        *(part for name, value in settings.items() for part in ("--conf", f"{name}={value}")),
-        "spark-internal",
-    ]
-    environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
-    log = folder / "server.log"
-    with log.open("w") as file:
-        server = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environment, cwd=folder)
-    try:
-        yield f"sc://127.0.0.1:{_port(server, log)}"
-    finally:
-        server.terminate()
-        server.wait(30)
-
-
-def _port(server: "subprocess.Popen[bytes]", log: Path) -> str:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < deadline and server.poll() is None:
-        found = re.search(r"Spark Connect server started at: \S+:(\d+)", log.read_text())
-        if found:
-            return found[1]
-        time.sleep(0.05)
-    raise RuntimeError(f"no Spark Connect server:\n{log.read_text()[-4000:]}")
 
 
 @pytest.fixture(scope="module")
@@ -413,3 +365,15 @@ def test_a_wrong_option_is_told_to_the_client(connect: SparkSession) -> None:
     for name, meant in (("initialPositoin", "initialPosition"), ("kinesis.consumerTyp", "kinesis.consumerType")):
         with pytest.raises(Exception, match=f"unknown option.*{meant}"):
             connect.readStream.format("kinesis").options(**{"streamName": "s", name: "LATEST"}).load().schema  # noqa: B018
+
+
+def test_each_row_of_the_readme_has_a_test() -> None:
+    """What is said to work, or not, on Spark Connect and in declarative pipelines names a test that is there."""
+    folder = Path(__file__).parent
+    readme = (folder.parent / "README.md").read_text()
+    section = readme.partition("### Spark Connect and Spark Declarative Pipelines\n")[2].partition("\n### ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
+    rows = [re.findall(r"`(test_\w+)`", line) for line in lines if not line.endswith("| shown by |")]
+    there = {name for file in folder.glob("test_*.py") for name in re.findall(r"def (test_\w+)", file.read_text())}
+    assert len(rows) > 10
+    assert all(names and set(names) <= there for names in rows), rows
