@@ -63,8 +63,8 @@ metrics.set_meter_provider(Provider())
 
 import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
-import penstock.rpc._attempts
-import penstock.rpc._token_file
+import penstock.rpc._server.attempts
+import penstock.rpc._security.token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
 from penstock.operator_attributes._schedule.metrics import DRIVER, SERVICE, StageMetrics
@@ -100,8 +100,8 @@ DECLARING = {
     "efo_consumer/_reader/metrics.py",
     "operator_attributes/_schedule/metrics.py",
     "registration/_local/metrics.py",
-    "rpc/_attempts.py",
-    "rpc/_token_file.py",
+    "rpc/_server/attempts.py",
+    "rpc/_security/token_file.py",
     "spark_plugin/_reading/progress/listener_metrics.py",
     "spark_plugin/_reading/progress/metrics.py",
 }

@@ -151,10 +151,14 @@ async def test_a_stream_that_was_made_again_is_another_one(
 
 @PUBLISHERS
 @BEHAVIOURS
+@pytest.mark.parametrize("pause_hours", [0, 30])
 async def test_a_running_query_is_told_that_its_stream_was_made_again(
-    publisher: RecordPublisherType, behaviour: Behaviour
+    publisher: RecordPublisherType, behaviour: Behaviour, pause_hours: int
 ) -> None:
-    """The refusal of its iterator, or of its consumer, is not taken for a loss or for a stream that is missing."""
+    """The refusal of its iterator, or of its consumer, is not taken for a loss or for a stream that is missing.
+
+    Nor is that its records are gone, to a query that stood still for longer than they are kept.
+    """
     clock = ManualClock()
     with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
         world = World(emulator, clock, publisher)
@@ -165,6 +169,7 @@ async def test_a_running_query_is_told_that_its_stream_was_made_again(
             world.client.delete_stream(StreamName="s", EnforceConsumerDeletion=True)
             clock.advance(5)
             world.create()
+            clock.advance(pause_hours * 3600)
             world.put(1)
             with pytest.raises(StreamRecreatedError):
                 async with asyncio.timeout(30):

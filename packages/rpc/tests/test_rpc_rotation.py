@@ -25,7 +25,7 @@ from penstock.rpc import (
     open_aio_channel,
     open_channel,
 )
-from penstock.rpc._token_file import TokenFile
+from penstock.rpc._security.token_file import TokenFile
 
 DEADLINE = 30
 NAME = "penstock.proto.stage_scheduler.v1.StageSchedulerService"

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from penstock.rpc import _run, run_service
+from penstock.rpc import run_service
+from penstock.rpc._server import run as _run
 
 
 class Starting:

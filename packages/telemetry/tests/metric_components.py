@@ -21,7 +21,7 @@ from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttribut
 from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry
 from penstock.rpc import Attempts
-from penstock.rpc._token_file import TokenFile
+from penstock.rpc._security.token_file import TokenFile
 from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
 from penstock.telemetry import configure
 

@@ -216,12 +216,15 @@ class ShardGuard:
         self._unproved = first, max(until, (first.known_millis or 0) + now - (after.known_millis or 0))
 
     async def _retention(self, *, is_fresh: bool = False) -> int:
+        """The stream's, which must be that of the positions."""
         try:
-            return (await self._source.stream_facts(self._stream, is_fresh=is_fresh)).retention_millis
+            facts = await self._source.stream_facts(self._stream, is_fresh=is_fresh)
         except AwsError as error:
             # Then the shortest retention is assumed: that only means more looks.
-            _log.warning("cannot tell the retention period of %s: %s", self._stream, error)
+            _log.warning("cannot tell when %s was created, and how long it keeps records: %s", self._stream, error)
             return SHORTEST_RETENTION_MILLIS
+        check_created(self._stream, self._created_millis, facts)
+        return facts.retention_millis
 
     async def _look(self, after: ShardPosition, now: int) -> Loss | None:
         oldest = await self._source.oldest_record(self._stream, self._shard_id)
@@ -229,14 +232,12 @@ class ShardGuard:
             # GetRecords may be a second behind what was read elsewhere, and call that the tip.
             await asyncio.sleep(_RETRY_SECONDS)
             oldest = await self._source.oldest_record(self._stream, self._shard_id)
+        # A stream that was made again meanwhile may have old records of the same numbers. And whoever is warned of the
+        # end of the retention period makes it longer: a loss is told by that of this moment.
+        retention = await self._retention(is_fresh=True)
         if judge_oldest(after, oldest) is Verdict.CONTINUOUS:
             self._sound_millis = now
-            if self._created_millis is not None:
-                # A stream that was made again meanwhile may have old records of the same numbers.
-                await check_streams(self._source, {self._stream: self._created_millis}, [self._stream])
             return None
-        # Whoever is warned of the end of the retention period makes it longer: a loss is told by that of this moment.
-        retention = await self._retention(is_fresh=True)
         kept = f"the stream keeps records for {retention / 3_600_000:g} h"
         left = "the shard holds no record" if oldest is None else f"the oldest record left is {oldest.sequence_number}"
         known = after.known_millis

@@ -9,7 +9,7 @@ from typing import cast
 
 import grpc
 
-from penstock.rpc._files import Stamp, read_file, stamp_of
+from penstock.rpc._security.files import Stamp, read_file, stamp_of
 from penstock.rpc.errors import RpcOptionError
 
 _log = logging.getLogger("penstock.rpc")

@@ -4,7 +4,7 @@ from typing import Final
 
 import grpc
 
-from penstock.rpc._client_settings import ClientSettings
+from penstock.rpc._client.settings import ClientSettings
 from penstock.rpc._status import TYPE_KEY
 
 _REFUSED: Final = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)

@@ -17,12 +17,12 @@ from grpc_health.v1.health import aio as aio_health  # type: ignore[attr-defined
 from grpc_reflection.v1alpha import reflection
 from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
-from penstock.rpc._attempts import Attempts, Network, networks
-from penstock.rpc._channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
-from penstock.rpc._guard import Guard, SameTask
-from penstock.rpc._security import ServerSecurity
-from penstock.rpc._sockets import check_socket_path, listen_on_socket
-from penstock.rpc._token_check import TokenCheck
+from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
+from penstock.rpc._security.security import ServerSecurity
+from penstock.rpc._server.attempts import Attempts, Network, networks
+from penstock.rpc._server.guard import Guard, SameTask
+from penstock.rpc._server.sockets import check_socket_path, listen_on_socket
+from penstock.rpc._server.token_check import TokenCheck
 from penstock.rpc.errors import RpcOptionError, ServerStartError
 
 DEFAULT_MAX_CONNECTIONS = 4_096

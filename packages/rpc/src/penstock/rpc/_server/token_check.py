@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.rpc._attempts import Attempts
-from penstock.rpc._token_file import MIN_TOKEN_CHARACTERS, Token, TokenFile, verdict
+from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS, Token, TokenFile, verdict
+from penstock.rpc._server.attempts import Attempts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from penstock.rpc._security import ServerSecurity
+    from penstock.rpc._security.security import ServerSecurity
 
 _HEALTH_CHECK = "/grpc.health.v1.Health/Check"
 _SCHEME = "Bearer "

@@ -6,11 +6,11 @@ import grpc
 from opentelemetry.instrumentation.grpc import aio_client_interceptors, client_interceptor
 from opentelemetry.instrumentation.grpc.grpcext import intercept_channel
 
-from penstock.rpc._endings import CancelUnaryUnary, KeepStatusStreamStream
-from penstock.rpc._following import FollowingChannel
-from penstock.rpc._following_aio import FollowingAioChannel
-from penstock.rpc._security import ClientSecurity, host_of
-from penstock.rpc._token import TokenInterceptor, aio_token_interceptors
+from penstock.rpc._client.endings import CancelUnaryUnary, KeepStatusStreamStream
+from penstock.rpc._client.rotation import RotatingChannel
+from penstock.rpc._client.rotation_aio import RotatingAioChannel
+from penstock.rpc._client.token import TokenInterceptor, aio_token_interceptors
+from penstock.rpc._security.security import ClientSecurity, host_of
 
 DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _MAX_METADATA_BYTES = 64 * 1024
@@ -67,7 +67,7 @@ def open_channel(
     token = security.token_source()
     channel: grpc.Channel
     if security.uses_tls:
-        channel = FollowingChannel(
+        channel = RotatingChannel(
             security, lambda: grpc.secure_channel(endpoint, security.channel_credentials(), options)
         )
     else:
@@ -98,7 +98,7 @@ def open_aio_channel(
     interceptors += [CancelUnaryUnary(), KeepStatusStreamStream()]
     options = _client_options(endpoint, max_message_bytes)
     if security.uses_tls:
-        return FollowingAioChannel(
+        return RotatingAioChannel(
             security,
             lambda: grpc.aio.secure_channel(
                 endpoint, security.channel_credentials(), options, interceptors=interceptors

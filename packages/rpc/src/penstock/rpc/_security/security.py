@@ -7,9 +7,9 @@ from pathlib import Path
 
 import grpc
 
-from penstock.rpc._certificates import ServerCertificates, check_authority, check_pair_of_files
-from penstock.rpc._files import Stamp, read_file, stamp_of
-from penstock.rpc._token_file import MIN_TOKEN_CHARACTERS, TokenFile, check_length
+from penstock.rpc._security.certificates import ServerCertificates, check_authority, check_pair_of_files
+from penstock.rpc._security.files import Stamp, read_file, stamp_of
+from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS, TokenFile, check_length
 from penstock.rpc.errors import RpcOptionError
 
 

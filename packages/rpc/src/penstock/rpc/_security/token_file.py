@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
 
-from penstock.rpc._files import Stamp, read_file, stamp_of
+from penstock.rpc._security.files import Stamp, read_file, stamp_of
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from penstock.rpc.errors import RpcOptionError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.rpc._security import ClientSecurity
+    from penstock.rpc._security.security import ClientSecurity
 
 _log = logging.getLogger("penstock.rpc")
 
@@ -69,7 +69,7 @@ class Generations:
         return ended
 
 
-class FollowingChannel(grpc.Channel):
+class RotatingChannel(grpc.Channel):
     """Calls go to the channel of the present files; those in progress end on theirs, which is closed thereafter."""
 
     def __init__(self, security: ClientSecurity, open_one: Callable[[], grpc.Channel]) -> None:
@@ -133,7 +133,7 @@ class FollowingChannel(grpc.Channel):
         for one in channels:
             one.channel.close()
 
-    def __enter__(self) -> FollowingChannel:
+    def __enter__(self) -> RotatingChannel:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -142,7 +142,7 @@ class FollowingChannel(grpc.Channel):
 
 class _Method:
     def __init__(
-        self, channel: FollowingChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
+        self, channel: RotatingChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         # The fourth argument, a registered method's number, belongs to one channel: left out.
         names = ("request_serializer", "response_deserializer")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from penstock.rpc._security import ClientSecurity
+from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
 
 _FILES: Final = {

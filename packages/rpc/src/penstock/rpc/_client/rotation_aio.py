@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.rpc._following import Generation, Generations
+from penstock.rpc._client.rotation import Generation, Generations
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from penstock.rpc._security import ClientSecurity
+    from penstock.rpc._security.security import ClientSecurity
 
 
-class FollowingAioChannel(grpc.aio.Channel):
+class RotatingAioChannel(grpc.aio.Channel):
     """Calls go to the channel of the present files; those in progress end on theirs, which is closed thereafter."""
 
     def __init__(self, security: ClientSecurity, open_one: Callable[[], grpc.aio.Channel]) -> None:
@@ -87,7 +87,7 @@ class FollowingAioChannel(grpc.aio.Channel):
         self._retired.clear()
         await asyncio.gather(*(one.channel.close(grace) for one in generations), *self._closing)
 
-    async def __aenter__(self) -> FollowingAioChannel:
+    async def __aenter__(self) -> RotatingAioChannel:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -96,7 +96,7 @@ class FollowingAioChannel(grpc.aio.Channel):
 
 class _Method:
     def __init__(
-        self, channel: FollowingAioChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
+        self, channel: RotatingAioChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         # Whether the method is registered means nothing but speed, and its number belongs to one channel: left out.
         names = ("request_serializer", "response_deserializer")

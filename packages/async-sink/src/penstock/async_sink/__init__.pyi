@@ -1,0 +1,188 @@
+# Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._config import (
+    AsyncSinkConfig,
+    Ordering,
+)
+from ._core.classifier import FatalExceptionClassifier
+from ._core.entries import (
+    ElementConverter,
+    EntryFailure,
+    EntryListener,
+    EntryRunListener,
+    FailedAttempt,
+    RequestEntryWrapper,
+    WriteContext,
+)
+from ._core.loop import (
+    Clock,
+    Timer,
+)
+from ._core.settlement import (
+    ResultHandler,
+    TerminalReason,
+)
+from ._core.state import (
+    BufferedRequestState,
+    EntryCodec,
+)
+from ._core.terminal import (
+    CallbackHandler,
+    DeadLetterHandler,
+    DropHandler,
+    TerminalRecord,
+    TerminalRecordHandler,
+)
+from ._core.writer import (
+    AsyncSinkBase,
+    AsyncSinkWriter,
+)
+from ._destinations.dynamodb.entry import DynamoDbRequestEntry
+from ._destinations.dynamodb.writer import (
+    DynamoDbSink,
+    dynamodb_config,
+)
+from ._destinations.firehose import (
+    FirehoseRequestEntry,
+    FirehoseSink,
+    firehose_config,
+)
+from ._destinations.kinesis.aggregate import AggregationConfig
+from ._destinations.kinesis.entry import KinesisRequestEntry
+from ._destinations.kinesis.partition_key import (
+    KinesisElementConverter,
+    PartitionKey,
+)
+from ._destinations.kinesis.sink import (
+    KinesisStreamsSink,
+    kinesis_aggregation_config,
+)
+from ._destinations.sqs.entry import SqsRequestEntry
+from ._destinations.sqs.writer import (
+    SqsSink,
+    sqs_config,
+)
+from ._destinations.state_format import (
+    state_from_bytes,
+    state_to_bytes,
+)
+from ._gateway.client import RemoteSink
+from ._rate.congestion import (
+    CongestionControlConfig,
+    CongestionControlInfo,
+    CongestionControlRateLimitingStrategy,
+    CongestionControlStrategy,
+    ScalingDecision,
+    ScalingTarget,
+    ThresholdCongestionControlStrategy,
+)
+from ._rate.defaults import (
+    aggregation_strategy,
+    aimd_strategy,
+    kinesis_strategy,
+    rate_strategy,
+    slow_start_strategy,
+)
+from ._rate.gradient import GradientRateLimitingStrategy
+from ._rate.per_shard import PerShardRateLimitingStrategy
+from ._rate.scaling import (
+    AIMDScalingStrategy,
+    NoOpScalingStrategy,
+    ProportionalScalingStrategy,
+    ScalingStrategy,
+)
+from ._rate.strategy import (
+    All,
+    AsksAgain,
+    HasLanes,
+    HasLimit,
+    LaneLimiter,
+    LaneObservation,
+    RateLimitingStrategy,
+    RequestInfo,
+    ResultInfo,
+)
+from ._rate.token_bucket import TokenBucketRateLimitingStrategy
+from ._telemetry.metrics import (
+    SinkGauges,
+    SinkMetrics,
+)
+from ._write_batches import (
+    SinkSummary,
+    write_batches,
+)
+
+__all__ = [
+    "AIMDScalingStrategy",
+    "AggregationConfig",
+    "All",
+    "AsksAgain",
+    "AsyncSinkBase",
+    "AsyncSinkConfig",
+    "AsyncSinkWriter",
+    "BufferedRequestState",
+    "CallbackHandler",
+    "Clock",
+    "CongestionControlConfig",
+    "CongestionControlInfo",
+    "CongestionControlRateLimitingStrategy",
+    "CongestionControlStrategy",
+    "DeadLetterHandler",
+    "DropHandler",
+    "DynamoDbRequestEntry",
+    "DynamoDbSink",
+    "ElementConverter",
+    "EntryCodec",
+    "EntryFailure",
+    "EntryListener",
+    "EntryRunListener",
+    "FailedAttempt",
+    "FatalExceptionClassifier",
+    "FirehoseRequestEntry",
+    "FirehoseSink",
+    "GradientRateLimitingStrategy",
+    "HasLanes",
+    "HasLimit",
+    "KinesisElementConverter",
+    "KinesisRequestEntry",
+    "KinesisStreamsSink",
+    "LaneLimiter",
+    "LaneObservation",
+    "NoOpScalingStrategy",
+    "Ordering",
+    "PartitionKey",
+    "PerShardRateLimitingStrategy",
+    "ProportionalScalingStrategy",
+    "RateLimitingStrategy",
+    "RemoteSink",
+    "RequestEntryWrapper",
+    "RequestInfo",
+    "ResultHandler",
+    "ResultInfo",
+    "ScalingDecision",
+    "ScalingStrategy",
+    "ScalingTarget",
+    "SinkGauges",
+    "SinkMetrics",
+    "SinkSummary",
+    "SqsRequestEntry",
+    "SqsSink",
+    "TerminalReason",
+    "TerminalRecord",
+    "TerminalRecordHandler",
+    "ThresholdCongestionControlStrategy",
+    "Timer",
+    "TokenBucketRateLimitingStrategy",
+    "WriteContext",
+    "aggregation_strategy",
+    "aimd_strategy",
+    "dynamodb_config",
+    "firehose_config",
+    "kinesis_aggregation_config",
+    "kinesis_strategy",
+    "rate_strategy",
+    "slow_start_strategy",
+    "sqs_config",
+    "state_from_bytes",
+    "state_to_bytes",
+    "write_batches",
+]

@@ -1,0 +1,76 @@
+# Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._aws_client import AwsClient
+from ._backoff import (
+    BackoffPolicy,
+    retry,
+)
+from ._cbor import as_json
+from ._classify import (
+    ErrorKind,
+    are_credentials_refused,
+    classify,
+    classify_code,
+    error_code,
+)
+from ._json_client import (
+    JsonClient,
+    service_error,
+)
+from ._location import (
+    AwsLocation,
+    LocationMismatch,
+    account_of,
+    endpoint_aliases,
+    mismatch_message,
+    region_of_endpoint,
+)
+from ._options import AwsOptions
+from ._provider import (
+    CredentialsProvider,
+    ProvidedCredentials,
+)
+from ._proxy import HttpProxy
+from ._service_clock import (
+    ServiceClock,
+    date_seconds,
+)
+from ._session import AwsSession
+from .errors import (
+    AwsConnectionError,
+    AwsCredentialsError,
+    AwsError,
+    AwsOptionError,
+    AwsServiceError,
+)
+
+__all__ = [
+    "AwsClient",
+    "AwsConnectionError",
+    "AwsCredentialsError",
+    "AwsError",
+    "AwsLocation",
+    "AwsOptionError",
+    "AwsOptions",
+    "AwsServiceError",
+    "AwsSession",
+    "BackoffPolicy",
+    "CredentialsProvider",
+    "ErrorKind",
+    "HttpProxy",
+    "JsonClient",
+    "LocationMismatch",
+    "ProvidedCredentials",
+    "ServiceClock",
+    "account_of",
+    "are_credentials_refused",
+    "as_json",
+    "classify",
+    "classify_code",
+    "date_seconds",
+    "endpoint_aliases",
+    "error_code",
+    "mismatch_message",
+    "region_of_endpoint",
+    "retry",
+    "service_error",
+]

@@ -1,0 +1,44 @@
+# Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._behaviour import Behaviour
+from ._clock import (
+    Clock,
+    SystemClock,
+    Timer,
+)
+from ._config import EmulatorConfig
+from ._faults import (
+    Fault,
+    FaultPlan,
+)
+from ._server import (
+    EmulatorServer,
+    KinesisEmulator,
+)
+from ._state.kinesis import Kinesis
+from .errors import (
+    CompanionError,
+    EmulatorConfigError,
+    EmulatorError,
+    EmulatorStartError,
+    JournalError,
+    KinesisError,
+)
+
+__all__ = [
+    "Behaviour",
+    "Clock",
+    "CompanionError",
+    "EmulatorConfig",
+    "EmulatorConfigError",
+    "EmulatorError",
+    "EmulatorServer",
+    "EmulatorStartError",
+    "Fault",
+    "FaultPlan",
+    "JournalError",
+    "Kinesis",
+    "KinesisEmulator",
+    "KinesisError",
+    "SystemClock",
+    "Timer",
+]

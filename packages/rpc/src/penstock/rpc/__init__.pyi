@@ -1,0 +1,78 @@
+# Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._client.channel import (
+    DEFAULT_MAX_MESSAGE_BYTES,
+    open_aio_channel,
+    open_channel,
+)
+from ._client.failures import (
+    explain_failure,
+    failed_call,
+)
+from ._client.settings import ClientSettings
+from ._loop_thread import LoopThread
+from ._security.files import stamp_of
+from ._security.security import (
+    ClientSecurity,
+    ServerSecurity,
+    is_loopback,
+)
+from ._server.attempts import Attempts
+from ._server.run import (
+    run_service,
+    set_up_logging,
+)
+from ._server.server import (
+    GrpcServer,
+    Register,
+    ServerSettings,
+)
+from ._server.sockets import (
+    MAX_SOCKET_PATH_BYTES,
+    is_answered,
+)
+from ._server.token_check import token_check
+from ._status import (
+    StatusTable,
+    abort_with,
+    status_of,
+    typed_error,
+)
+from .errors import (
+    LoopThreadClosedError,
+    LoopThreadForkedError,
+    PenstockRpcError,
+    RpcOptionError,
+    ServerStartError,
+)
+
+__all__ = [
+    "DEFAULT_MAX_MESSAGE_BYTES",
+    "MAX_SOCKET_PATH_BYTES",
+    "Attempts",
+    "ClientSecurity",
+    "ClientSettings",
+    "GrpcServer",
+    "LoopThread",
+    "LoopThreadClosedError",
+    "LoopThreadForkedError",
+    "PenstockRpcError",
+    "Register",
+    "RpcOptionError",
+    "ServerSecurity",
+    "ServerSettings",
+    "ServerStartError",
+    "StatusTable",
+    "abort_with",
+    "explain_failure",
+    "failed_call",
+    "is_answered",
+    "is_loopback",
+    "open_aio_channel",
+    "open_channel",
+    "run_service",
+    "set_up_logging",
+    "stamp_of",
+    "status_of",
+    "token_check",
+    "typed_error",
+]

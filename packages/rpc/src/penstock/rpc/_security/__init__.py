@@ -1,0 +1,1 @@
+"""What both ends prove themselves with: certificates, and files of tokens."""
