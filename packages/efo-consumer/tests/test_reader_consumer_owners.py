@@ -351,7 +351,7 @@ async def test_a_consumer_whose_stream_consumer_went_in_a_pause_reads_on(
     emulator: RunningEmulator, tmp_path: Path
 ) -> None:
     """Its lease ran out, and the registry deregistered it: it is registered again, and each record comes once."""
-    soon = timedelta(seconds=2)
+    soon = timedelta(seconds=5)
     settings = LeaseSettings(default_time_to_live=soon, grace_period=timedelta(seconds=1))
     local = open_local_registry(AwsSession(aws(emulator)), tmp_path / "service.db", settings=settings)
     servicer = ConsumerRegistryServicer(local)
@@ -370,7 +370,7 @@ async def test_a_consumer_whose_stream_consumer_went_in_a_pause_reads_on(
         rows = [await process.stdout.readline()]
         for row in (b"1", b"2"):
             process.send_signal(signal.SIGSTOP)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(180):
                 while await asyncio.to_thread(states, emulator):  # noqa: ASYNC110  # the emulator wakes nobody
                     await asyncio.sleep(0.1)
             await asyncio.to_thread(put, emulator, row)
