@@ -72,6 +72,44 @@ def test_results_of_one_source_are_committed_apart(spark: SparkSession, tmp_path
     assert siblings(tmp_path).run(spark).states == {"left": FINISHED, "right": REUSED, "out": REUSED}
 
 
+def test_results_of_different_states_of_a_source_are_told(spark: SparkSession, tmp_path: Path) -> None:
+    """Where a run goes on after its source has changed: what is committed stays, the rest is of what there is now."""
+    rates = tmp_path / "rates.csv"
+
+    def job(*, fails: bool = False) -> Pipeline:
+        pipeline = Pipeline("job", store=tmp_path / "store")
+        pipeline.source(bounded=True, name="rates")(lambda spark: spark.read.csv(str(rates), schema="id int"))
+        pipeline.op(name="left", inputs=["rates"], attributes=FULL_DAM)(lambda frame: frame.distinct())
+
+        def right(rates: DataFrame) -> DataFrame:
+            if fails:
+                raise ValueError("made to fail")
+            return rates.distinct()
+
+        pipeline.op(attributes=FULL_DAM)(right)
+        pipeline.sink(name="out", inputs=["left", "right"])(
+            lambda left, right: left.union(right).write.format("noop").mode("overwrite")
+        )
+        return pipeline
+
+    rates.write_text("1\n")
+    with pytest.raises(StageFailedError):
+        job(fails=True).run(spark, max_attempts=1)
+    rates.write_text("1\n2\n")
+    run = job().run(spark)
+    assert run.states == {"left": REUSED, "right": FINISHED, "out": FINISHED}
+    place = run.plan.graph["rates"].call_site
+    wanted = (
+        f"source 'rates' ({place}) has changed between the stages that read it: the rows of 'left' and of 'right' are "
+        "of different states; run(spark, refresh=True) computes them from one"
+    )
+    assert list(run.warnings) == [wanted]
+    assert wanted in run.explain()
+    again = job().run(spark, refresh=True)
+    assert again.states == {"left": FINISHED, "right": REUSED, "out": FINISHED}
+    assert not again.warnings
+
+
 def test_results_of_one_source_are_computed_side_by_side(spark: SparkSession, tmp_path: Path) -> None:
     """Each waits for the other to begin: one after the other they would never end."""
     run = siblings(tmp_path, together=True).run(spark, max_attempts=1)

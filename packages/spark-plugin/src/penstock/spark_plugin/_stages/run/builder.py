@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.operator_attributes import Stage, StagePlan, VertexKind
 from penstock.operator_attributes.errors import FullDamOverUnboundedError
-from penstock.spark_plugin._stages.declare.declared import Declared
+from penstock.spark_plugin._stages.declare.declared import Declared, named
 from penstock.spark_plugin._stages.fingerprints.code import digest, function_fingerprint
 from penstock.spark_plugin._stages.fingerprints.sources import session_fingerprint, source_fingerprint
 from penstock.spark_plugin._stages.plans.cut import find_cuts
@@ -46,9 +46,10 @@ class StageBuilder:
         self._lock = threading.RLock()
         self._sources: dict[str, DataFrame] = {}
         self._used: dict[str, Pin] = {}
+        self._held: dict[str, str] = {}
         self._dams: set[tuple[str, str]] = set()
         self.warnings: list[str] = []
-        """What was found in the functions of live stages that should be declared."""
+        """What was found in the functions of live stages that should be declared, and in what sources hold."""
         self.kept: dict[str, list[DataFrame]] = {}
         """What is kept in memory, by id of the stage that reads it: committed results for as long as a live stage runs,
         and what a bounded stage that runs needs twice."""
@@ -90,6 +91,8 @@ class StageBuilder:
         """Find a stage's fingerprint anew: its committed result is gone, and what its sources hold may have changed."""
         with self._lock:
             self._used.pop(stage.id, None)
+            for name in stage.vertices:
+                self._held.pop(name, None)
 
     def _pin(self, stage: Stage) -> Pin:
         inputs = {
@@ -101,11 +104,32 @@ class StageBuilder:
         if pin is not None and kept and self.store.stage(self.name(stage), pin.fingerprint).committed() is not None:
             return pin
         parts = [code, *(f"{name}={fingerprint}" for name, fingerprint in sorted(inputs.items()))]
+        sources = {}
         for name in stage.vertices:
             one = self._declared[name]
             if one.kind is VertexKind.SOURCE:
                 parts.append(one.fingerprint or source_fingerprint(self._source(name)))
-        return Pin(fingerprint=digest(*parts), code=code, inputs=inputs)
+                sources[name] = self._held.setdefault(name, parts[-1])
+        return Pin(fingerprint=digest(*parts), code=code, inputs=inputs, sources=sources)
+
+    def check_snapshots(self) -> None:
+        """Warn of a source that had changed between the stages that read it: one of them was used again."""
+        with self._lock:
+            held: dict[str, dict[str, list[str]]] = {}
+            for stage_id, pin in self._used.items():
+                for source, fingerprint in pin.sources.items():
+                    held.setdefault(source, {}).setdefault(fingerprint, []).append(self._plan.stage(stage_id).name)
+            for source, states in held.items():
+                if len(states) > 1 and source in self._declared:
+                    groups = " and of ".join(", ".join(map(repr, names)) for names in states.values())
+                    self._warn(
+                        f"{named([self._declared[source]])} has changed between the stages that read it: the rows of "
+                        f"{groups} are of different states; run(spark, refresh=True) computes them from one"
+                    )
+
+    def _warn(self, text: str) -> None:
+        self.warnings.append(text)
+        _log.warning("%s", text)
 
     def _code(self, stage: Stage) -> str:
         parts = [session_fingerprint(self._spark)]
@@ -190,12 +214,11 @@ class StageBuilder:
                 continue  # it is here since an edge says so
             at = f" at {dam.call_site}" if dam.call_site else ""
             part = "" if not root.streaming else ", in an operator of its own"
-            self.warnings.append(
+            self._warn(
                 f"operator {one.name!r} ({one.call_site}) holds an undeclared {dam.kind}{at}, which waits for the end "
                 "of a bounded input: each micro-batch computes it anew; declare it"
                 f"{part} with attributes=OperatorAttributes(output_only_after_end_of_stream=True) to compute it once"
             )
-            _log.warning("%s", self.warnings[-1])
 
     def _inputs(self, stage: Stage, name: str, built: dict[str, DataFrame]) -> list[DataFrame]:
         committed = {one.source: one.stage_id for one in stage.inputs if one.target == name}

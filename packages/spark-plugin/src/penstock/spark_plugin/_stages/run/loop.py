@@ -103,6 +103,7 @@ class RunLoop:
                     self._job.apply(StageInterrupted(stage_id=stage.id, at=self._clock()))
                 self._cancel_running()
                 raise
+        self._builder.check_snapshots()
         succeeded = all(state not in (StageState.FAILED, StageState.SKIPPED) for state in self._run.states.values())
         if succeeded:
             self._pin(ended=not self._run.queries)

@@ -50,7 +50,7 @@ class PipelineRun:
     def __init__(self, plan: StagePlan, scheduler: StagedJob, store: StageStore, *, clock: Callable[[], float]) -> None:
         self.plan = plan
         self.warnings: Sequence[str] = ()
-        """What was found in the functions of live stages that should be declared."""
+        """What was found in the functions of live stages that should be declared, and in what sources hold."""
         self.queries: dict[str, StreamingQuery] = {}
         """The live queries by sink."""
         self._scheduler = scheduler

@@ -19,6 +19,8 @@ class Pin:
     """Fingerprint of the stage's functions alone, without what its sources read."""
     inputs: Mapping[str, str]
     """Fingerprints of the results that it read, by stage."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """What its sources held, as fingerprints by name, the same for all stages that were computed in one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
