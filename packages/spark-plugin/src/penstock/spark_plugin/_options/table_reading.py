@@ -102,7 +102,8 @@ READING = (
         type=OptionType.BOOLEAN,
         default="false",
         doc="Whether a bounded read leaves unread what the query's filters rule out. Only where each `load()` is used "
-        "by a single query with a single filter, and `spark.sql.python.filterPushdown.enabled` is true.",
+        "by a single query with a single filter, and `spark.sql.python.filterPushdown.enabled` is true. Needs Spark "
+        "4.1.",
     ),
     OptionSpec(
         name="addedStreamPosition",
