@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from reader_world import BEHAVIOURS, CONFIG, PUBLISHERS, SHARD, World, at
+from reader_world import BEHAVIOURS, CONFIG, PUBLISHERS, SHARD, World, at, horizon
 
 from penstock.aws import AwsServiceError, AwsSession
 from penstock.aws.testing import emulator_options
@@ -205,6 +205,24 @@ async def test_a_retention_period_that_was_raised_in_time_is_no_loss(behaviour: 
             await shard.prove()
         finally:
             await backend.aclose()
+
+
+@BEHAVIOURS
+async def test_a_shard_that_expired_before_the_retention_period_was_raised_is_lost(behaviour: Behaviour) -> None:
+    """The new period says that it could not have expired: it is waited for, but not for ever."""
+    clock = ManualClock()
+    with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
+        world = World(emulator, clock, RecordPublisherType.POLLING)
+        world.put(1)
+        async with world.reader() as reader:
+            position, _ = await world.read(reader, await world.open(reader, horizon()), horizon(), 1)
+        world.put(1)
+        world.client.split_shard(StreamName="s", ShardToSplit=SHARD, NewStartingHashKey=str(2**127))
+        clock.advance(25 * HOUR)
+        world.retain(72)
+        async with world.reader() as reader:
+            with pytest.raises(DataLossError, match=f"{SHARD}.*the shard is gone"):
+                await world.open_and_read(reader, position, 1)
 
 
 @BEHAVIOURS

@@ -270,6 +270,7 @@ async def judge_refusal(
     *,
     created_millis: int | None = None,
     standing: Collection[str] = (),
+    is_last_try: bool = False,
 ) -> Loss | Resume | None:
     """Tell what it means that Kinesis refused a position or a shard; None if it is not about lost records.
 
@@ -278,6 +279,7 @@ async def judge_refusal(
         code: of the error.
         created_millis: when the stream of the position was created, if known.
         standing: the shards that have positions, which the successors of a shard that is gone are not among.
+        is_last_try: whether it was resumed as often as it may be.
 
     Raises:
         StreamRecreatedError: the stream is another one of the same name.
@@ -294,8 +296,10 @@ async def judge_refusal(
         if any(shard.shard_id == shard_id for shard in listed):
             # The shard is there: it is the consumer that is not.
             return None
-        if judge(after, now, facts.retention_millis) is Verdict.CONTINUOUS and after.known_millis is not None:
-            # It was read less than a retention period ago, so it cannot have expired: a shard shows up late.
+        is_fresh = after.known_millis is not None and judge(after, now, facts.retention_millis) is Verdict.CONTINUOUS
+        if is_fresh and not (is_last_try and after.sequence_number is not None):
+            # It was read less than a retention period ago, so it cannot have expired: a shard shows up late. But one
+            # that was seen before, and stays away, has expired before the period was made longer.
             return Resume(after, _RETRY_SECONDS)
         is_lost = after.type is not PositionType.TRIM_HORIZON or after.known_millis is not None
         return Loss(_GONE, listed, successors(shard_id, listed, standing), is_lost)
@@ -313,7 +317,14 @@ async def judge_refusal(
             raise
         # It has expired since the position was refused.
         return await judge_refusal(
-            source, stream, shard_id, after, error.code, created_millis=created_millis, standing=standing
+            source,
+            stream,
+            shard_id,
+            after,
+            error.code,
+            created_millis=created_millis,
+            standing=standing,
+            is_last_try=is_last_try,
         )
     return Resume(restart(after)) if loss is None else loss
 

@@ -159,7 +159,15 @@ class CheckedRead:
                 is_cured = refusals <= (_REFUSALS if begin == at else 1)
                 found = None
                 if is_cured:
-                    ask = partial(judge_refusal, self._backend, self._stream, self._shard_id, at, code)
+                    ask = partial(
+                        judge_refusal,
+                        self._backend,
+                        self._stream,
+                        self._shard_id,
+                        at,
+                        code,
+                        is_last_try=refusals == _REFUSALS,
+                    )
                     found = await self._bear(ask)
                 if found is None:
                     raise
@@ -295,6 +303,7 @@ class _Replay:
                     self._given,
                     code,
                     created_millis=self._range.created_millis,
+                    is_last_try=self._refusals == _REFUSALS,
                 )
                 found = await self._bear(ask)
             except (AwsError, RecordPublisherRetriesError) as cause:

@@ -62,7 +62,7 @@ class FollowedShard:
         on_news: called when records or the shard's end were buffered, or the shard failed.
         on_end: called once with the children when the shard's end was buffered.
         source: what the rule of continuity asks of Kinesis.
-        judge: tells what the refusal of a position with a code means.
+        judge: tells what the refusal of a position with a code means, and whether it was resumed often enough.
         poller: gives the publisher that polls, for a shard whose subscriptions bring nothing.
         fail_on_data_loss: whether a loss ends the shard; otherwise it is counted, and the shard goes on.
         retry_patience: how long errors that may pass are retried; zero for ever.
@@ -81,7 +81,7 @@ class FollowedShard:
         on_news: Callable[[], None],
         on_end: Callable[[FollowedShard, tuple[Shard, ...]], None],
         source: ContinuitySource,
-        judge: Callable[[FollowedShard, str], Awaitable[Loss | Resume | None]],
+        judge: Callable[[FollowedShard, str, bool], Awaitable[Loss | Resume | None]],
         poller: Callable[[], RecordPublisher],
         fail_on_data_loss: bool,
         retry_patience: timedelta,
@@ -253,7 +253,8 @@ class FollowedShard:
             is_cured = self._refusals <= (_REFUSALS if begin == self.buffer.end else 1)
             found = None
             if is_cured:
-                found = await self._bear(partial(self._judge, self, code), "to ask why a position was refused")
+                ask = partial(self._judge, self, code, self._refusals == _REFUSALS)
+                found = await self._bear(ask, "to ask why a position was refused")
             if found is None:
                 raise
             if isinstance(found, Resume):

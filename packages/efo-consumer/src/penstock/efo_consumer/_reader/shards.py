@@ -272,7 +272,7 @@ class SessionShards:
         standing |= {shard_id: shard.buffer.end for (name, shard_id), shard in self.shards.items() if name == stream}
         return standing
 
-    async def _judge(self, shard: FollowedShard, code: str) -> Loss | Resume | None:
+    async def _judge(self, shard: FollowedShard, code: str, is_last_try: bool) -> Loss | Resume | None:
         stream = shard.stream.name
         return await judge_refusal(
             self.backend,
@@ -282,6 +282,7 @@ class SessionShards:
             code,
             created_millis=self.created.get(stream),
             standing=self._standing(stream),
+            is_last_try=is_last_try,
         )
 
     def _polling_publisher(self) -> RecordPublisher:
