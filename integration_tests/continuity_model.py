@@ -61,6 +61,8 @@ SLACK = 3.0
 """Seconds around an expiry in which a record may be there or not."""
 PROOF_SLACK = 60.0
 """Seconds before the end of the retention in which nothing has to be proved."""
+SHORTEST_SECONDS = 24 * HOUR
+"""For which any stream keeps its records."""
 FACTS_SECONDS = HOUR + 30.0
 """How old the facts of a shard may be that is followed all the time: the reader tells them once an hour."""
 PATIENCE_SECONDS = 25.0
@@ -521,7 +523,11 @@ class Query:
             raise ViolationError(f"false alarm: nothing expired, and it was complete {hours:.2f} h ago: {error}")
 
     def _proof_seconds(self, since: float) -> float:
-        return self.world.shortest_retention(since) - PROOF_SLACK
+        shortest = self.world.shortest_retention(since)
+        if self.world.was_raised(since):
+            # Who looks after that cannot know how short it was: as short as there is, perhaps.
+            shortest = min(shortest, SHORTEST_SECONDS)
+        return shortest - PROOF_SLACK
 
     def _known_millis(self, shard: str, ranges: Sequence[ShardRange]) -> int | None:
         after = [one.after for one in ranges if one.shard_id == shard and one.after.known_millis is not None]

@@ -78,6 +78,7 @@ async def watched(source: Source) -> ShardGuard:
     guard = ShardGuard(source, "s", "0")
     assert await guard.check(at(10, 30, source)) is None
     assert (source.looks, guard.is_proved) == (1, True)
+    source.fresh = 0
     return guard
 
 
