@@ -19,6 +19,7 @@ from penstock.spark_plugin._options.foreign.migration import _warned, translate
 from penstock.spark_plugin._options.names import find_option
 from penstock.spark_plugin._options.spec import field_name
 from penstock.spark_plugin._reading.stream.offsets import default_limit
+from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin.errors import ForeignOptionError, MisplacedOptionError
@@ -42,7 +43,8 @@ def hand_over(way: Way, options: dict[str, str]) -> None:
     elif way is Way.WRITE:
         KinesisDataSource(lower).writer(DATA, overwrite=False)
     else:
-        KinesisDataSource(lower).streamReader(read_schema(KinesisOptions.parse(lower)))
+        reader = KinesisDataSource(lower).streamReader(read_schema(KinesisOptions.parse(lower)))
+        assert not isinstance(reader, RefusedStreamReader), reader.initialOffset()
 
 
 def parse(way: Way, options: dict[str, str]) -> KinesisOptions:

@@ -27,6 +27,7 @@ from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._reading.session import session as session_module
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
+from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader
 from penstock.spark_plugin._schema import read_schema
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
 from penstock.spark_plugin.errors import (
@@ -386,7 +387,9 @@ def use_it(use: Use, options: Mapping[str, str]) -> None:
     elif use is Use.READ:
         source.reader(read_schema(source._parsed))
     else:
-        source.streamReader(read_schema(source._parsed))
+        reader = source.streamReader(read_schema(source._parsed))
+        if isinstance(reader, RefusedStreamReader):
+            reader.initialOffset()
 
 
 USES = [use for use in Use if use is not Use.ANY_READ]

@@ -1,6 +1,10 @@
 """What people write by mistake, or out of habit from elsewhere, is answered with the name, the value and the cure."""
 
+from pathlib import Path
+
 import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
 
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin.errors import ForeignOptionError, InvalidOptionError, MissingOptionError, OptionError
@@ -94,3 +98,23 @@ def test_the_region_is_that_of_the_host() -> None:
         assert parse(endpointUrl=f"https://{host}").region == "eu-west-1"
     with pytest.raises(OptionError, match="eu-west-1"):
         parse(endpointUrl="https://firehose.eu-west-1.amazonaws.com", region="us-east-1")
+
+
+def test_what_a_stream_does_not_take_is_told_when_it_starts(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark asks for the reader in a process that hides why it got none, behind an UnboundLocalError of its own."""
+    given = {"streamName": "s", "region": "us-east-1", "endingTimestamp": "2026-01-31T12:00:00Z"}
+    flights = spark.readStream.format("kinesis").options(**given).load()
+    query = flights.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert "option 'endingTimestamp' belongs to bounded reads" in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value)
+
+
+def test_a_query_that_would_overwrite_a_stream_is_told_its_output_mode(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark calls output mode complete an overwrite, which is what a DataFrame has modes for."""
+    counts = spark.readStream.format("rate").load().groupBy("value").count()
+    records = counts.selectExpr("cast(value as string) data", "cast(value as string) partitionKey")
+    writer = records.writeStream.format("kinesis").options(streamName="s", region="us-east-1").outputMode("complete")
+    with pytest.raises(Exception, match=r"cannot be overwritten: write with outputMode\('append'\), or 'update'"):
+        writer.option("checkpointLocation", str(tmp_path)).start().awaitTermination(60)

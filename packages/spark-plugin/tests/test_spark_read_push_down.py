@@ -216,7 +216,7 @@ def test_shards_are_chosen_by_option(history: History, monkeypatch: pytest.Monke
     for option in ("shardIds", "filterPushDown"):
         stream = {"streamName": "s", "region": "eu-west-1", option: "true"}
         with pytest.raises(MisplacedOptionError, match="bounded reads"):
-            KinesisDataSource(stream).streamReader(StructType())
+            KinesisDataSource(stream).streamReader(StructType()).initialOffset()
 
 
 def test_loads_with_a_filter_each_are_joined(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:

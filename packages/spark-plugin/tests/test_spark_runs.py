@@ -111,9 +111,12 @@ def test_a_failure_runs_only_its_own_stage_again(spark: SparkSession, tmp_path: 
     assert attempts == {"sound": 1, "flaky": 2, "out": 1}
 
 
-def test_a_sink_is_written_once_though_another_one_of_its_stage_fails(spark: SparkSession, tmp_path: Path) -> None:
-    """The stage is tried again; rows that are appended would be there twice."""
-    pipeline = Pipeline("sinks", store=tmp_path / "store")
+@pytest.mark.parametrize(("regions", "attempts"), [("per-result", [1, 3]), ("merge", [3])])
+def test_a_sink_is_written_once_though_another_one_of_its_stage_fails(
+    spark: SparkSession, tmp_path: Path, regions: str, attempts: list[int]
+) -> None:
+    """The stage is tried again; rows that are appended would be there twice. By default each sink is a stage."""
+    pipeline = Pipeline("sinks", store=tmp_path / "store", cyclic_regions=regions)
     text = str(tmp_path)
     tries: list[str] = []
 
@@ -134,7 +137,7 @@ def test_a_sink_is_written_once_though_another_one_of_its_stage_fails(spark: Spa
     for function in (appended, flaky):
         pipeline.declare(function.__name__, VertexKind.SINK, function, inputs=("numbers",), code="its own")
     run = pipeline.run(spark)
-    assert [run.progress[stage.id].attempts for stage in run.plan.stages] == [3]
+    assert [run.progress[stage.id].attempts for stage in run.plan.stages] == attempts
     for name in ("appended", "flaky"):
         assert spark.read.parquet(f"{text}/{name}").count() == 3
     again = pipeline.run(spark, resume=False)

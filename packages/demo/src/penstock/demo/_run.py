@@ -96,6 +96,8 @@ def _stream(world: World, settings: DemoSettings, driver: DriverKeeper, progress
             happened.killed = True
             progress.say(f"kill -9 of the Spark driver after {read:,} rows")
             driver.child.kill()
+            # It has to come back, also where its last micro-batch had read the rest.
+            continue
         if producer.latest.get("done") and read >= accepted and world.folders.is_committed(counts[-1].batch_id):
             return producer, happened
         if happened.change != (accepted, read):

@@ -123,13 +123,13 @@ class FirehoseDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A writer of micro-batches."""
-        refuse_overwrite(overwrite)
+        refuse_overwrite(overwrite, "outputMode('append'), or 'update'")
         from penstock.spark_plugin._writing._writer import KinesisStreamWriter
 
         return KinesisStreamWriter(firehose_options(self._given), schema, firehose=True)
 
 
-def refuse_overwrite(overwrite: bool) -> None:
-    """Raises: SparkPluginError, for a mode that would have to delete records."""
+def refuse_overwrite(overwrite: bool, cure: str = "mode('append')") -> None:
+    """Raises: SparkPluginError, for a mode that would have to delete records: `complete` of a query is one."""
     if overwrite:
-        raise SparkPluginError("a stream cannot be overwritten: write with mode('append')")
+        raise SparkPluginError(f"a stream cannot be overwritten: write with {cure}")

@@ -20,7 +20,7 @@ from penstock.spark_plugin._options.spec import Use
 from penstock.spark_plugin._options.use import check_use
 from penstock.spark_plugin._schema import check_read_schema, read_schema
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
-from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError
+from penstock.spark_plugin.errors import IrrelevantOptionError, MissingOptionError, SparkPluginError
 
 
 class KinesisDataSource(DataSource):
@@ -75,12 +75,15 @@ class KinesisDataSource(DataSource):
         return batch_reader(self._parsed)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A read that follows the stream."""
-        self._require_stream()
-        check_use(self.options, Use.READ_STREAM)
-        check_read_schema(schema, self._parsed)
-        from penstock.spark_plugin._reading.stream.plain_reader import stream_reader
+        """A read that follows the stream. What is wrong with it is raised by the first call of the reader."""
+        from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader, stream_reader
 
+        try:
+            self._require_stream()
+            check_use(self.options, Use.READ_STREAM)
+            check_read_schema(schema, self._parsed)
+        except SparkPluginError as error:
+            return RefusedStreamReader(error)
         return stream_reader(self._parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
@@ -94,7 +97,7 @@ class KinesisDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """A writer of micro-batches."""
         check_use(self.options, Use.WRITE)
-        refuse_overwrite(overwrite)
+        refuse_overwrite(overwrite, "outputMode('append'), or 'update'")
         from penstock.spark_plugin._writing._writer import KinesisStreamWriter
 
         return KinesisStreamWriter(self._parsed, schema)

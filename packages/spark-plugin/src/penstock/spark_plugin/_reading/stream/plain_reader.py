@@ -20,6 +20,33 @@ def stream_reader(options: KinesisOptions) -> DataSourceStreamReader:
     return reader if SPARK_TELLS_LIMITS else PlainStreamReader(reader, options)
 
 
+class RefusedStreamReader(DataSourceStreamReader):
+    """Raises why there is no reader, whatever Spark asks of it.
+
+    What a source's `streamReader` raises itself ends in Spark's process as an `UnboundLocalError` of its own.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        """Make it of the reason."""
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """The first question of a new query."""
+        raise self._error
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]  # parameters say that it takes limits
+        """A question of a query that goes on."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The first question of a query that goes on with a micro-batch that was logged."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """A question of a task; there is none without partitions."""
+        raise self._error
+
+
 class PlainStreamReader(DataSourceStreamReader):
     """Asks a `KinesisStreamReader` what Spark 4.2 would.
 
