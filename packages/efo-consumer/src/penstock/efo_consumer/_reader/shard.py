@@ -110,7 +110,7 @@ class FollowedShard:
         self._is_gap_reported = False
         self._created_millis = created_millis
         self._guard = ShardGuard(source, stream.name, shard_id, created_millis=created_millis)
-        self._moved_at = clock()
+        self._moved_at, self._moved_millis = clock(), source.service_millis()
         self.fail_on_data_loss = fail_on_data_loss
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
@@ -310,12 +310,15 @@ class FollowedShard:
         Raises:
             StreamRecreatedError: it is another stream of the same name.
         """
-        now = self._clock()
-        if self._created_millis is not None and now - self._moved_at >= _LONG_SECONDS:
-            ask = partial(self._source.stream_facts, self.stream.name)
+        now, millis = self._clock(), self._source.service_millis()
+        stood = now - self._moved_at
+        # This machine's clock does not count the time for which it slept.
+        slept = (millis - self._moved_millis) / 1000 - stood
+        if self._created_millis is not None and stood + max(0.0, slept) >= _LONG_SECONDS:
+            ask = partial(self._source.stream_facts, self.stream.name, is_fresh=slept >= _LONG_SECONDS)
             facts = await self._bear(ask, "when the stream was created")
             check_created(self.stream.name, self._created_millis, facts)
-        self._moved_at = now
+        self._moved_at, self._moved_millis = now, millis
 
     def _take(self, event: ShardEvent) -> None:
         before = self.buffer.end
