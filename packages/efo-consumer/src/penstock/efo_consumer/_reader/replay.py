@@ -15,6 +15,7 @@ from penstock.efo_consumer._continuity.guard import LEFT, Loss, Resume, ShardGua
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.condition import unnoted
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer.errors import (
     DataLossError,
@@ -155,8 +156,8 @@ class CheckedRead:
             except (EfoConsumerError, AwsError) as error:
                 refusals += 1
                 code = getattr(error, "code", type(error).__name__)
-                # A position that was chosen because it cannot be refused is tried once.
-                is_cured = refusals <= (_REFUSALS if begin == at else 1)
+                # A position that was chosen because it cannot be refused is tried once; its shard may go meanwhile.
+                is_cured = refusals <= (_REFUSALS if begin == at or code == NOT_FOUND else 1)
                 found = None
                 if is_cured:
                     ask = partial(
@@ -292,8 +293,8 @@ class _Replay:
         code = getattr(error, "code", type(error).__name__)
         self._refusals += 1
         found: Loss | Resume | None = None
-        # A position that was chosen because it cannot be refused is tried once.
-        if self._refusals <= (_REFUSALS if self._begin == self._given else 1):
+        # A position that was chosen because it cannot be refused is tried once; its shard may go meanwhile.
+        if self._refusals <= (_REFUSALS if self._begin == self._given or code == NOT_FOUND else 1):
             try:
                 ask = partial(
                     judge_refusal,

@@ -15,6 +15,7 @@ from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._continuity.guard import LEFT, Resume, ShardGuard, check_created, report
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.metrics import watched
 from penstock.efo_consumer._publish.retries import bear
 from penstock.efo_consumer._reader.api import ShardStats
@@ -249,8 +250,8 @@ class FollowedShard:
                 raise
             code = getattr(error, "code", type(error).__name__)
             self._refusals += 1
-            # A position that was chosen because it cannot be refused is tried once.
-            is_cured = self._refusals <= (_REFUSALS if begin == self.buffer.end else 1)
+            # A position that was chosen because it cannot be refused is tried once; its shard may go meanwhile.
+            is_cured = self._refusals <= (_REFUSALS if begin == self.buffer.end or code == NOT_FOUND else 1)
             found = None
             if is_cured:
                 ask = partial(self._judge, self, code, self._refusals == _REFUSALS)
