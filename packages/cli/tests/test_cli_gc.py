@@ -2,10 +2,12 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -170,6 +172,17 @@ def test_journals_of_gateways_that_were_killed_are_shown_and_removed_when_writte
     assert fates("--remove") == {"pending": "kept", "written": "removed"}
     assert fates("--remove") == {"pending": "kept"}
     assert not folders["written"].exists()
+
+
+def test_a_database_that_is_no_journal_is_kept(tmp_path: Path, spill: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Others call their files journal.db too."""
+    with closing(sqlite3.connect(tmp_path / "journal.db")) as database:
+        database.execute("CREATE TABLE diary (day TEXT)")
+    arguments = ["--store", "none", f"--journal={tmp_path}", "--remove"]
+    _, (shown,) = run(capsys, *arguments)
+    assert shown["fate"] == "kept"
+    assert "is no journal of a gateway" in shown["why"]
+    assert (tmp_path / "journal.db").exists()
 
 
 def test_a_registry_with_tls_and_a_token_is_asked(

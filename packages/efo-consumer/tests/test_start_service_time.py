@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     resolve_initial_positions,
 )
+from penstock.efo_consumer._start.initial import resolve_starts
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, RunningEmulator, running_emulator
 
@@ -177,3 +179,17 @@ def test_a_time_that_has_hardly_passed_is_waited_for() -> None:
             if waits:
                 break
         assert 0 < sum(waits) < 3
+
+
+async def test_a_start_that_fails_leaves_no_call_behind() -> None:
+    """Many shards are asked at once; after the refusal of one, the others would be asked again for ten minutes."""
+    clock = OtherClock(0.0)
+    with running_emulator(clock=clock, enforce_limits=False) as emulator:
+        emulator.client().create_stream(StreamName="s", ShardCount=4)
+        emulator.faults.add("error", operation="GetShardIterator", code="AccessDeniedException", count=1)
+        emulator.faults.add("throttle", operation="GetShardIterator")
+        session = AwsSession(emulator_options(emulator.tls_endpoint_url, str(emulator.ca_file)))
+        with pytest.raises(InitialPositionError, match="AccessDenied"):
+            await resolve_starts(session, {"s": at(clock.time() - 2)})
+        await asyncio.sleep(0)
+        assert asyncio.all_tasks() == {asyncio.current_task()}

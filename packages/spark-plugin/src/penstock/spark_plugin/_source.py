@@ -82,9 +82,9 @@ class KinesisDataSource(DataSource):
             self._require_stream()
             check_use(self.options, Use.READ_STREAM)
             check_read_schema(schema, self._parsed)
+            return stream_reader(self._parsed)
         except SparkPluginError as error:
             return RefusedStreamReader(error)
-        return stream_reader(self._parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """A writer of a DataFrame."""

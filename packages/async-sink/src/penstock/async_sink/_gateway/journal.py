@@ -134,6 +134,8 @@ def _alone(path: Path) -> Iterator[sqlite3.Connection]:
 def _count(database: sqlite3.Connection, path: Path) -> int:
     (version,) = database.execute("PRAGMA user_version").fetchone()
     if version == 0:
+        if database.execute("SELECT count(*) FROM sqlite_master").fetchone() != (0,):
+            raise JournalError(str(path), "is no journal of a gateway: name another folder")
         return 0
     if version != _VERSION:
         raise _of_former_release(path, f"has version {version}, this release reads version {_VERSION}, ")

@@ -208,8 +208,14 @@ class _Resolver:
         found: list[str] = []
         pending = ids
         while pending:
-            followed = await asyncio.gather(*(self._children_at(one, millis) for one in pending))
-            found += [one for one, children in zip(pending, followed, strict=True) if not children]
+            asked = [asyncio.ensure_future(self._children_at(one, millis)) for one in pending]
+            try:
+                followed = await asyncio.gather(*asked)
+            finally:
+                # After an error of one, nobody waits for the others, which may be retried for minutes.
+                for one in asked:
+                    one.cancel()
+            found += [shard_id for shard_id, children in zip(pending, followed, strict=True) if not children]
             pending = sorted({child for children in followed for child in children} - {*found})
         return found
 
