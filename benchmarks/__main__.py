@@ -5,6 +5,7 @@ rounds), then everything as JSON.
 """
 
 import argparse
+import importlib
 import json
 import statistics
 from collections.abc import Mapping
@@ -13,57 +14,36 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import (
-    cogroup,
-    consume,
-    decode_cases,
-    emulator,
-    fetch,
-    hot_shard,
-    latency,
-    put,
-    recover,
-    registry,
-    resume,
-    shards,
-    simulation,
-    sink_overhead,
-    slots,
-    spark_idle,
-    spark_latency,
-    spark_sink,
-    spark_source,
-    stage,
-    throttle,
-    tracing,
-)
-from benchmarks import compile as compile_bench
 from benchmarks._harness import ROUNDS, Benchmark, Case
 
-BENCHMARKS: Mapping[str, tuple[Benchmark, str]] = {
-    "cogroup": (cogroup.run, "two bounded inputs grouped together at their end, against as streams"),
-    "consume": (consume.run, "a whole client over HTTP/2 and HTTP/1.1, against boto3 and aiobotocore"),
-    "compile": (compile_bench.run, "job graphs of 10 to 10,000 operators to stages, against a tenth of the size"),
-    "decode": (decode_cases.run, "event-stream bytes to rows, against botocore"),
-    "emulator": (emulator.run, "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
-    "fetch": (fetch.run, "ranges over gRPC, against a bare stream of the same bytes"),
-    "latency": (latency.run, "put to rows at an idle stream and on busy shards, against polling"),
-    "registry": (registry.run, "leases and heartbeats on SQLite, against one transaction each"),
-    "resume": (resume.run, "from a restart to the first live row, with and without committed stages"),
-    "shards": (shards.run, "one reader process over 1 to 1,000 shards"),
-    "slots": (slots.run, "slot-seconds and state of a job, all deployed at once against staged"),
-    "spark-sink": (spark_sink.run, "a DataFrame written from Spark, against boto3 in foreachPartition"),
-    "spark-source": (spark_source.run, "MB/s into a sink that does nothing, against ready Arrow batches from memory"),
-    "stage": (stage.run, "a stream joined with an aggregate of 20 M rows, as it is against staged"),
-    "hot-shard": (hot_shard.run, "the rate of the other shards when one gets half of the records"),
-    "put": (put.run, "PutRecords of 500 records, against boto3 and async-kinesis"),
-    "recover": (recover.run, "seconds until a writer is back after a stream's outage"),
-    "simulation": (simulation.run, "recover and hot-shard over real sockets, against simulated time"),
-    "sink-overhead": (sink_overhead.run, "what a writer costs a record, to a destination that does nothing"),
-    "spark-idle": (spark_idle.run, "processor of a query on 64 idle shards, against a source without rows"),
-    "spark-latency": (spark_latency.run, "put to foreachBatch, against a source that invents its rows, and by polling"),
-    "throttle": (throttle.run, "goodput and throttles over a stream's limit, against AIMD x0.5 and async-kinesis"),
-    "tracing": (tracing.run, "records read and written with spans exported over OTLP, against without"),
+# By name: the module, and what it shows.
+BENCHMARKS: Mapping[str, tuple[str, str]] = {
+    "cogroup": ("spark.cogroup", "two bounded inputs grouped together at their end, against as streams"),
+    "consume": ("reading.consume", "a whole client over HTTP/2 and HTTP/1.1, against boto3 and aiobotocore"),
+    "compile": ("services.compile", "job graphs of 10 to 10,000 operators to stages, against a tenth of the size"),
+    "decode": ("reading.decode_cases", "event-stream bytes to rows, against botocore"),
+    "emulator": ("services.emulator", "puts, gets and subscriptions of the embedded Kinesis, against moto's server"),
+    "fetch": ("reading.fetch", "ranges over gRPC, against a bare stream of the same bytes"),
+    "latency": ("reading.latency", "put to rows at an idle stream and on busy shards, against polling"),
+    "registry": ("services.registry", "leases and heartbeats on SQLite, against one transaction each"),
+    "resume": ("spark.resume", "from a restart to the first live row, with and without committed stages"),
+    "shards": ("reading.shards", "one reader process over 1 to 1,000 shards"),
+    "slots": ("spark.slots", "slot-seconds and state of a job, all deployed at once against staged"),
+    "spark-sink": ("spark.sink", "a DataFrame written from Spark, against boto3 in foreachPartition"),
+    "spark-source": ("spark.source", "MB/s into a sink that does nothing, against ready Arrow batches from memory"),
+    "stage": ("spark.stage", "a stream joined with an aggregate of 20 M rows, as it is against staged"),
+    "hot-shard": ("writing.hot_shard", "the rate of the other shards when one gets half of the records"),
+    "put": ("writing.put", "PutRecords of 500 records, against boto3 and async-kinesis"),
+    "recover": ("writing.recover", "seconds until a writer is back after a stream's outage"),
+    "simulation": ("writing.simulation", "recover and hot-shard over real sockets, against simulated time"),
+    "sink-overhead": ("writing.sink_overhead", "what a writer costs a record, to a destination that does nothing"),
+    "spark-idle": ("spark.idle", "processor of a query on 64 idle shards, against a source without rows"),
+    "spark-latency": ("spark.latency", "put to foreachBatch, against a source that invents its rows, and by polling"),
+    "throttle": (
+        "writing.throttle",
+        "goodput and throttles over a stream's limit, against AIMD x0.5 and async-kinesis",
+    ),
+    "tracing": ("reading.tracing", "records read and written with spans exported over OTLP, against without"),
 }
 
 _FEWER_ROUNDS: Mapping[str, int] = {"cogroup": 1, "spark-idle": 1, "spark-latency": 3, "spark-source": 3}
@@ -97,7 +77,9 @@ def main() -> None:
     fewer = ", ".join(f"{name} {rounds}" for name, rounds in _FEWER_ROUNDS.items())
     parser.add_argument("--rounds", type=int, help=f"interleaved rounds; default: {ROUNDS}, {fewer}")
     arguments = parser.parse_args()
-    run, _ = BENCHMARKS[arguments.name]
+    module, _ = BENCHMARKS[arguments.name]
+    # Only now: each has peers of its own to import.
+    run: Benchmark = importlib.import_module(f"benchmarks.{module}").run
     cases = list(run(arguments.rounds or _FEWER_ROUNDS.get(arguments.name, ROUNDS)))
     print_table(arguments.name, cases, Console())
     for case in cases:

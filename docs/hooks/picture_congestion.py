@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from picture_canvas import Canvas
 
-from benchmarks.simulated_stream import RECORDS_PER_SECOND, SimulatedStream, Strategy
+from benchmarks.writing.simulated_stream import RECORDS_PER_SECOND, SimulatedStream, Strategy
 from penstock.async_sink import aimd_strategy, kinesis_strategy
 from penstock.async_sink.testing import FakeClock
 

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 from pyspark.sql import DataFrame
 
-from benchmarks import _spark_jobs as jobs
-from benchmarks import _spark_statistics as aggregates
 from benchmarks._harness import Case, interleave
+from benchmarks.spark import _jobs as jobs
+from benchmarks.spark import _statistics as aggregates
 from penstock.spark_plugin import run_staged
 
 

@@ -19,11 +19,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import _spark_jobs as jobs
 from benchmarks._harness import Case
-from benchmarks._spark_ceiling import RECORD_BYTES, CeilingSource
-from benchmarks._spark_processes import Spent, own_seconds, processor_seconds, seconds_between
-from benchmarks._spark_reader import EVENT_RECORDS, SHARDS, STREAM, prefilled_reader
+from benchmarks.spark import _jobs as jobs
+from benchmarks.spark._ceiling import RECORD_BYTES, CeilingSource
+from benchmarks.spark._processes import Spent, own_seconds, processor_seconds, seconds_between
+from benchmarks.spark._reader import EVENT_RECORDS, SHARDS, STREAM, prefilled_reader
 from penstock.emulator.testing import EmulatorProcess, start_emulator_process
 from penstock.spark_plugin.testing import endpoint_options
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from benchmarks import _latency_steady
 from benchmarks._harness import Case, interleave
+from benchmarks.reading import _latency_steady
 from penstock.aws import AwsOptions
 from penstock.efo_consumer import (
     ReaderConfig,

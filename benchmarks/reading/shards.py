@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._frame_clients import frame_server
-from benchmarks._frame_server import PACED_RECORDS
 from benchmarks._harness import Case
+from benchmarks.reading._frame_clients import frame_server
+from benchmarks.reading._frame_server import PACED_RECORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,13 @@ def _read(shards: int, events_per_second: float) -> dict[str, float]:
     seconds = _BUSY_SECONDS if events_per_second else _IDLE_SECONDS
     with frame_server(events_per_second) as server:
         options = server.session.options
-        command = [sys.executable, "-m", "benchmarks._shards_reader", str(options.endpoint_url), str(options.ca_bundle)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.reading._shards_reader",
+            str(options.endpoint_url),
+            str(options.ca_bundle),
+        ]
         command += ["--shards", str(shards), "--seconds", str(seconds)]
         result = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     measured: dict[str, float] = json.loads(result.stdout)

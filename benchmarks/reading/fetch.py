@@ -11,8 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 
-from benchmarks import _fetch_server
 from benchmarks._harness import Case
+from benchmarks.reading import _fetch_server
 from penstock.efo_consumer import StreamPositions, ranges_between, read_ranges
 from penstock.rpc import open_channel
 

@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from benchmarks.decode import make_frame, make_payloads
+from benchmarks.reading.decode import make_frame, make_payloads
 from penstock.emulator.testing import server_context
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Iterator
 
 from benchmarks._harness import Case
-from benchmarks.simulated_stream import LimitedStream, SimulatedStream, Strategy
+from benchmarks.writing.simulated_stream import LimitedStream, SimulatedStream, Strategy
 from penstock.async_sink import aimd_strategy, kinesis_strategy
 from penstock.async_sink.testing import FakeClock
 

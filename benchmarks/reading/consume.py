@@ -17,9 +17,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks._frame_clients import CONSUMER_ARN, frame_server, one_core
-from benchmarks._frame_server import records_in_block
 from benchmarks._harness import Case, interleave
+from benchmarks.reading._frame_clients import CONSUMER_ARN, frame_server, one_core
+from benchmarks.reading._frame_server import records_in_block
 from penstock.efo_consumer import (
     RecordPublisherConfig,
     RecordPublisherFactory,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks._harness import Case
-from benchmarks._throttle_load import STREAM
+from benchmarks.writing._throttle_load import STREAM
 from penstock.emulator.testing import kinesis_client
 
 SHARDS = 8
@@ -28,7 +28,7 @@ _WARM_UP_SECONDS = 5.0
 _SECONDS = 60.0
 _PATIENCE_SECONDS = 120.0
 _ASYNC_KINESIS = "3.0.1"
-_PEER = Path(__file__).with_name("async_kinesis_load.py")
+_PEER = Path(__file__).with_name("_async_kinesis_load.py")
 _OURS, _AIMD, _PRODUCER = "penstock", "AIMD x0.5", "async-kinesis"
 _STRATEGIES = {_OURS: "kinesis", _AIMD: "aimd"}
 
@@ -93,7 +93,7 @@ def _command(contender: str, endpoint: str, seconds: float) -> list[str]:
         return [
             sys.executable,
             "-m",
-            "benchmarks._throttle_load",
+            "benchmarks.writing._throttle_load",
             endpoint,
             *times,
             _STRATEGIES[contender],

@@ -19,10 +19,10 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-from benchmarks._frame_clients import frame_server
-from benchmarks._frame_server import records_in_block
 from benchmarks._harness import Case
-from benchmarks.put import success_server
+from benchmarks.reading._frame_clients import frame_server
+from benchmarks.reading._frame_server import records_in_block
+from benchmarks.writing.put import success_server
 from penstock.telemetry.testing import OtlpReceiver, running_receiver
 
 _BLOCKS = 60
@@ -53,7 +53,7 @@ class _Copier:
 @contextlib.contextmanager
 def _copier(arguments: list[str], variables: Mapping[str, str]) -> Iterator[_Copier]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
-    command = [sys.executable, "-m", "benchmarks._tracing_path", *arguments]
+    command = [sys.executable, "-m", "benchmarks.reading._tracing_path", *arguments]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(command, env=environment | dict(variables), text=True, **pipes) as process:
         yield _Copier(process)

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from benchmarks import hot_shard, recover
 from benchmarks._harness import Case
-from benchmarks.simulated_stream import RECORDS_PER_SECOND, Strategy, entry_for
+from benchmarks.writing import hot_shard, recover
+from benchmarks.writing.simulated_stream import RECORDS_PER_SECOND, Strategy, entry_for
 from penstock.async_sink import (
     AsyncSinkConfig,
     AsyncSinkWriter,

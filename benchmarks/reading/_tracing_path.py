@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 from opentelemetry import trace
 
-from benchmarks._frame_clients import CONSUMER_ARN
+from benchmarks.reading._frame_clients import CONSUMER_ARN
 from penstock.async_sink import KinesisStreamsSink
 from penstock.aws import AwsOptions, AwsSession
 from penstock.aws.testing import emulator_options

@@ -6,8 +6,8 @@ Rates are records per second of one core: other processes of the machine do not 
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from benchmarks import decode
 from benchmarks._harness import Case, interleave
+from benchmarks.reading import decode
 
 _BYTES_PER_ROUND = 20_000_000
 

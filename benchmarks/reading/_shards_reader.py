@@ -9,7 +9,7 @@ import time
 from contextlib import aclosing
 from pathlib import Path
 
-from benchmarks._frame_clients import CONSUMER_ARN
+from benchmarks.reading._frame_clients import CONSUMER_ARN
 from penstock.aws import AwsSession
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import (

@@ -1,0 +1,1 @@
+"""Benchmarks of services, and of the emulator."""

@@ -1,0 +1,1 @@
+"""Benchmarks of Spark jobs that read, write, or run in stages."""
