@@ -1,8 +1,13 @@
 import io
+import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import py4j
@@ -23,6 +28,8 @@ MEMBERS = find_members(ROOT)
 UV = str(Path(sys.executable).with_name("uv"))
 each_member = pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
 
+CONSTRAINTS = "constraints.txt"
+
 IMPORT_ALL = """
 import importlib, sys
 for name in sys.argv[1:]:
@@ -36,6 +43,7 @@ def built(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("built")
     for member in MEMBERS:
         build(member, folder, isolated=False)
+    (folder / CONSTRAINTS).write_text("".join(f"{member.name}=={member.version}\n" for member in MEMBERS))
     return folder
 
 
@@ -44,10 +52,24 @@ def environment_with(folder: Path, built: Path, *requirements: str) -> str:
     subprocess.run([UV, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
     python = str(folder / "bin" / "python")
     install = [UV, "pip", "install", "-q", "-p", python, "--find-links", str(built), *requirements]
+    install += ["-c", str(built / CONSTRAINTS)]
     # First from the cache alone: an index that is asked may have PySpark fetched and built again, which takes a minute.
     if subprocess.run([*install, "--offline"], capture_output=True, check=False).returncode:
         subprocess.run(install, check=True)
     return python
+
+
+@pytest.fixture(scope="module")
+def alone(built, tmp_path_factory):
+    """Gives the Python of an environment with nothing but some requirements, the same for the same ones."""
+    made: dict[tuple[str, ...], str] = {}
+
+    def python_with(*requirements: str) -> str:
+        if requirements not in made:
+            made[requirements] = environment_with(tmp_path_factory.mktemp("environment"), built, *requirements)
+        return made[requirements]
+
+    return python_with
 
 
 def modules_of(member: Member) -> list[str]:
@@ -137,13 +159,148 @@ def test_a_readme_leads_nowhere_that_an_index_has_not(member, built):
     [member for member in MEMBERS if member.name != "penstock-demo"],
     ids=lambda member: member.name,
 )
-def test_a_wheel_installed_alone_imports_whole(member, built, tmp_path):
+def test_a_wheel_installed_alone_imports_whole(member, alone, tmp_path):
     """In an empty environment, with nothing but what the package declares, each of its modules imports."""
     # Of all that others bring, PySpark alone is not brought: a platform has its own.
     extra = "[pyspark]" if member.name == "penstock-spark-plugin" else ""
-    python = environment_with(tmp_path / "environment", built, f"{member.name}{extra}=={member.version}")
+    python = alone(f"{member.name}{extra}")
     modules = [name for name in modules_of(member) if needs_no_extra(name)]
     subprocess.run([python, "-c", IMPORT_ALL, *modules], check=True, cwd=tmp_path)
+
+
+class ReadmeStart:
+    """What a README tells its reader to do first: its code up to the first Python, or the end of that section."""
+
+    def __init__(self, text: str) -> None:
+        self.requirements: list[str] = []
+        self.commands: list[str] = []
+        self.python = ""
+        ended = 0
+        for fence in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+            language, code = fence.groups()
+            if self.commands and "\n## " in text[ended : fence.start()]:
+                break
+            ended = fence.end()
+            if language == "python":
+                self.python = code
+                break
+            lines = code.replace("\\\n", " ").splitlines()
+            if language == "console":
+                lines = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+            for line in lines:
+                words = shlex.split(line, comments=True)
+                if words[:2] == ["pip", "install"]:
+                    self.requirements += words[2:]
+                elif words:
+                    self.commands.append(line)
+
+
+def test_names_in_the_examples_of_readmes_are_defined(tmp_path):
+    """Each README's Python, from its beginning, uses nothing that it has not imported or made."""
+    for readme in [ROOT / "README.md", *(member.folder / "README.md" for member in MEMBERS)]:
+        text = readme.read_text()
+        blocks = re.findall(r"^```(?:python|py)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        example = tmp_path / f"{readme.parent.name}.py"
+        example.write_text("\n".join(blocks))
+    ruff = [str(Path(sys.executable).with_name("ruff")), "check", "--isolated", "--select", "F821,E9", str(tmp_path)]
+    checked = subprocess.run(ruff, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+@contextmanager
+def serving(command: str, environ: dict[str, str], folder: Path) -> Iterator[str]:
+    """A service of a README, at a port that is free: its address."""
+    process = subprocess.Popen(
+        ["bash", "-c", "exec " + re.sub(r"--port \d+", "--port 0", command)],
+        env=environ,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process, process.stdout:
+        try:
+            yield str(json.loads(process.stdout.readline())["address"])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+
+
+SAYS = {
+    "penstock-aws": "X-Amz-Date",
+    "penstock-cli": "UA1545",
+    "penstock-efo-consumer": "sequenceNumber",
+    "penstock-emulator": "UA1545",
+    "penstock-rpc": "SERVING",
+    "penstock-shard-reader": "2",
+    "penstock-sink-gateway": "records=2",
+}
+"""What the examples of some write."""
+
+
+@pytest.mark.timeout(600)
+@each_member
+def test_a_readme_begins_with_what_works(member, alone, tmp_path):
+    """Its install line, alone, brings what its first examples need; they run as printed, but for the numbers of ports.
+
+    Kinesis is the emulator, by the variables that the SDKs of AWS know; the home is empty.
+    """
+    start = ReadmeStart((member.folder / "README.md").read_text())
+    assert any(requirement.partition("[")[0] == member.name for requirement in start.requirements)
+    assert start.commands or start.python
+    bin_folder = Path(alone(*start.requirements)).parent
+    environ = {"PATH": f"{bin_folder}:/usr/bin:/bin", "HOME": str(tmp_path)}
+    environ |= {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "eu-west-1"}
+    ports: dict[str, str] = {}
+
+    def as_served(text: str) -> str:
+        for printed, port in ports.items():
+            text = text.replace(printed, port)
+        return text
+
+    with ExitStack() as services:
+        emulator = services.enter_context(running_emulator())
+        environ["AWS_ENDPOINT_URL"] = emulator.endpoint_url
+        kinesis = emulator.client()
+        for stream in ("flights", "orders"):
+            kinesis.create_stream(StreamName=stream, ShardCount=1)
+            for number in (b"UA1545", b"UA1714"):
+                kinesis.put_record(StreamName=stream, PartitionKey="EWR", Data=number)
+        said = ""
+        for command in start.commands:
+            if exported := re.fullmatch(r"export (\w+)=(\S+)( *#.*)?", command):
+                environ[exported[1]] = exported[2]
+            elif " serve " in command:
+                address = services.enter_context(serving(as_served(command), environ, tmp_path))
+                for printed in re.findall(r"--port (\d+)", command):
+                    ports[printed] = address.rpartition(":")[2]
+            else:
+                shell = ["bash", "-c", as_served(command)]
+                ran = subprocess.run(shell, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+                assert ran.returncode == 0, (command, ran.stdout[-3000:], ran.stderr[-3000:])
+                said += ran.stdout
+        if start.python:
+            (tmp_path / "example.py").write_text(as_served(start.python))
+            with subprocess.Popen(
+                [str(bin_folder / "python"), "example.py"],
+                env=environ | {"PYTHONUNBUFFERED": "1"},
+                cwd=tmp_path,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process:
+                assert process.stdout is not None
+                if "async for" in start.python:
+                    # It reads for as long as it is let.
+                    said += process.stdout.readline()
+                    process.send_signal(signal.SIGINT)
+                    process.communicate()
+                else:
+                    out, errors = process.communicate()
+                    said += out
+                    assert process.returncode == 0, errors[-3000:]
+                    assert "Traceback" not in errors, errors[-3000:]
+    assert SAYS.get(member.name, "") in said
 
 
 PLATFORM = """

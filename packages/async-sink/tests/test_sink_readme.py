@@ -41,12 +41,11 @@ def test_the_strategy_of_your_own_in_the_readme_runs(tmp_path: Path) -> None:
 
 def test_the_sinks_and_strategies_in_the_readme_can_be_made() -> None:
     """The short pieces too: what they import is there, and takes those arguments."""
-    from penstock.aws import AwsOptions
-
     pieces = re.findall(r"(?<!run by the tests -->\n)```python\n(.*?)```", README.read_text(), re.DOTALL)
-    made = [piece for piece in pieces if "record_batches" not in piece]
+    # What reaches a stream is run by the tests of releases, alone with the wheel.
+    made = [piece.replace("asyncio.run(main())", "") for piece in pieces if "write_batches(" not in piece]
     assert len(made) >= 3
-    names: dict[str, Any] = {"aws": AwsOptions(region="eu-west-1"), "to_bytes": bytes}
+    names: dict[str, Any] = {}
     for piece in made:
         # Each goes on where the one before it ended, as a reader does.
         exec(compile(piece, str(README), "exec"), names)

@@ -21,18 +21,36 @@ import penstock.cli
 from penstock.cli._doctor._command import main
 from penstock.cli._doctor._surroundings import Service, Surroundings
 world = Surroundings(distributions=metadata.distributions, services=[Service(name="sink", endpoint="127.0.0.1:9")])
-sys.exit(main(["--json"], surroundings=world))
+sys.exit(main(["--json", *sys.argv[1:]], surroundings=world))
 """
+
+
+def bare_findings(*arguments: str, **environ: str) -> dict[str, dict[str, str]]:
+    """What it finds where next to nothing is installed, by the names of the checks."""
+    variables = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    command = [sys.executable, "-c", BARE, *arguments]
+    done = subprocess.run(command, env=variables | environ, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, "")
+    return {finding["check"]: finding for finding in map(json.loads, done.stdout.splitlines())}
 
 
 def test_it_needs_neither_pyspark_nor_boto3_nor_grpc() -> None:
     """What is missing is said with the pip command that brings it; all groups are looked at."""
-    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, "")
-    findings = {finding["check"]: finding for finding in map(json.loads, done.stdout.splitlines())}
+    findings = bare_findings(SPARK_HOME="/opt/spark")
     assert findings["PySpark"]["verdict"] == "problem"
     assert "pip install" in findings["PySpark"]["cure"]
     assert findings["Data source"]["cure"] == "pip install penstock-spark-plugin"
+    assert "Spark" not in findings
+    asked = bare_findings("--only", "java-and-python")
+    assert (asked["PySpark"]["verdict"], "Region" in asked) == ("problem", False)
+
+
+def test_spark_is_left_out_where_it_is_not_used() -> None:
+    """Without PySpark, the plugin or a setting of Spark, one line says so; no Java and no session is a problem."""
+    findings = bare_findings()
+    assert findings["Spark"]["verdict"] == "skipped"
+    assert "--only java-and-python" in findings["Spark"]["cure"]
+    assert {"Java", "PySpark", "Workers' Python", "Data source", "Session settings"}.isdisjoint(findings)
     for check in ("Region", "Credentials"):
         assert (findings[check]["verdict"], "penstock-cli[aws]" in findings[check]["cure"]) == ("skipped", True)
     assert findings["sink"]["verdict"] == "problem"

@@ -36,6 +36,16 @@ def pyspark_version(surroundings: Surroundings) -> tuple[str, str] | None:
     return None if imported is None else ("pyspark", imported)
 
 
+def uses_spark(surroundings: Surroundings) -> bool:
+    """Whether there is anything of Spark here, so that what is missing of it is a problem."""
+    return (
+        bool(surroundings.environ.get("SPARK_HOME"))
+        or surroundings.spark_settings is not None
+        or surroundings.version("penstock-spark-plugin") is not None
+        or pyspark_version(surroundings) is not None
+    )
+
+
 def check_pyspark(surroundings: Surroundings) -> Iterator[Finding]:
     """Data sources in Python that read streams need Spark 4.0."""
     install = f"pip install 'pyspark>={MINIMUM_PYSPARK}'"

@@ -13,7 +13,7 @@ from penstock.cli._doctor._aws import check_credentials, check_endpoint, check_r
 from penstock.cli._doctor._findings import Finding, skipped
 from penstock.cli._doctor._java import check_java
 from penstock.cli._doctor._machine import check_disk, check_open_files, check_state_folder
-from penstock.cli._doctor._python import check_plugin, check_pyspark, check_worker_python
+from penstock.cli._doctor._python import check_plugin, check_pyspark, check_worker_python, uses_spark
 from penstock.cli._doctor._services import check_services
 from penstock.cli._doctor._session import check_reader_address, check_session_settings, check_time_zone
 from penstock.cli._doctor._sources import check_data_sources
@@ -30,6 +30,8 @@ GROUPS: Final[dict[str, tuple[Check, ...]]] = {
     "Stream": (check_stream,),
     "Services": (check_services,),
 }
+SPARK: Final = ("Java and Python", "Spark session")
+"""Groups that say nothing to those who do without Spark."""
 _AT_A_TIME: Final = 6
 """Most of them wait: for a child process, or for a network."""
 
@@ -39,9 +41,14 @@ def diagnose(surroundings: Surroundings | None = None, groups: Sequence[str] | N
 
     Args:
         surroundings: what to look at; by default, the set-up of this process.
-        groups: only these of `GROUPS`.
+        groups: only these of `GROUPS`; by default all, but those of Spark only where it is used.
     """
     world = surroundings or Surroundings()
+    if groups is None and not uses_spark(world):
+        groups = [name for name in GROUPS if name not in SPARK]
+        install = "pip install 'penstock-spark-plugin[pyspark]', or --only java-and-python to look all the same"
+        text = "left out: neither PySpark nor penstock-spark-plugin is installed, and no setting names Spark"
+        yield replace(skipped("Spark", text, install), group=SPARK[0])
     chosen = [(name, check) for name, checks in GROUPS.items() if groups is None or name in groups for check in checks]
     found: list[Future[list[Finding]]] = [Future() for _ in chosen]
     waiting = deque(zip(chosen, found, strict=True))
