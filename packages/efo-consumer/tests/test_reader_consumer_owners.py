@@ -36,8 +36,14 @@ from penstock.efo_consumer import (
 )
 from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.emulator.testing import RunningEmulator, running_emulator
-from penstock.registration import SERVICE_NAME, ConsumerRegistryServicer, LeaseSettings, open_local_registry
-from penstock.registration.errors import AcquireTimeoutError
+from penstock.registration import (
+    SERVICE_NAME,
+    AcquireRequest,
+    ConsumerRegistryServicer,
+    LeaseSettings,
+    open_local_registry,
+)
+from penstock.registration.errors import AcquireTimeoutError, ConsumerDeregisteredError
 from penstock.rpc import GrpcServer, ServerSettings
 
 OLD_POSITIONS = (
@@ -77,10 +83,18 @@ def put(emulator: RunningEmulator, *data: bytes) -> None:
         emulator.client().put_record(StreamName="orders", Data=row, PartitionKey="k")
 
 
-def states(emulator: RunningEmulator) -> list[str]:
+def consumers(emulator: RunningEmulator) -> list[dict[str, Any]]:
     client = emulator.client()
     arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
-    return [one["ConsumerStatus"] for one in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+    return [dict(one) for one in client.list_stream_consumers(StreamARN=arn)["Consumers"]]
+
+
+def states(emulator: RunningEmulator) -> list[str]:
+    return [one["ConsumerStatus"] for one in consumers(emulator)]
+
+
+def consumer_arns(emulator: RunningEmulator) -> list[str]:
+    return [one["ConsumerARN"] for one in consumers(emulator)]
 
 
 def at(number: int) -> StreamPositions:
@@ -328,6 +342,33 @@ async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
             await first.__aexit__(type(error), error, None)
             assert "it is left registered for that one" in caplog.text
             assert states(emulator) == ["ACTIVE"]
+
+
+async def test_a_stream_consumer_that_a_job_of_another_registry_deregisters_is_registered_again(
+    emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reader warns and reads on, each record once; but three times an hour, so that two do not fight for ever."""
+    put(emulator, b"0")
+    first = open_local_registry(AwsSession(emulator_options(emulator.endpoint_url)), tmp_path / "first.db")
+    request = AcquireRequest(stream_name="orders", consumer_name="billing", job_id="first")
+    lease = await first.acquire(request)
+    own = tmp_path / "own.db"
+    one = Consumer("orders", efo="billing", start="TRIM_HORIZON", checkpoints=None, aws=aws(emulator), registry=own)
+    async with asyncio.timeout(120), one:
+        records = one.records()
+        assert (await anext(records)).data == b"0"
+        await first.release(lease)
+        await first.close()
+        for row in (b"1", b"2", b"3"):
+            await asyncio.to_thread(put, emulator, row)
+            assert (await anext(records)).data == row
+            (arn,) = consumer_arns(emulator)
+            assert arn != lease.consumer_arn
+            assert f"registered again, as {arn}" in caplog.text
+            emulator.client().deregister_stream_consumer(ConsumerARN=arn)
+        with pytest.raises(ConsumerDeregisteredError, match="'billing' of stream 'orders' was deregistered 4 times"):
+            await anext(records)
+    assert consumer_arns(emulator) == []
 
 
 READER = """

@@ -8,6 +8,7 @@ import pytest
 from penstock.registration import AcquireRequest, ConflictPolicy, Heartbeat, Lease, LeaseKeeper
 from penstock.registration._keeper import KeptLease
 from penstock.registration.errors import (
+    ConsumerDeregisteredError,
     ConsumerHeldError,
     LeaseLostError,
     RegistrationDeniedError,
@@ -182,6 +183,7 @@ async def test_an_on_lost_that_fails_is_logged_and_harms_no_other_lease(caplog):
     assert "not my day" in caplog.text
 
 
+GIVEN = "arn:aws:kinesis:us-east-1:000000000000:stream/flights/consumer/delays:1700000000"
 REQUEST = AcquireRequest(stream_name="flights", consumer_name="delays", job_id="job")
 
 
@@ -271,3 +273,72 @@ async def test_what_was_taken_back_is_given_back_in_place_of_the_lease_of_before
         assert keeper.drop(replace(LEASE, fencing_token=2)).fencing_token == 2
         assert keeper.drop(LEASE) == again
         assert keeper.drop(LEASE) == LEASE
+
+
+async def test_a_consumer_is_registered_again_three_times_an_hour():
+    """The heartbeats go on for the new lease; the fourth time says what to do, and an hour later it goes on."""
+    clock, never = ManualClock(1000.0), asyncio.Event()
+    leases = [replace(LEASE, fencing_token=4 + number, consumer_arn=f"arn {number}") for number in range(5)]
+    registry = TakingBack(clock, [], [leases[0], replace(leases[1], consumer_arn="arn 0"), *leases[2:]])
+
+    async with LeaseKeeper(registry, clock=clock, sleep=lambda _: never.wait()) as keeper:
+        keeper.keep(LEASE, pytest.fail, request=REQUEST, on_regained=pytest.fail)
+        assert await keeper.register_again(LEASE) == leases[0]
+        # It is there, whatever Kinesis had said: that does not count.
+        assert (await keeper.register_again(LEASE)).consumer_arn == "arn 0"
+        assert await keeper.register_again(leases[0]) == leases[2]
+        clock.advance(1800)
+        assert await keeper.register_again(leases[2]) == leases[3]
+        with pytest.raises(ConsumerDeregisteredError, match="deregistered 4 times within 1800 s") as caught:
+            await keeper.register_again(leases[3])
+        assert (caught.value.consumer_name, caught.value.times) == ("delays", 4)
+        clock.advance(1800)
+        assert await keeper.register_again(LEASE) == leases[4]
+        assert keeper.drop(LEASE) == leases[4]
+    assert [request.after_fencing_token for request in registry.requests] == [3, 4, 5, 6, 7]
+
+
+async def test_a_consumer_that_cannot_be_registered_again_is_kept_as_it_was():
+    """The job is told why; its heartbeats say what becomes of the lease. One that was given by its ARN stays too."""
+    clock, lost = ManualClock(1000.0), asyncio.get_running_loop().create_future()
+    registry, may_beat = TakingBack(clock, [HELD, LOST], [DENIED, DENIED]), asyncio.Event()
+
+    async def sleep(seconds):
+        await may_beat.wait()
+        await clock.sleep(seconds)
+
+    given = AcquireRequest(stream_name="flights", job_id="job", strategy="none", consumer_arn=GIVEN)
+    async with LeaseKeeper(registry, clock=clock, sleep=sleep) as keeper:
+        keeper.keep(LEASE, pytest.fail, request=given, on_regained=pytest.fail)
+        assert await keeper.register_again(LEASE) == LEASE
+        keeper.keep(LEASE, lost.set_result, request=REQUEST, on_regained=pytest.fail)
+        with pytest.raises(RegistrationDeniedError):
+            await keeper.register_again(LEASE)
+        may_beat.set()
+        assert (await asyncio.wait_for(lost, 10)).fencing_token == LEASE.fencing_token
+        assert await keeper.register_again(LEASE) == LEASE
+    assert registry.asked_at == [10, 20]
+
+
+async def test_a_lease_that_is_given_back_while_its_consumer_is_registered_again_is_given_back():
+    """Nobody keeps the new one, which would have to run out."""
+    never, asked, answer, released = asyncio.Event(), asyncio.Event(), asyncio.Event(), []
+
+    class Slow(TakingBack):
+        async def acquire(self, request):
+            asked.set()
+            await answer.wait()
+            return await super().acquire(request)
+
+        async def release(self, lease):
+            released.append(lease)
+
+    again = replace(LEASE, fencing_token=4)
+    async with LeaseKeeper(Slow(ManualClock(), [], [again]), sleep=lambda _: never.wait()) as keeper:
+        keeper.keep(LEASE, pytest.fail, request=REQUEST, on_regained=pytest.fail)
+        registering = asyncio.create_task(keeper.register_again(LEASE))
+        await asyncio.wait_for(asked.wait(), 10)
+        assert keeper.drop(LEASE) == LEASE
+        answer.set()
+        await asyncio.wait_for(registering, 10)
+    assert released == [again]

@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 from shard_readers import PATIENCE_SECONDS, STREAM, Driver, Readers, driver_process, put
 
+from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import StaleEpochError
 from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.registration import AcquireRequest, open_registry
 from penstock.rpc.testing import service_process
 from penstock.spark_plugin.errors import LeaseLostError
 
@@ -202,8 +204,7 @@ def test_a_query_whose_consumer_another_registry_gave_away_leaves_it_registered(
     put(emulator, b"0")
 
     def driver(machine: str) -> Driver:
-        options = {"recordPublisher": "efo", "efoConsumerName": "the-consumer", "jobId": machine}
-        return Driver(emulator.endpoint_url, [], options=options | {"registryStore": str(tmp_path / f"{machine}.db")})
+        return Driver(emulator.endpoint_url, [], options=own_registry(tmp_path, machine))
 
     first, second = driver("first"), driver("second")
     assert first.read(1) == [b"0"]
@@ -216,6 +217,38 @@ def test_a_query_whose_consumer_another_registry_gave_away_leaves_it_registered(
     put(emulator, b"1")
     assert second.read(1) == [b"1"]
     second.reader.stop()
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_a_query_reads_on_when_a_job_of_another_registry_deregisters_its_consumer(
+    emulator: RunningEmulator, readers: Readers, tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """It is registered again, with a warning; but three times an hour, so that two do not fight for ever."""
+    readers.start(count)
+    put(emulator, b"0")
+    request = AcquireRequest(stream_name=STREAM, consumer_name="the-consumer", job_id="first")
+    with open_registry(aws=emulator_options(emulator.endpoint_url), store_path=tmp_path / "first.db") as first:
+        lease = first.acquire(request)
+        query = Driver(emulator.endpoint_url, readers.addresses, options=own_registry(tmp_path, "second"))
+        assert query.read(1) == [b"0"]
+        first.release(lease)
+    for row in (b"1", b"2", b"3"):
+        put(emulator, row)
+        assert query.read(1) == [row]
+        (consumer,) = consumers(emulator)
+        assert f"registered again, as {consumer}" in caplog.text
+        assert "registryEndpoint" in caplog.text
+        emulator.client().deregister_stream_consumer(ConsumerARN=consumer)
+    with pytest.raises(LeaseLostError, match=r"consumer 'the-consumer' .* was deregistered 4 times within"):
+        query.read(1)
+    query.reader.stop()
+    assert consumers(emulator) == []
+
+
+def own_registry(folder: Path, job: str) -> dict[str, str]:
+    """Options of a query by enhanced fan-out that shares its registry with nobody."""
+    options = {"recordPublisher": "efo", "efoConsumerName": "the-consumer", "jobId": job}
+    return options | {"registryStore": str(folder / f"{job}.db")}
 
 
 def is_lost(driver: Driver) -> bool:

@@ -172,8 +172,8 @@ class RecordPublisherFatalError(RecordPublisherError):
 class ResourceMissingError(RecordPublisherFatalError):
     """The service does not find what is read: that is not the end of the shard.
 
-    Cure: Check name, region and account of what `resource` names. A consumer that somebody else deregistered is made
-    again by the next start.
+    Cure: Check name, region and account of what `resource` names. A consumer that somebody else deregistered is
+    registered again by the next start, and by a query or a `Consumer` that holds its lease.
 
     Attributes:
         resource: `stream`, `consumer` or `shard`; None where it could not be told.

@@ -14,8 +14,9 @@ from typing import Final, Self
 
 from penstock.registration._clock import Clock, elapsed_seconds
 from penstock.registration._registry import ConsumerRegistry
-from penstock.registration._values import AcquireRequest, ConflictPolicy, Heartbeat, Lease
+from penstock.registration._values import AcquireRequest, ConflictPolicy, Heartbeat, Lease, RegistrationStrategy
 from penstock.registration.errors import (
+    ConsumerDeregisteredError,
     ConsumerHeldError,
     InvalidRequestError,
     LeaseLostError,
@@ -33,6 +34,9 @@ OnRegained = Callable[[Lease], None]
 
 _HEARTBEATS_PER_LIFE: Final = 3
 _TRIES_PER_HEARTBEAT: Final = 4
+_REGISTRATIONS: Final = 3
+"""After so many anew within the time below, whoever deregisters the consumer does not stop by itself."""
+_REGISTRATIONS_WITHIN_SECONDS: Final = 3600.0
 _FINAL: Final = (
     ConsumerHeldError,
     LeaseLostError,
@@ -80,11 +84,16 @@ class KeptLease:
 
 @dataclass(slots=True)
 class _Kept:
-    """A lease that is kept, and those after which it was taken back."""
+    """A lease that is kept, and what is known of those in whose place it came."""
 
     lease: Lease
-    task: asyncio.Task[None]
-    tokens: set[int] = field(default_factory=set)
+    on_lost: OnLost
+    request: AcquireRequest | None
+    on_regained: OnRegained | None
+    tokens: set[int]
+    task: asyncio.Task[None] | None = None
+    deregistered_at: list[float] = field(default_factory=list)
+    """When somebody else had deregistered the consumer, lately."""
 
 
 class LeaseKeeper:
@@ -126,7 +135,7 @@ class LeaseKeeper:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         for kept in self._kept.values():
-            kept.task.cancel()
+            _stop(kept)
         await self._tasks.__aexit__(kind, error, traceback)
 
     def keep(
@@ -150,42 +159,93 @@ class LeaseKeeper:
         """
         before = self._kept.pop(_key(lease), None)
         if before is not None:
-            before.task.cancel()
+            _stop(before)
         sent_at = self._clock() if acquired_at is None else acquired_at
-        task = self._tasks.create_task(
-            self._keep(
-                lease,
-                on_lost,
-                KeptLease.given(lease.time_to_live_seconds, sent_at),
-                None if on_regained is None else request,
-                on_regained,
-            ),
+        kept = _Kept(lease, on_lost, None if on_regained is None else request, on_regained, {lease.fencing_token})
+        self._kept[_key(lease)] = kept
+        self._start(kept, sent_at)
+
+    def _start(self, kept: _Kept, sent_at: float) -> None:
+        lease = kept.lease
+        kept.task = self._tasks.create_task(
+            self._keep(kept, KeptLease.given(lease.time_to_live_seconds, sent_at)),
             name=f"keep lease on {lease.consumer_name} of {lease.stream_name}",
             # Heartbeats go on for days: they are no part of the trace in which the lease was acquired.
             context=contextvars.Context(),
         )
-        self._kept[_key(lease)] = _Kept(lease, task, {lease.fencing_token})
 
     def drop(self, lease: Lease) -> Lease:
         """Send no more heartbeats for the lease, or for the one that was taken back in its place.
 
         `on_lost` will not be called. Returns the lease that was kept, to be given back.
         """
-        kept = self._kept.get(_key(lease))
-        if kept is None or lease.fencing_token not in kept.tokens:
+        kept = self._find(lease)
+        if kept is None:
             return lease
         del self._kept[_key(lease)]
-        kept.task.cancel()
+        _stop(kept)
         return kept.lease
 
-    async def _keep(
-        self,
-        lease: Lease,
-        on_lost: OnLost,
-        kept: KeptLease,
-        request: AcquireRequest | None,
-        on_regained: OnRegained | None,
-    ) -> None:
+    async def register_again(self, lease: Lease) -> Lease:
+        """Register the consumer of a kept lease again, if it is gone: for a job whom Kinesis says that it is.
+
+        Another job deregisters it that has a registry of its own, as does an operator. A consumer that the job gave by
+        its ARN is its own to register.
+
+        Returns the lease that is kept from then on, which has a larger fencing token; its consumer's ARN is another one
+        if the consumer was registered again.
+
+        Raises:
+            ConsumerDeregisteredError: it was gone too often.
+            RegistrationError: it cannot be registered, or another job has it.
+        """
+        kept = self._find(lease)
+        if kept is None or kept.request is None or kept.request.strategy is RegistrationStrategy.NONE:
+            return lease
+        before, now = kept.lease, self._clock()
+        kept.deregistered_at = [at for at in kept.deregistered_at if now - at < _REGISTRATIONS_WITHIN_SECONDS]
+        if len(kept.deregistered_at) >= _REGISTRATIONS:
+            raise ConsumerDeregisteredError(
+                stream_name=before.stream_name,
+                consumer_name=before.consumer_name,
+                times=len(kept.deregistered_at) + 1,
+                within_seconds=now - kept.deregistered_at[0],
+            )
+        # The acquire below is by a new token: a heartbeat of the old one would take it for lost.
+        _stop(kept)
+        answer: Lease | Exception | None = None
+        try:
+            answer = await self._take_back(before, kept.request)
+        finally:
+            is_kept = self._find(lease) is kept
+            if isinstance(answer, Lease):
+                kept.lease = answer
+                kept.tokens.add(answer.fencing_token)
+            if is_kept:
+                self._start(kept, self._clock())
+        if isinstance(answer, Exception):
+            raise answer
+        if not is_kept:
+            # Given back meanwhile.
+            await self._registry.release(answer)
+        elif answer.consumer_arn != before.consumer_arn:
+            kept.deregistered_at.append(now)
+            _logger.warning(
+                "consumer %s of %s was deregistered while this job holds its lease: it is registered again, as %s. A "
+                "job that keeps its leases elsewhere does that when it ends: let all jobs that read by this consumer "
+                "share one registry (registryEndpoint, or one registryStore), or give each a consumer name of its own",
+                answer.consumer_name,
+                answer.stream_name,
+                answer.consumer_arn,
+            )
+        return answer
+
+    def _find(self, lease: Lease) -> _Kept | None:
+        kept = self._kept.get(_key(lease))
+        return kept if kept is not None and lease.fencing_token in kept.tokens else None
+
+    async def _keep(self, keeping: _Kept, kept: KeptLease) -> None:
+        lease, request = keeping.lease, keeping.request
         name = f"{lease.consumer_name} of {lease.stream_name}"
         reason, failing_since, is_doubted = None, None, False
         while reason is None:
@@ -206,7 +266,7 @@ class LeaseKeeper:
             if isinstance(answer, Lease):
                 lease, kept = answer, KeptLease.given(answer.time_to_live_seconds, now)
                 failing_since, is_doubted = None, False
-                self._regained(lease, on_regained)
+                self._regained(keeping, lease)
                 continue
             if isinstance(answer, Heartbeat):
                 if is_doubted:
@@ -237,12 +297,11 @@ class LeaseKeeper:
             reason=reason or "",
         )
         try:
-            on_lost(error)
+            keeping.on_lost(error)
         except Exception:
             _logger.exception("on_lost failed for %s", error)
 
-    def _regained(self, lease: Lease, on_regained: OnRegained | None) -> None:
-        kept = self._kept[_key(lease)]
+    def _regained(self, kept: _Kept, lease: Lease) -> None:
         kept.lease = lease
         kept.tokens.add(lease.fencing_token)
         _logger.warning(
@@ -252,8 +311,8 @@ class LeaseKeeper:
             lease.fencing_token,
         )
         try:
-            if on_regained is not None:
-                on_regained(lease)
+            if kept.on_regained is not None:
+                kept.on_regained(lease)
         except Exception:
             _logger.exception("on_regained failed for %s of %s", lease.consumer_name, lease.stream_name)
 
@@ -278,6 +337,11 @@ class LeaseKeeper:
         except Exception as error:
             # Whatever it is: nobody has said that the lease is held. It counts as no answer, and ends in `on_lost`.
             return error
+
+
+def _stop(kept: _Kept) -> None:
+    if kept.task is not None:
+        kept.task.cancel()
 
 
 def _why(error: Exception) -> str:

@@ -173,6 +173,10 @@ class BlockingConsumerRegistry:
 
         return self._call(release)
 
+    def register_again(self, lease: Lease) -> Lease:
+        """See LeaseKeeper.register_again. Blocks until the consumer is ACTIVE."""
+        return self._call(lambda: self._keeper.register_again(lease))
+
     def is_held(self, lease: Lease) -> bool:
         """Whether the registry says that a lease is held under this very token; False also where it does not answer.
 

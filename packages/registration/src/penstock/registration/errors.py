@@ -18,6 +18,7 @@ RegistrationError
 ├── RegistryClosedError         used after close()
 ├── WrongProcessError           used after a fork
 ├── LeaseStoreError             the store of leases cannot be used
+├── ConsumerDeregisteredError   others deregister the consumer of a job again and again
 └── LeaseLostError              told to `on_lost`, or by an acquire that takes a lease back: stop reading
 
 Each keeps its facts as fields of plain data, under the names of its keyword arguments, so that it crosses gRPC whole.
@@ -295,6 +296,25 @@ class LeaseStoreError(RegistrationError):
     def for_clients(self) -> "LeaseStoreError":
         """Without the store's place, which is the service's own."""
         return LeaseStoreError(store="of the registry", reason="cannot be used now; the service's log says why")
+
+
+class ConsumerDeregisteredError(RegistrationError):
+    """Somebody deregistered the consumer of a job that holds its lease, too often for it to be registered again.
+
+    Cure: Let all jobs that read by the consumer share one registry, or give each a consumer name of its own.
+    """
+
+    def __init__(self, *, stream_name: str, consumer_name: str, times: int, within_seconds: float) -> None:
+        super().__init__(
+            f"consumer {consumer_name!r} of stream {stream_name!r} was deregistered {times} times within"
+            f" {within_seconds:.0f} s while this job held its lease, by a job that keeps its leases in another"
+            " registry, or by an operator. Let all jobs that read by it share one registry, or give each a consumer"
+            " name of its own"
+        )
+        self.stream_name = stream_name
+        self.consumer_name = consumer_name
+        self.times = times
+        self.within_seconds = within_seconds
 
 
 class LeaseLostError(RegistrationError):

@@ -19,6 +19,7 @@ from penstock.efo_consumer._buffer.owned_folder import remove_leftovers
 from penstock.efo_consumer._consumer.checkpoint import SqliteCheckpointStore, merged, within
 from penstock.efo_consumer._consumer.leases import ConsumerLeases
 from penstock.efo_consumer._model.positions import StreamPositions
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.fan_out import reader_name
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest
@@ -28,6 +29,7 @@ from penstock.efo_consumer._reader.local import LocalShardReader
 from penstock.efo_consumer._start.initial import resolve_starts
 from penstock.efo_consumer._start.position import InitialPosition
 from penstock.efo_consumer.errors import EfoConsumerConfigError, ShardFailedError, SubscriptionTakenOverError
+from penstock.registration.errors import ConsumerDeregisteredError, RegistrationError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
@@ -312,21 +314,31 @@ class Consumer:
             except ShardFailedError as error:
                 if isinstance(error.__cause__, SubscriptionTakenOverError):
                     raise error.__cause__ from None
-                if not await self._go_on_by_other_consumers():
+                if not await self._go_on_by_other_consumers(error):
                     raise
 
-    async def _go_on_by_other_consumers(self) -> bool:
-        """Read on by stream consumers that were registered again after a pause of this process, if there are such."""
+    async def _go_on_by_other_consumers(self, error: ShardFailedError) -> bool:
+        """Read on by stream consumers that were registered again, if there are such.
+
+        They were deregistered in a pause of this process, or by a job of another registry.
+        """
         request = self._request
         if self._efo is None or request is None:
             return False
+        known = {one.consumer_arn for one in request.consumers}
         consumers = await self._leases.settled(self.streams)
-        if [one.consumer_arn for one in consumers] == [one.consumer_arn for one in request.consumers]:
+        if {one.consumer_arn for one in consumers} == known and error.code == NOT_FOUND:
+            try:
+                consumers = await self._leases.registered_again(self.streams)
+            except ConsumerDeregisteredError:
+                raise
+            except RegistrationError as failed:
+                # The reader's error stands then, and says what is missing.
+                _log.warning("stream consumers of %s are not registered again: %s", self.name, failed)
+        arns = [one.consumer_arn for one in consumers]
+        if known.issuperset(arns):
             return False
-        _log.warning(
-            "reading on by stream consumers that were registered again: %s",
-            ", ".join(one.consumer_arn for one in consumers),
-        )
+        _log.warning("reading on by stream consumers that were registered again: %s", ", ".join(arns))
         request = replace(request, positions=self._positions, consumers=consumers, epoch=self._epoch)
         self._epoch = await self._open_reader().open(request)
         self._request = request

@@ -211,6 +211,18 @@ class ConsumerLeases:
             await asyncio.sleep(_ASK_AGAIN_SECONDS)
         raise await self.lost()
 
+    async def registered_again(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
+        """The streams' consumers, after they were looked for: one that others deregistered is registered again.
+
+        Raises:
+            RegistrationError: that cannot be done, or was done too often.
+        """
+        registry = self._registry
+        assert registry is not None
+        for stream in streams:
+            self._leases[stream] = await asyncio.to_thread(registry.register_again, self._leases[stream])
+        return self._consumers(streams)
+
     def _consumers(self, streams: Sequence[str]) -> tuple[StreamConsumer, ...]:
         found = ((stream, self._leases[stream]) for stream in streams)
         return tuple(StreamConsumer(stream, one.consumer_arn, one.fencing_token) for stream, one in found)

@@ -34,6 +34,7 @@ from penstock.registration import (
     RegistrationStrategy,
     open_registry,
 )
+from penstock.registration.errors import ConsumerDeregisteredError, RegistrationError
 from penstock.registration.errors import LeaseLostError as LostLease
 from penstock.rpc import ClientSecurity, ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
@@ -49,6 +50,7 @@ _HELD_TIMEOUT = timedelta(minutes=5)
 _LATE_SECONDS = 5.0
 """A consumer is ours within seconds, unless another query holds it."""
 
+_NOT_FOUND = "ResourceNotFoundException"
 _ASK_AGAIN_SECONDS = 0.5
 _TELL_AGAIN_SECONDS = 30.0
 
@@ -154,6 +156,26 @@ class ConsumerLeases:
             with self._news:
                 if self._lost is None and tuple(self._leases) == leases:
                     self._news.wait(_ASK_AGAIN_SECONDS)
+
+    def registered_again(self) -> tuple[Lease, ...]:
+        """The leases, after their consumers were looked for: one that others deregistered is registered again.
+
+        Raises:
+            LeaseLostError: others deregister it again and again.
+        """
+        for number, lease in enumerate(self.leases):
+            try:
+                found = self._registry.register_again(lease)
+            except ConsumerDeregisteredError as error:
+                raise LeaseLostError(lease.stream_name, lease.consumer_name, str(error)) from error
+            except RegistrationError as error:
+                # The reader's error stands then, and says what is missing.
+                _log.warning(
+                    "consumer %s of %s is not registered again: %s", lease.consumer_name, lease.stream_name, error
+                )
+            else:
+                self._on_regained(number, found)
+        return self.leases
 
     def release(self, is_robbed: Callable[[str], bool] = lambda _: False) -> None:
         """Give every lease back; the registry deregisters what it registered.
@@ -301,16 +323,18 @@ class KinesisSession:
                 self._reopen(start, held)
             try:
                 return ask()
-            except ShardFailedError:
-                # Perhaps for want of the consumer, which was deregistered in a pause.
+            except ShardFailedError as error:
+                # Perhaps for want of the consumer, which was deregistered in a pause, or by others.
                 held = self._leases.settled()
                 if held == self._used:
-                    raise
+                    held = self._leases.registered_again() if error.code == _NOT_FOUND else held
+                    if _arns(held) == _arns(self._used):
+                        raise
 
     def _reopen(self, start: StreamPositions, held: tuple[Lease, ...]) -> None:
         """Let the reader subscribe by the consumers of these leases; by those that it has it goes on undisturbed."""
         _log.warning(
-            "reading on by stream consumers that were taken back: %s", ", ".join(one.consumer_arn for one in held)
+            "reading on by stream consumers that were taken back, or registered again: %s", ", ".join(_arns(held))
         )
         until = time.monotonic() + self.reader.patience_seconds
         while True:
@@ -397,6 +421,10 @@ def lease_requests(options: KinesisOptions, job_id: str, query: str = "") -> lis
         )
         for stream in options.stream_name
     ]
+
+
+def _arns(leases: Sequence[Lease]) -> list[str]:
+    return [one.consumer_arn for one in leases]
 
 
 def _consumers(options: KinesisOptions, leases: Sequence[Lease]) -> list[StreamConsumer]:
