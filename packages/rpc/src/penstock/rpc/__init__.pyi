@@ -11,12 +11,15 @@ from ._client.failures import (
 from ._client.settings import ClientSettings
 from ._loop_thread import LoopThread
 from ._security.files import stamp_of
+from ._security.principals import Principal
 from ._security.security import (
     ClientSecurity,
     ServerSecurity,
     is_loopback,
 )
 from ._server.attempts import Attempts
+from ._server.audit import AuditLog
+from ._server.rights import MethodRights, ServiceRights
 from ._server.run import (
     run_service,
     set_up_logging,
@@ -30,7 +33,7 @@ from ._server.sockets import (
     MAX_SOCKET_PATH_BYTES,
     is_answered,
 )
-from ._server.token_check import token_check
+from ._server.token_check import Callers
 from ._status import (
     StatusTable,
     abort_with,
@@ -49,18 +52,23 @@ __all__ = [
     "DEFAULT_MAX_MESSAGE_BYTES",
     "MAX_SOCKET_PATH_BYTES",
     "Attempts",
+    "AuditLog",
+    "Callers",
     "ClientSecurity",
     "ClientSettings",
     "GrpcServer",
     "LoopThread",
     "LoopThreadClosedError",
     "LoopThreadForkedError",
+    "MethodRights",
     "PenstockRpcError",
+    "Principal",
     "Register",
     "RpcOptionError",
     "ServerSecurity",
     "ServerSettings",
     "ServerStartError",
+    "ServiceRights",
     "StatusTable",
     "abort_with",
     "explain_failure",
@@ -73,6 +81,5 @@ __all__ = [
     "set_up_logging",
     "stamp_of",
     "status_of",
-    "token_check",
     "typed_error",
 ]

@@ -26,7 +26,7 @@ from penstock.async_sink.errors import (
 from penstock.aws import AwsError, AwsLocation
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc
-from penstock.rpc import abort_with
+from penstock.rpc import MethodRights, ServiceRights, abort_with
 
 
 class UntilStopped:
@@ -69,6 +69,16 @@ class UntilStopped:
 
 SERVICE_NAME = pb.DESCRIPTOR.services_by_name["SinkGatewayService"].full_name
 
+RIGHTS = ServiceRights(
+    "sink-gateway",
+    SERVICE_NAME,
+    {
+        "Write": MethodRights(resources={"destinations": ("hello.kind+hello.destination",)}, change="open destination"),
+        "Stats": MethodRights(all_of=("destinations",)),
+    },
+)
+"""What the methods act on."""
+
 STATUS_OF_ERROR: dict[type[BaseException], grpc.StatusCode] = {
     RecordError: grpc.StatusCode.INVALID_ARGUMENT,
     CreditExceededError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -95,6 +105,9 @@ STATUS_OF_CODE = {
 
 class SinkGatewayServicer(sink_gateway_pb2_grpc.SinkGatewayServiceServicer):
     """Writes the batches of many clients through one writer per destination."""
+
+    rights = RIGHTS
+    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from penstock.efo_consumer._remote.shared_blocks import BlockWriter
 from penstock.efo_consumer.errors import EfoConsumerError
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as pb
 from penstock.proto.shard_reader.v1 import shard_reader_pb2_grpc as pb_grpc
-from penstock.rpc import abort_with
+from penstock.rpc import MethodRights, ServiceRights, abort_with
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
@@ -30,6 +30,30 @@ if TYPE_CHECKING:
 
 SERVICE_NAME: Final = pb.DESCRIPTOR.services_by_name["ShardReaderService"].full_name
 """For health checks and reflection."""
+_SESSION: Final = {"jobs": ("session_id",)}
+RIGHTS: Final = ServiceRights(
+    "shard-reader",
+    SERVICE_NAME,
+    {
+        "Open": MethodRights(
+            resources={
+                **_SESSION,
+                "streams": ("positions.stream_name", "consumers.stream_name", "consumers.consumer_arn"),
+                "consumers": ("consumers.consumer_arn",),
+            },
+            owned="session_id",
+            change="open session",
+        ),
+        "Positions": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
+        "ReadRange": MethodRights(resources={**_SESSION, "streams": ("ranges.stream_name",)}, owned="session_id"),
+        "Follow": MethodRights(resources={**_SESSION, "streams": ("start.stream_name",)}, owned="session_id"),
+        "Commit": MethodRights(resources={**_SESSION, "streams": ("positions.stream_name",)}, owned="session_id"),
+        "Stats": MethodRights(resources=_SESSION, owned="session_id"),
+        "ListSessions": MethodRights(all_of=("jobs",), tells_owned=("sessions.session_id",)),
+        "Close": MethodRights(resources=_SESSION, owned="session_id", change="close session"),
+    },
+)
+"""What the methods act on."""
 SIGN_SECONDS: Final = 0.5
 """A caller for ranges that hears nothing for longer asks another reader: a few of these must fit into its patience."""
 
@@ -42,6 +66,9 @@ class ShardReaderServicer(pb_grpc.ShardReaderServiceServicer):
         blocks: in the folder of the server's Unix socket, if tasks may get batches there.
         location: where the reader's streams are; what callers mean is compared with it. None compares nothing.
     """
+
+    rights: Final = RIGHTS
+    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(
         self,

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 import grpc
 
@@ -21,13 +21,37 @@ from penstock.operator_attributes._service.wire import (
 from penstock.operator_attributes.errors import OperatorAttributesError
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
-from penstock.rpc import abort_with
+from penstock.rpc import MethodRights, ServiceRights, abort_with
 
+_JOB: Final = {"jobs": ("job_id",)}
+_STORE: Final = {"stores": ("store",)}
+RIGHTS: Final = ServiceRights(
+    "stage-scheduler",
+    pb.DESCRIPTOR.services_by_name["StageSchedulerService"].full_name,
+    {
+        "Submit": MethodRights(resources=_JOB, change="submit"),
+        "Report": MethodRights(resources=_JOB, change="report"),
+        "GetJob": MethodRights(resources=_JOB),
+        "GetGraph": MethodRights(resources=_JOB),
+        "Watch": MethodRights(resources=_JOB),
+        "ListJobs": MethodRights(all_of=("jobs",)),
+        # A claim is renewed, committed and given up by its token, which only who claimed was told.
+        "Claim": MethodRights(resources=_STORE, change="claim"),
+        "RenewClaim": MethodRights(resources=_STORE),
+        "CommitClaim": MethodRights(resources=_STORE, change="commit claim"),
+        "ReleaseClaim": MethodRights(resources=_STORE, change="release claim"),
+        "ForgetClaim": MethodRights(resources=_STORE, change="forget claim"),
+    },
+)
+"""What the methods act on."""
 _Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
     """Serves any `StageSchedulerApi`; its typed errors become status codes, with their fields in the metadata."""
+
+    rights: Final = RIGHTS
+    """What its methods act on, for `GrpcServer(rights=…)`."""
 
     def __init__(self, scheduler: StageSchedulerApi) -> None:
         self._scheduler = scheduler

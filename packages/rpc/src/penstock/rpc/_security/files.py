@@ -1,17 +1,26 @@
-"""Files that change while a process runs: certificates, authorities, tokens."""
+"""Files that change while a process runs: certificates, authorities, tokens, principals."""
 
 from __future__ import annotations
 
+import logging
 import os
-from typing import TYPE_CHECKING
+import threading
+import time
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from opentelemetry.metrics import Counter
+
+T = TypeVar("T")
 Stamp = tuple[tuple[int, int, int] | None, ...]
+KEPT_SECONDS: Final = 60.0
+"""How long what a file said counts after the file could be read last, once it cannot be read any more."""
+_log = logging.getLogger("penstock.rpc")
 
 
 def stamp_of(files: Iterable[Path | None]) -> Stamp:
@@ -40,3 +49,79 @@ def read_file(path: Path | None, option: str) -> bytes | None:
             return file.read()
     except OSError as error:
         raise RpcOptionError(option, f"cannot read {path}: {error.strerror}") from error
+
+
+class RereadFile(Generic[T]):
+    """What a file says, read again when it has changed. Safe to use from several threads.
+
+    A file that cannot be read, or is malformed, changes nothing for `KEPT_SECONDS`, as it may be in the middle of a
+    change; then it says nothing any more.
+
+    Args:
+        path: the file.
+        option: the setting that names it, for errors.
+        parse: makes a value of its bytes, or raises RpcOptionError.
+        nothing: the value that counts when the file can no longer be read.
+        noun: one of what it holds, for the log.
+        errors: counts changed files that could not be read.
+        clock: seconds that only grow.
+
+    Raises:
+        RpcOptionError: at first, it cannot be read or is malformed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        option: str,
+        parse: Callable[[bytes], T],
+        nothing: T,
+        *,
+        noun: str,
+        errors: Counter,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._option = option
+        self._parse = parse
+        self._nothing = nothing
+        self._noun = noun
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._errors = errors
+        self._stamp: Stamp = stamp_of([path])
+        self._value = self._read()
+        self._unreadable_since: float | None = None
+
+    def value(self) -> T:
+        """What the file says now."""
+        stamp = stamp_of([self._path])
+        with self._lock:
+            if stamp != self._stamp:
+                self._stamp = stamp
+                self._take_over()
+            since = self._unreadable_since
+            if since is not None and self._value != self._nothing and self._clock() - since > KEPT_SECONDS:
+                self._value = self._nothing
+                _log.error(
+                    "%s cannot be read for %.0f s: no %s is taken any more", self._path, KEPT_SECONDS, self._noun
+                )
+            return self._value
+
+    def _take_over(self) -> None:
+        try:
+            self._value = self._read()
+        except RpcOptionError as error:
+            self._errors.add(1)
+            if self._unreadable_since is None:
+                self._unreadable_since = self._clock()
+            _log.error("the %ss stay as they were, for %.0f s at most: %s", self._noun, KEPT_SECONDS, error)
+            return
+        self._unreadable_since = None
+        if self._value != self._nothing:
+            _log.info("took over the changed %ss of %s", self._noun, self._path)
+        else:
+            _log.warning("%s holds no %s any more: all of them are revoked", self._path, self._noun)
+
+    def _read(self) -> T:
+        return self._parse(read_file(self._path, self._option) or b"")

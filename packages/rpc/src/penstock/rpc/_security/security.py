@@ -9,6 +9,7 @@ import grpc
 
 from penstock.rpc._security.certificates import ServerCertificates, check_authority, check_pair_of_files
 from penstock.rpc._security.files import Stamp, read_file, stamp_of
+from penstock.rpc._security.principals import PrincipalsFile
 from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS, TokenFile, check_length
 from penstock.rpc.errors import RpcOptionError
 
@@ -140,6 +141,8 @@ class ServerSecurity:
     """Bearer token that every call must carry, of 16 characters or more; health checks need none."""
     token_file: Path | None = None
     """File of bearer tokens, one per line, each with an end if it is to have one; those not expired are taken."""
+    principals: Path | None = None
+    """TOML file of who may do what, in place of tokens that may do all; read again when it has changed."""
     allow_plain_text: bool = False
     """Listen without TLS where other machines reach it: only where something else encrypts, such as a service mesh."""
     allow_unauthenticated: bool = False
@@ -154,11 +157,14 @@ class ServerSecurity:
             raise RpcOptionError("token", "is empty; leave it out to ask for none")
         if self.token is not None:
             check_length(self.token, "token")
+        if self.principals is not None and (self.token is not None or self.token_file is not None):
+            cure = 'give one of them; a principal with services = ["*"] and admin = true may do what a token may'
+            raise RpcOptionError("principals", f"is given together with a token: {cure}")
 
     @property
     def wants_token(self) -> bool:
-        """Whether calls must carry a token."""
-        return self.token is not None or self.token_file is not None
+        """Whether calls must carry a token, or come from a principal, who may have a certificate instead."""
+        return self.token is not None or self.token_file is not None or self.principals is not None
 
     def check_host(self, host: str) -> None:
         """Refuse to listen where other machines reach it, unless calls are encrypted and callers prove themselves.
@@ -169,7 +175,7 @@ class ServerSecurity:
         if is_loopback(host):
             return
         if not self.wants_token and self.client_ca_file is None and not self.allow_unauthenticated:
-            cure = "set a token (token_file) or the authority of clients' certificates (client_ca_file)"
+            cure = "set token_file, principals, or the authority of clients' certificates (client_ca_file)"
             other = "allow_unauthenticated lets everybody in"
             raise RpcOptionError(
                 "host", f"{host} is reachable from other machines, and anybody may call: {cure}; {other}"
@@ -186,6 +192,11 @@ class ServerSecurity:
         """
         if self.token_file is not None:
             TokenFile(self.token_file, least_characters=MIN_TOKEN_CHARACTERS)
+        if self.principals is not None:
+            by_certificate = PrincipalsFile(self.principals).takes_certificates()
+            if by_certificate and self.client_ca_file is None:
+                reason = "a principal has a certificate: set client_ca_file, the authority that signs clients' ones"
+                raise RpcOptionError("principals", reason)
         self.server_credentials()
 
     def server_credentials(self) -> grpc.ServerCredentials | None:

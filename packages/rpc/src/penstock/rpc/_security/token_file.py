@@ -11,8 +11,6 @@ middle of a change: its last tokens are taken for another minute, and then none.
 from __future__ import annotations
 
 import hmac
-import logging
-import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,21 +18,18 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry import metrics
 
-from penstock.rpc._security.files import Stamp, read_file, stamp_of
+from penstock.rpc._security.files import RereadFile
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-_log = logging.getLogger("penstock.rpc")
 _ERRORS = metrics.get_meter("penstock.rpc").create_counter(
     "tokenFileErrors", unit="{error}", description="Changed files of tokens that could not be read"
 )
 MIN_TOKEN_CHARACTERS: Final = 16
 """Of tokens that a server takes: shorter ones can be guessed."""
-KEPT_SECONDS: Final = 60.0
-"""How long tokens are taken after their file could be read last, once it cannot be read any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,58 +108,27 @@ class TokenFile:
     """
 
     def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic, least_characters: int = 1) -> None:
-        self._path = path
-        self._least_characters = least_characters
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._stamp: Stamp = stamp_of([path])
-        self._tokens = self._read()
-        if not self._tokens:
+        def parse(content: bytes) -> tuple[Token, ...]:
+            try:
+                tokens = parse_tokens(content.decode())
+            except UnicodeDecodeError as error:
+                raise RpcOptionError("token_file", f"{path} is no text") from error
+            for token in tokens:
+                check_length(token.value, "token_file", least_characters)
+            return tokens
+
+        nothing: tuple[Token, ...] = ()
+        self._file = RereadFile(path, "token_file", parse, nothing, noun="token", errors=_ERRORS, clock=clock)
+        self._sent = self._file.value()
+        if not self._sent:
             raise RpcOptionError("token_file", "holds no token: write one per line")
-        self._sent = self._tokens
-        self._unreadable_since: float | None = None
 
     def tokens(self) -> tuple[Token, ...]:
         """The tokens that are taken now; none after the file was emptied, or could not be read for a minute."""
-        stamp = stamp_of([self._path])
-        with self._lock:
-            if stamp != self._stamp:
-                self._stamp = stamp
-                self._take_over()
-            since = self._unreadable_since
-            if since is not None and self._tokens and self._clock() - since > KEPT_SECONDS:
-                self._tokens = ()
-                _log.error("%s cannot be read for %.0f s: no token is taken any more", self._path, KEPT_SECONDS)
-            return self._tokens
+        return self._file.value()
 
     def current(self) -> str:
         """The token to send: the first that has not expired; the last one there was, for the server to judge."""
         now = datetime.now(UTC)
-        tokens = self.tokens() or self._sent
+        self._sent = tokens = self.tokens() or self._sent
         return next((token for token in tokens if token.is_valid(now)), tokens[-1]).value
-
-    def _take_over(self) -> None:
-        try:
-            self._tokens = self._read()
-        except RpcOptionError as error:
-            _ERRORS.add(1)
-            if self._unreadable_since is None:
-                self._unreadable_since = self._clock()
-            _log.error("the tokens stay as they were, for %.0f s at most: %s", KEPT_SECONDS, error)
-            return
-        self._unreadable_since = None
-        if self._tokens:
-            self._sent = self._tokens
-            _log.info("took over the changed tokens of %s", self._path)
-        else:
-            _log.warning("%s holds no token any more: all of them are revoked", self._path)
-
-    def _read(self) -> tuple[Token, ...]:
-        content = read_file(self._path, "token_file") or b""
-        try:
-            tokens = parse_tokens(content.decode())
-        except UnicodeDecodeError as error:
-            raise RpcOptionError("token_file", f"{self._path} is no text") from error
-        for token in tokens:
-            check_length(token.value, "token_file", self._least_characters)
-        return tokens

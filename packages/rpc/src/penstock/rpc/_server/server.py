@@ -19,10 +19,13 @@ from opentelemetry.instrumentation.grpc import aio_server_interceptor
 
 from penstock.rpc._client.channel import DEFAULT_MAX_MESSAGE_BYTES, channel_options
 from penstock.rpc._security.security import ServerSecurity
+from penstock.rpc._server.access import RECHECK_SECONDS, Access
 from penstock.rpc._server.attempts import Attempts, Network, networks
+from penstock.rpc._server.audit import AuditLog
 from penstock.rpc._server.guard import Guard, SameTask
+from penstock.rpc._server.rights import ServiceRights
 from penstock.rpc._server.sockets import check_socket_path, listen_on_socket
-from penstock.rpc._server.token_check import TokenCheck
+from penstock.rpc._server.token_check import Callers, TokenCheck
 from penstock.rpc.errors import RpcOptionError, ServerStartError
 
 DEFAULT_MAX_CONNECTIONS = 4_096
@@ -36,6 +39,8 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "private_key_file": ("PRIVATE_KEY_FILE", Path, "PEM of the certificate's private key"),
     "client_ca_file": ("CLIENT_CA_FILE", Path, "PEM of the clients' authority: turns mutual TLS on"),
     "token_file": ("TOKEN_FILE", Path, "file of the bearer tokens that clients may send, one per line"),
+    "principals": ("PRINCIPALS", Path, "TOML file of who may do what, in place of tokens that may do all"),
+    "audit_log": ("AUDIT_LOG", str, "file for a line of JSON per refused call and per change; - is standard output"),
     "trusted_proxies": ("TRUSTED_PROXIES", networks, "addresses of proxies whose X-Forwarded-For is believed"),
     "max_connections": ("MAX_CONNECTIONS", int, "connections at a time; more are closed when they come"),
     "drain_seconds": ("DRAIN_SECONDS", float, "seconds that calls in progress get to finish at the end"),
@@ -64,6 +69,10 @@ class ServerSettings:
     """Largest message either way, in bytes. Default: 64 MiB."""
     trusted_proxies: tuple[Network, ...] = ()
     """Whose `X-Forwarded-For` says where a call comes from, for counting wrong tokens. Default: nobody's."""
+    audit_log: str | None = None
+    """File for a line of JSON per refused call and per change; `-` is standard output. Default: none is written."""
+    recheck_seconds: float = RECHECK_SECONDS
+    """Between two looks at whether the caller of a stream may still call, where tokens and principals can change."""
     max_connections: int = DEFAULT_MAX_CONNECTIONS
     """Connections at a time; a client that comes when there are as many is turned away, and tries again."""
     max_streams_per_connection: int = 1_000
@@ -121,10 +130,10 @@ class ServerSettings:
         environment = os.environ if environment is None else environment
         given = {name: getattr(arguments, name) for name in _SETTINGS if getattr(arguments, name) is not None}
         # The file is the nearer wish: a token in the environment may be another's.
-        token = None if "token_file" in given else environment.get(f"{prefix}_TOKEN")
+        token = None if "token_file" in given or "principals" in given else environment.get(f"{prefix}_TOKEN")
         files = {
             name: given.pop(name)
-            for name in ("certificate_file", "private_key_file", "client_ca_file", "token_file")
+            for name in ("certificate_file", "private_key_file", "client_ca_file", "token_file", "principals")
             if name in given
         }
         switches = {name: _switch(name, getattr(arguments, name)) for name in _SWITCHES}
@@ -142,10 +151,24 @@ def _switch(name: str, text: str) -> bool:
 class GrpcServer:
     """A server as an async context manager: it serves between enter and exit, and drains on exit.
 
-    `register` are functions that add servicers; `service_names` their full names, for health and reflection.
+    `register` are functions that add servicers; `service_names` their full names, for health and reflection; `rights`
+    say what their methods act on, which principals and the audit log need.
     """
 
-    def __init__(self, settings: ServerSettings, *, register: Sequence[Register], service_names: Sequence[str]) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        register: Sequence[Register],
+        service_names: Sequence[str],
+        rights: Sequence[ServiceRights] = (),
+    ) -> None:
+        needed = settings.security.principals is not None or settings.audit_log is not None
+        if needed and {one.service for one in rights} != set(service_names):
+            option = "audit_log" if settings.security.principals is None else "principals"
+            raise RpcOptionError(option, "this server cannot tell what its calls act on: leave it out")
+        self._rights = rights
+        self._audit: AuditLog | None = None
         self._settings = settings
         self._register = register
         self._service_names = list(service_names)
@@ -169,10 +192,7 @@ class GrpcServer:
 
     async def __aenter__(self) -> Self:
         settings = self._settings
-        interceptors: list[Any] = [SameTask(), aio_server_interceptor()]  # type: ignore[no-untyped-call]  # no annotations
-        if settings.security.wants_token:
-            interceptors.append(TokenCheck(settings.security, Attempts(settings.trusted_proxies)))
-        interceptors.append(Guard())
+        interceptors: list[Any] = [SameTask(), aio_server_interceptor(), *self._checks()]  # type: ignore[no-untyped-call]  # no annotations
         server = grpc.aio.server(
             interceptors=interceptors,
             options=[
@@ -215,6 +235,21 @@ class GrpcServer:
         self._server = server
         return self
 
+    def _checks(self) -> list[Any]:
+        """The interceptors that ask who may do what, the outermost first."""
+        settings = self._settings
+        attempts, callers = Attempts(settings.trusted_proxies), Callers(settings.security)
+        name = self._rights[0].name if self._rights else ""
+        self._audit = audit = None if settings.audit_log is None else AuditLog(settings.audit_log, name)
+
+        def refused(method: str, address: str, reason: str) -> None:
+            if audit is not None:
+                audit.refused(who="nobody", address=address, method=method, reason=reason, code="UNAUTHENTICATED")
+
+        access = Access(callers, attempts, self._rights, audit, recheck_seconds=settings.recheck_seconds)
+        check = [TokenCheck(callers, attempts, refused)] if settings.security.wants_token else []
+        return [*check, access, Guard()]
+
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -225,3 +260,5 @@ class GrpcServer:
             await self._health.enter_graceful_shutdown()
         if self._server is not None:
             await self._server.stop(self._settings.drain_seconds)
+        if self._audit is not None:
+            self._audit.close()

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from penstock.rpc._security.principals import Principal, PrincipalsFile, everybody
 from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS, Token, TokenFile, verdict
 from penstock.rpc._server.attempts import Attempts
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 
     from penstock.rpc._security.security import ServerSecurity
 
@@ -23,19 +24,55 @@ _SCHEME = "Bearer "
 _TOO_MANY = "too many wrong tokens came from this address: wait for some seconds"
 
 
-def token_check(security: ServerSecurity) -> Callable[[str], str | None]:
-    """Tells why a token that was sent is refused; None when it is taken. A changed file counts from the next call on.
+class Callers:
+    """Who calls, by token and certificate. A changed file counts from the next call on.
 
-    For servers of other protocols; those that want no token take none.
+    Args:
+        security: what the server demands.
 
     Raises:
-        RpcOptionError: the file of tokens cannot be read, or holds none.
+        RpcOptionError: the file of tokens or principals cannot be read, or holds none.
     """
-    if security.token_file is not None:
-        file = TokenFile(security.token_file, least_characters=MIN_TOKEN_CHARACTERS)
-        return lambda sent: verdict(sent, file.tokens(), datetime.now(UTC))
-    fixed = () if security.token is None else (Token(security.token),)
-    return lambda sent: verdict(sent, fixed, datetime.now(UTC))
+
+    def __init__(self, security: ServerSecurity) -> None:
+        self._wants_token = security.wants_token
+        self._shows_certificate = security.client_ca_file is not None
+        self._principals: PrincipalsFile | None = None
+        self._tokens: Callable[[], Sequence[Token]]
+        if security.principals is not None:
+            self._principals = PrincipalsFile(security.principals)
+        if security.token_file is not None:
+            self._tokens = TokenFile(security.token_file, least_characters=MIN_TOKEN_CHARACTERS).tokens
+        else:
+            fixed = () if security.token is None else (Token(security.token),)
+            self._tokens = lambda: fixed
+        self.can_change = security.token_file is not None or security.principals is not None
+        """Whether who may call can change while the server runs."""
+
+    @property
+    def has_principals(self) -> bool:
+        """Whether callers differ in what they may do."""
+        return self._principals is not None
+
+    def refusal(self, token: str) -> str | None:
+        """Why a token that was sent is refused, or that none was; None when it is taken."""
+        if self._principals is not None:
+            return self._principals.knows(token)
+        return verdict(token, self._tokens(), datetime.now(UTC))
+
+    def by_token(self, token: str) -> Principal | None:
+        """Whose token it is, before a certificate is looked at; None where there are no principals."""
+        return None if self._principals is None else self._principals.by_token(token)
+
+    def find(self, token: str, names: Iterable[str]) -> Principal | str:
+        """Who sends a token and shows a certificate of these names; or why it is refused."""
+        if self._principals is not None:
+            return self._principals.find(token, names)
+        if self._wants_token:
+            return self.refusal(token) or everybody("token")
+        if not self._shows_certificate:
+            return everybody("anybody")
+        return everybody(f"certificate {next(iter(names), '')}".strip())
 
 
 class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
@@ -45,16 +82,17 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
     whole, whichever service it names. Refusals of wrong tokens are held back, the longer the more there were.
 
     Args:
-        security: what the server demands.
+        callers: whose tokens are taken.
         attempts: counts wrong tokens.
-
-    Raises:
-        RpcOptionError: the file of tokens cannot be read, or holds none.
+        refused: told of each refusal: method, address, and why.
     """
 
-    def __init__(self, security: ServerSecurity, attempts: Attempts) -> None:
-        self._check = token_check(security)
+    def __init__(
+        self, callers: Callers, attempts: Attempts, refused: Callable[[str, str, str], None] = lambda *_: None
+    ) -> None:
+        self._callers = callers
         self._attempts = attempts
+        self._refused = refused
         self._known: dict[str, tuple[Any, Any]] = {}
 
     async def intercept_service(
@@ -64,8 +102,8 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
     ) -> grpc.RpcMethodHandler[Any, Any]:
         """The method's handler, or one that refuses."""
         method = handler_call_details.method
-        token = _token_of(handler_call_details.invocation_metadata)
-        reason = self._check(token)
+        token = token_of(handler_call_details.invocation_metadata)
+        reason = self._callers.refusal(token)
         if reason is None:
             handler = await continuation(handler_call_details)
             known = self._known.get(method)
@@ -74,7 +112,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
             return known[1]  # type: ignore[no-any-return]  # a handler
         if method == _HEALTH_CHECK:
             return self._unread(await continuation(handler_call_details), token)
-        return self._refusal(reason, token)
+        return self._refusal(method, reason, token)
 
     def _admitting(self, handler: Any) -> Any:
         """The handler, for those whose tokens are looked at."""
@@ -87,7 +125,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
 
         async def admit(context: Any) -> None:
             metadata = context.invocation_metadata()
-            address, token = self._address(context, metadata), _token_of(metadata)
+            address, token = address_of(self._attempts, context), token_of(metadata)
             if not self._attempts.may_try(address, token):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, _TOO_MANY)
             self._attempts.right(address, token)
@@ -116,14 +154,13 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
             response_serializer=handler.response_serializer,
         )
 
-    def _refusal(self, reason: str, token: str) -> grpc.RpcMethodHandler[Any, Any]:
-        async def refuse(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+    def _refusal(self, method: str, reason: str, token: str) -> grpc.RpcMethodHandler[Any, Any]:
+        async def refuse(context: grpc.aio.ServicerContext[Any, Any]) -> None:
+            self._refused(method, address_of(self._attempts, context), reason)
             await self._count(context, token)
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
-            yield  # it never comes to that; but handlers of streams are generators
 
-        # A unary handler is called only when the whole message is in memory; this one reads none of it.
-        return grpc.stream_stream_rpc_method_handler(refuse)
+        return unread(refuse)
 
     def _unread(self, handler: grpc.RpcMethodHandler[Any, Any], token: str) -> grpc.RpcMethodHandler[Any, Any]:
         """The handler of health checks, which takes the message for an empty one."""
@@ -140,16 +177,34 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
     async def _count(self, context: Any, token: str) -> None:
         # No token is no guess.
         if token:
-            address = self._address(context, context.invocation_metadata())
+            address = address_of(self._attempts, context)
             if not self._attempts.may_try(address, token):
                 await context.abort(grpc.StatusCode.UNAVAILABLE, _TOO_MANY)
             await self._attempts.hold_back(address)
 
-    def _address(self, context: Any, metadata: Any) -> str:
-        forwarded = ",".join(str(value) for key, value in metadata or () if key == "x-forwarded-for")
-        return self._attempts.address(context.peer(), forwarded)
+
+def unread(refuse: Callable[[Any], Awaitable[None]]) -> grpc.RpcMethodHandler[Any, Any]:
+    """A handler that refuses without reading a message, which a unary one would have in memory before it is called.
+
+    Args:
+        refuse: ends the call, given its context.
+    """
+
+    async def call(_requests: Any, context: Any) -> AsyncIterator[Any]:
+        await refuse(context)
+        yield  # it never comes to that; but handlers of streams are generators
+
+    return grpc.stream_stream_rpc_method_handler(call)
 
 
-def _token_of(metadata: Any) -> str:
+def address_of(attempts: Attempts, context: Any) -> str:
+    """Where a call comes from, behind proxies that are trusted; empty for a Unix socket."""
+    metadata = context.invocation_metadata()
+    forwarded = ",".join(str(value) for key, value in metadata or () if key == "x-forwarded-for")
+    return attempts.address(context.peer(), forwarded)
+
+
+def token_of(metadata: Any) -> str:
+    """The bearer token in a call's metadata; empty without one."""
     sent = str({str(key): value for key, value in metadata or ()}.get("authorization", ""))
     return sent.removeprefix(_SCHEME) if sent.startswith(_SCHEME) else ""

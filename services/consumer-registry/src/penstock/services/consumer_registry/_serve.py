@@ -43,7 +43,12 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
         await registry.list_consumers()
         servicer = ConsumerRegistryServicer(registry, AwsLocation.of(session), settings.endpoint_aliases)
         async with (
-            GrpcServer(settings.server, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server,
+            GrpcServer(
+                settings.server,
+                register=[servicer.add_to],
+                service_names=[SERVICE_NAME],
+                rights=[servicer.rights],
+            ) as server,
             asyncio.TaskGroup() as tasks,
         ):
             sweeper = tasks.create_task(_tidy(registry, settings.sweep_interval), name="sweep leases")

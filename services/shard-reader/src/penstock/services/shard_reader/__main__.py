@@ -12,16 +12,10 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from botocore.exceptions import ClientError, HTTPClientError
-from botocore.exceptions import ConnectionError as NoConnectionError
-
 from penstock.aws import AwsConnectionError, AwsError, AwsServiceError
 from penstock.efo_consumer import EfoConsumerError
 from penstock.registration.errors import RegistrationError
-from penstock.rpc import PenstockRpcError, run_service, set_up_logging
-from penstock.rpc.telemetry import set_up_tracing
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
-from penstock.services.shard_reader._serve import reader_server
 from penstock.services.shard_reader._settings import PREFIX, ReaderSettings, add_aws_arguments, aws_options
 from penstock.services.shard_reader._tail import add_tail_arguments, tail
 from penstock.terminal import ExitCode, Parser, told_by_flag
@@ -87,6 +81,11 @@ async def _until_told(look: Coroutine[Any, Any, None]) -> None:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
+    # Only here: who looks into a stream at a terminal does not wait for a server's packages.
+    from penstock.rpc import PenstockRpcError, run_service, set_up_logging
+    from penstock.rpc.telemetry import set_up_tracing
+    from penstock.services.shard_reader._serve import reader_server
+
     set_up_logging()
     try:
         settings = ReaderSettings.from_arguments(arguments)
@@ -104,6 +103,9 @@ def _serve(arguments: argparse.Namespace) -> int:
 
 def _code_of(error: BaseException | None) -> ExitCode:
     """By what is somewhere below the error: no answer, or one that says no; else a setting is wrong."""
+    from botocore.exceptions import ClientError, HTTPClientError
+    from botocore.exceptions import ConnectionError as NoConnectionError
+
     while error is not None:
         if isinstance(error, (AwsConnectionError, HTTPClientError, NoConnectionError)):
             return ExitCode.UNREACHABLE

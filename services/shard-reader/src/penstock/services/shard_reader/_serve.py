@@ -29,8 +29,10 @@ async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
     backend = KinesisBackend(session, settings.reader.publisher)
     location = ReaderLocation(AwsLocation.of(session), backend.stream_arn, settings.endpoint_aliases)
     async with LocalShardReader(backend, settings.reader) as reader:
-        register = [ShardReaderServicer(reader, location=location).add_to]
-        async with GrpcServer(settings.server, register=register, service_names=[SERVICE_NAME]) as server:
+        servicer = ShardReaderServicer(reader, location=location)
+        register, rights = [servicer.add_to], [servicer.rights]
+        names = [SERVICE_NAME]
+        async with GrpcServer(settings.server, register=register, service_names=names, rights=rights) as server:
             try:
                 yield server
             finally:

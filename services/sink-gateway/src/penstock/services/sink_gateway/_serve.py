@@ -114,7 +114,9 @@ async def gateway_server(settings: GatewaySettings) -> AsyncIterator[GrpcServer]
     calls = replace(settings.server, drain_seconds=drain_seconds / 20)
     drain_ends = monotonic()
     try:
-        async with GrpcServer(calls, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
+        async with GrpcServer(
+            calls, register=[servicer.add_to], service_names=[SERVICE_NAME], rights=[servicer.rights]
+        ) as server:
             destinations.resume()
             try:
                 yield server

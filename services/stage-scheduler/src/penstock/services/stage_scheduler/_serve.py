@@ -28,7 +28,9 @@ async def stage_scheduler_server(
         raise
     servicer = StageSchedulerServicer(scheduler)
     try:
-        async with GrpcServer(settings, register=[servicer.add_to], service_names=[SERVICE_NAME]) as server:
+        async with GrpcServer(
+            settings, register=[servicer.add_to], service_names=[SERVICE_NAME], rights=[servicer.rights]
+        ) as server:
             try:
                 yield server
             finally:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from penstock.rpc import Attempts, ServerSecurity, token_check
+from penstock.rpc import Attempts, Callers, ServerSecurity
 from penstock.services.console._access.hosts import holds_token, is_known_host, is_same_origin
 from penstock.services.console._access.logins import Sessions, session_words
 from penstock.services.console._views.templates import Templates
@@ -86,7 +86,7 @@ class Guard:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._security = security
-        self._refused = token_check(security)
+        self._refused = Callers(security).refusal
         self._sessions = sessions
         self._hosts = hosts
         self._templates = templates

@@ -1,0 +1,344 @@
+"""Who may do what, asked at each call: before its message is read, and again for what is in it."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from penstock.rpc._security.principals import Principal
+from penstock.rpc._server.rights import MethodRights, ServiceRights
+from penstock.rpc._server.token_check import address_of, token_of, unread
+
+if TYPE_CHECKING:
+    from penstock.rpc._server.attempts import Attempts
+    from penstock.rpc._server.audit import AuditLog
+    from penstock.rpc._server.token_check import Callers
+
+RECHECK_SECONDS: Final = 15.0
+"""Between two looks at whether the caller of a stream may still call."""
+_LONGEST_WAIT_SECONDS: Final = 5.0
+_MOST_REMEMBERED: Final = 10_000
+_HEALTH: Final = "/grpc.health."
+# Told as UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
+_OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
+_NOT_IN_TABLE: Final = "no principal may call this: the service has no rights for it"
+_Status = tuple[grpc.StatusCode, str]
+
+
+class Budget:
+    """What a principal may use in a second, with a second's worth in store.
+
+    Args:
+        per_second: of whatever is counted.
+        now: monotonic seconds.
+    """
+
+    def __init__(self, per_second: float, now: float) -> None:
+        self.per_second = per_second
+        self._left = per_second
+        self._at = now
+
+    def wait_seconds(self, now: float) -> float:
+        """For how long nothing may be used: what was used before is paid for first."""
+        self._left = min(self.per_second, self._left + (now - self._at) * self.per_second)
+        self._at = now
+        return max(0.0, -self._left / self.per_second)
+
+    def use(self, amount: float) -> None:
+        """Use it, also more than there is: then those that follow wait."""
+        self._left -= amount
+
+
+class Budgets:
+    """Of each principal, one for calls and one for bytes."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kept: dict[tuple[str, str], Budget] = {}
+
+    def budget(self, caller: Principal, kind: str) -> Budget | None:
+        """That of `calls` or `bytes`; None without a limit."""
+        per_second: float | None = getattr(caller, f"{kind}_per_second")
+        if per_second is None:
+            return None
+        kept = self._kept.get((caller.name, kind))
+        if kept is None or kept.per_second != per_second:
+            kept = self._kept[caller.name, kind] = Budget(per_second, self._clock())
+        return kept
+
+    async def begin_call(self, caller: Principal) -> str | None:
+        """Wait for room for a call; why there is none soon."""
+        budget = self.budget(caller, "calls")
+        if budget is None:
+            return None
+        seconds = budget.wait_seconds(self._clock())
+        if seconds > _LONGEST_WAIT_SECONDS:
+            return f"principal {caller.name!r} calls more often than {budget.per_second:g} times a second: wait"
+        budget.use(1)
+        await asyncio.sleep(seconds)
+        return None
+
+    async def use_bytes(self, caller: Principal, size: Callable[[], int]) -> None:
+        """Wait until what was sent before is paid for: flow control holds up whoever sends the next."""
+        budget = self.budget(caller, "bytes")
+        if budget is not None:
+            # Others of the principal may be faster, and use what was waited for.
+            while (seconds := budget.wait_seconds(self._clock())) > 0:  # noqa: ASYNC110
+                await asyncio.sleep(seconds)
+            budget.use(size())
+
+
+class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
+    """Refuses what a caller may not do; ends streams of those who may not any more; writes the audit log.
+
+    Args:
+        callers: who calls.
+        attempts: knows where calls come from.
+        rights: tables of the services.
+        audit: the log, if there is one.
+        recheck_seconds: between two looks at the caller of a stream.
+    """
+
+    def __init__(
+        self,
+        callers: Callers,
+        attempts: Attempts,
+        rights: Sequence[ServiceRights],
+        audit: AuditLog | None = None,
+        *,
+        recheck_seconds: float = RECHECK_SECONDS,
+    ) -> None:
+        self.callers = callers
+        self.attempts = attempts
+        self.audit = audit
+        self.budgets = Budgets()
+        self.recheck_seconds = recheck_seconds
+        self._rights: Mapping[str, ServiceRights] = {one.service: one for one in rights}
+        self._known: dict[str, tuple[Any, Any]] = {}
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler[Any, Any]]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> grpc.RpcMethodHandler[Any, Any]:
+        """The method's handler, or one that refuses."""
+        handler: Any = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or method.startswith(_HEALTH):
+            return handler  # type: ignore[no-any-return]  # a handler
+        caller = self.callers.by_token(token_of(handler_call_details.invocation_metadata))
+        reason = None if caller is None else self.may_call(caller, method)
+        if caller is not None and reason is not None:
+            return self._refusal(caller, method, reason)
+        known = self._known.get(method)
+        if known is None or known[0] is not handler:
+            known = self._known[method] = (handler, self._wrap(handler, method))
+        return known[1]  # type: ignore[no-any-return]  # a handler
+
+    def may_call(self, caller: Principal, method: str) -> str | None:
+        """Why the method is refused, whatever is in its message; None if it is not."""
+        full, _, name = method.removeprefix("/").partition("/")
+        service = self._rights.get(full)
+        if service is None:
+            # Reflection: what the contract is, is no secret among principals.
+            return None
+        rights = service.methods.get(name)
+        if rights is None:
+            return None if caller.is_everybody else _NOT_IN_TABLE
+        return caller.may_call(service.name, name, needs_admin=rights.admin)
+
+    def find(self, context: Any) -> Principal | str:
+        """Who calls; or why it is nobody."""
+        names = context.auth_context().get("x509_subject_alternative_name", ())
+        return self.callers.find(
+            token_of(context.invocation_metadata()), [name.decode(errors="replace") for name in names]
+        )
+
+    def refused(
+        self, context: Any, who: str, method: str, status: _Status, what: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """Write it into the audit log."""
+        if self.audit is not None:
+            code, reason = status
+            address = address_of(self.attempts, context)
+            self.audit.refused(who=who, address=address, method=method, reason=reason, code=code.name, what=what)
+
+    def _refusal(self, caller: Principal, method: str, reason: str) -> grpc.RpcMethodHandler[Any, Any]:
+        async def refuse(context: Any) -> None:
+            found = self.find(context)
+            # The token alone proves nothing to one that needs a certificate, too: it is not told what it might do.
+            status = grpc.StatusCode.PERMISSION_DENIED, reason
+            if isinstance(found, str):
+                status = grpc.StatusCode.UNAUTHENTICATED, found
+            self.refused(context, caller.name, method, status)
+            await context.abort(*status)
+
+        return unread(refuse)
+
+    def _wrap(self, handler: Any, method: str) -> Any:
+        kind = ("stream" if handler.request_streaming else "unary") + (
+            "_stream" if handler.response_streaming else "_unary"
+        )
+        behaviour = getattr(handler, kind)
+        is_stream = inspect.isasyncgenfunction(behaviour)
+        if not is_stream and not inspect.iscoroutinefunction(behaviour):
+            # Blocking handlers are not ours, and have nothing but health and reflection.
+            return handler
+        full, _, name = method.removeprefix("/").partition("/")
+        rights = self._rights[full].methods.get(name) if full in self._rights else None
+        watched = self.callers.can_change and (is_stream or handler.request_streaming)
+        if not (watched or self.callers.has_principals or (self.audit is not None and rights and rights.change)):
+            return handler
+
+        async def call(messages: Any, context: Any) -> AsyncIterator[Any]:
+            one = _Call(self, method, rights or MethodRights(), context)
+            async with aclosing(one.answers(behaviour, messages, handler.request_streaming, is_stream)) as answers:
+                async for answer in answers:
+                    yield answer
+
+        # On the wire all kinds are alike; and this one reads a message only when it is asked for it.
+        return grpc.stream_stream_rpc_method_handler(
+            call, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )
+
+
+class _Call:
+    """A call: who made it, what it has used so far, and why it has to end."""
+
+    def __init__(self, access: Access, method: str, rights: MethodRights, context: Any) -> None:
+        self._access = access
+        self._method = method
+        self._rights = rights
+        self._context = context
+        self._caller = Principal(name="")
+        self._ending: _Status | None = None
+        self._limit: asyncio.Timeout | None = None
+        self._used: dict[tuple[str, str], None] = {}
+        self._changed: Any = None
+        self._what: Sequence[tuple[str, str]] = ()
+
+    async def answers(
+        self, behaviour: Any, messages: AsyncIterator[Any], request_streaming: bool, is_stream: bool
+    ) -> AsyncGenerator[Any, None]:
+        """What the behaviour answers, to what the caller may ask."""
+        access, context = self._access, self._context
+        await self._admit()
+        self._watching = asyncio.get_running_loop().call_later(access.recheck_seconds, self._look_again)
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                requests = self._checked(messages)
+                if not request_streaming:
+                    request = await anext(requests, None)
+                    if request is None:
+                        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+                else:
+                    request = requests
+                if is_stream:
+                    async with aclosing(behaviour(request, context)) as answers:
+                        async for answer in answers:
+                            await self._send(answer)
+                            yield answer
+                else:
+                    answer = await behaviour(request, context)
+                    await self._send(answer)
+                    yield answer
+            if self._ending is None:
+                self._audit("OK")
+        except TimeoutError:
+            if self._ending is None:
+                raise
+        except grpc.aio.AbortError:
+            code = context.code()
+            self._audit(getattr(code, "name", "") or "ABORTED", str(context.details() or ""))
+            raise
+        except asyncio.CancelledError:
+            self._audit("CANCELLED")
+            raise
+        finally:
+            self._watching.cancel()
+        if self._ending is not None:
+            access.refused(context, self._caller.name, self._method, self._ending, self._what)
+            await context.abort(*self._ending)
+
+    async def _admit(self) -> None:
+        access, context = self._access, self._context
+        found = access.find(context)
+        if isinstance(found, str):
+            await self._refuse("nobody", (grpc.StatusCode.UNAUTHENTICATED, found))
+        assert isinstance(found, Principal)
+        self._caller = found
+        reason = access.may_call(found, self._method)
+        if reason is not None:
+            await self._refuse(found.name, (grpc.StatusCode.PERMISSION_DENIED, reason))
+        reason = await access.budgets.begin_call(found)
+        if reason is not None:
+            await self._refuse(found.name, (grpc.StatusCode.RESOURCE_EXHAUSTED, reason))
+
+    async def _refuse(self, who: str, status: _Status) -> None:
+        self._access.refused(self._context, who, self._method, status)
+        await self._context.abort(*status)
+
+    async def _checked(self, messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for message in messages:
+            # What is no message of the contract is refused by whoever is to read it.
+            if hasattr(message, "DESCRIPTOR"):
+                used = self._rights.used(message)
+                reason = self._rights.refusal(self._caller, message)
+                if reason is not None:
+                    self._what = used
+                    self._end((grpc.StatusCode.PERMISSION_DENIED, reason))
+                    # Whoever waits for messages is cancelled in a moment.
+                    await asyncio.Event().wait()
+                self._note(message, used)
+                await self._access.budgets.use_bytes(self._caller, message.ByteSize)
+                self._rights.take_as_own(self._caller, message)
+            yield message
+
+    def _note(self, message: Any, used: Sequence[tuple[str, str]]) -> None:
+        if len(self._used) < _MOST_REMEMBERED:
+            self._used.update(dict.fromkeys(used))
+        if self._changed is None and self._rights.changes(message):
+            self._changed, self._what = True, used
+
+    async def _send(self, answer: Any) -> None:
+        self._audit("OK")
+        self._rights.tell_as_own(self._caller, answer)
+        size = answer.ByteSize if hasattr(answer, "ByteSize") else lambda: len(answer)
+        await self._access.budgets.use_bytes(self._caller, size)
+
+    def _audit(self, outcome: str, reason: str = "") -> None:
+        """Once: a stream has changed something when it begins to answer."""
+        if self._changed and self._access.audit is not None:
+            self._changed = False
+            address = address_of(self._access.attempts, self._context)
+            change = self._rights.change
+            self._access.audit.changed(
+                who=self._caller.name, address=address, change=change, outcome=outcome, reason=reason, what=self._what
+            )
+
+    def _look_again(self) -> None:
+        """End the call when its caller may not go on."""
+        found = self._access.find(self._context)
+        if isinstance(found, str):
+            self._end((grpc.StatusCode.UNAVAILABLE, _OLD))
+            return
+        reason = self._access.may_call(found, self._method)
+        for kind, value in self._used:
+            reason = reason or found.may_use(kind, value)
+        if reason is not None:
+            self._end((grpc.StatusCode.PERMISSION_DENIED, reason))
+            return
+        self._caller = found
+        loop = asyncio.get_running_loop()
+        self._watching = loop.call_later(self._access.recheck_seconds, self._look_again)
+
+    def _end(self, status: _Status) -> None:
+        if self._ending is None and self._limit is not None:
+            self._ending = status
+            self._limit.reschedule(asyncio.get_running_loop().time())

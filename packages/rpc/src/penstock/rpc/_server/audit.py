@@ -1,0 +1,153 @@
+"""The audit log: a line of JSON for each call that is refused, and for each change."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry import metrics
+
+from penstock.rpc.errors import RpcOptionError
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_log = logging.getLogger("penstock.rpc")
+_LOST = metrics.get_meter("penstock.rpc").create_counter(
+    "auditLinesLost", unit="{line}", description="Lines of the audit log that could not be written"
+)
+_MOST_REFUSALS_A_SECOND: Final = 100
+"""Strangers must not fill a disk: further refusals of a second are counted in one line."""
+_LONGEST_TEXT: Final = 300
+_CREDENTIALS: Final = re.compile(r"(?<=//)[^/@\s]*@")
+
+
+class AuditLog:
+    """Writes lines to a file, which only its owner can read, or to standard output. Safe to use from several threads.
+
+    A file that was moved away, as by logrotate, is made anew. Where a line cannot be written the log of the service
+    says so, and calls go on.
+
+    Args:
+        place: path of the file, or `-` for standard output.
+        service: written into each line.
+        clock: monotonic seconds.
+
+    Raises:
+        RpcOptionError: the file cannot be written.
+    """
+
+    def __init__(self, place: str, service: str, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = None if place == "-" else Path(place)
+        self._service = service
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._file: TextIO | None = None
+        self._second = 0.0
+        self._refusals = 0
+        self._failed = False
+        try:
+            self._open()
+        except OSError as error:
+            raise RpcOptionError("audit_log", f"cannot write {place}: {error.strerror}") from error
+
+    def refused(
+        self, *, who: str, address: str, method: str, reason: str, code: str, what: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        """A call was refused."""
+        with self._lock:
+            now = self._clock()
+            if now - self._second >= 1.0:
+                self._tell_uncounted()
+                self._second, self._refusals = now, 0
+            self._refusals += 1
+            if self._refusals > _MOST_REFUSALS_A_SECOND:
+                return
+        self._write("refused", who, address, method, what, code, reason)
+
+    def changed(
+        self,
+        *,
+        who: str,
+        address: str,
+        change: str,
+        outcome: str,
+        reason: str = "",
+        what: Sequence[tuple[str, str]] = (),
+    ) -> None:
+        """Something was changed, or failed to be."""
+        self._write(change, who, address, "", what, outcome, reason)
+
+    def close(self) -> None:
+        """Write what is left, and close the file."""
+        with self._lock:
+            self._tell_uncounted()
+            if self._file is not None and self._path is not None:
+                self._file.close()
+            self._file = None
+
+    def _tell_uncounted(self) -> None:
+        further = self._refusals - _MOST_REFUSALS_A_SECOND
+        if further > 0:
+            self._refusals = 0
+            self._put({"event": "refused", "further": further})
+
+    def _write(
+        self,
+        event: str,
+        who: str,
+        address: str,
+        method: str,
+        what: Sequence[tuple[str, str]],
+        outcome: str,
+        reason: str,
+    ) -> None:
+        resources: dict[str, list[str]] = {}
+        for kind, name in what:
+            resources.setdefault(kind, []).append(_shown(name))
+        line = {"event": event, "who": _shown(who), "from": address or "unix", "method": method, **resources}
+        with self._lock:
+            self._put({**line, "outcome": outcome, "reason": _shown(reason)})
+
+    def _put(self, line: Mapping[str, object]) -> None:
+        moment = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        full = {"time": moment, "service": self._service, **{key: value for key, value in line.items() if value}}
+        try:
+            file = self._open()
+            # ASCII alone: nothing in it ends a line, or commands a terminal.
+            file.write(json.dumps(full, ensure_ascii=True) + "\n")
+            file.flush()
+            self._failed = False
+        except (OSError, ValueError) as error:
+            _LOST.add(1)
+            if not self._failed:
+                _log.error("the audit log is not written: %s", error)
+            self._failed = True
+
+    def _open(self) -> TextIO:
+        if self._path is None:
+            return sys.stdout
+        if self._file is not None:
+            with suppress(OSError):
+                found, own = os.stat(self._path), os.fstat(self._file.fileno())
+                if (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino):
+                    return self._file
+            self._file.close()
+            self._file = None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        self._file = os.fdopen(os.open(self._path, flags, 0o600), "a", encoding="ascii")
+        return self._file
+
+
+def _shown(text: str) -> str:
+    return _CREDENTIALS.sub("***@", text)[:_LONGEST_TEXT]

@@ -1,0 +1,557 @@
+"""Who may do what: a file of principals, asked at each call over real connections."""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as pb
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2_grpc as pb_grpc
+from penstock.rpc import (
+    ClientSecurity,
+    GrpcServer,
+    MethodRights,
+    RpcOptionError,
+    ServerSecurity,
+    ServerSettings,
+    ServiceRights,
+    open_aio_channel,
+)
+from penstock.rpc._security.principals import PrincipalsFile, parse_principals
+from penstock.rpc._server.access import Budget
+
+DEADLINE = 30
+NAME = "penstock.proto.stage_scheduler.v1.StageSchedulerService"
+ORDERS, BILLING, ADMIN = "a-token-of-the-orders-job", "a-token-of-the-billing-job", "a-token-of-the-admin"
+JOB = {"jobs": ("job_id",)}
+RIGHTS = ServiceRights(
+    "stage-scheduler",
+    NAME,
+    {
+        "GetJob": MethodRights(resources=JOB),
+        "Report": MethodRights(resources=JOB, owned="job_id", tells_owned=("job.job_id",), change="report"),
+        "Watch": MethodRights(resources=JOB),
+        "ListJobs": MethodRights(all_of=("jobs",)),
+        "Submit": MethodRights(resources=JOB, admin=True, change="submit"),
+        "Claim": MethodRights(resources={"stores": ("store",)}, change="claim"),
+    },
+)
+
+
+def sha256(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+FILE = f"""# Who may do what, in these tests.
+[[principal]]
+name = "orders"
+token_sha256 = "{sha256(ORDERS)}"
+services = ["stage-scheduler"]
+jobs = ["orders", "shared-*"]
+
+[[principal]]
+name = "billing"
+token_sha256 = ["{sha256(BILLING)}"]
+services = ["stage-*"]
+methods = ["Report", "Watch"]
+jobs = ["billing", "shared-*"]
+
+[[principal]]
+name = "admin"
+token_sha256 = ["{sha256(ADMIN)}"]
+services = ["*"]
+jobs = ["*"]
+admin = true
+"""
+
+
+class Servicer(pb_grpc.StageSchedulerServiceServicer):
+    """Says what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.watched = 0
+        self.more = asyncio.Event()
+
+    async def GetJob(self, request, context):
+        self.asked.append(request.job_id)
+        return pb.GetJobResponse(job=pb.Job(job_id=request.job_id, name="x" * 100))
+
+    async def Report(self, request, context):
+        self.asked.append(request.job_id)
+        if request.error:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "there is no such job")
+        return pb.ReportResponse(job=pb.Job(job_id=request.job_id))
+
+    async def Submit(self, request, context):
+        return pb.SubmitResponse(job=pb.Job(job_id=request.job_id))
+
+    async def ListJobs(self, request, context):
+        return pb.ListJobsResponse()
+
+    async def Claim(self, request, context):
+        self.asked.append(request.store)
+        return pb.ClaimResponse()
+
+    async def Watch(self, request, context):
+        self.watched += 1
+        try:
+            yield pb.WatchResponse(job=pb.Job(version=1))
+            await self.more.wait()
+            yield pb.WatchResponse(job=pb.Job(version=2))
+        finally:
+            self.watched -= 1
+
+
+def put(file: Path, text: str) -> None:
+    """As mounted files change: at once."""
+    new = file.with_suffix(".new")
+    new.write_text(text)
+    new.replace(file)
+
+
+@asynccontextmanager
+async def serving(file: Path, **options) -> AsyncIterator[tuple[GrpcServer, Servicer]]:
+    servicer = Servicer()
+    security = options.pop("security", None) or ServerSecurity(principals=file)
+    server = GrpcServer(
+        ServerSettings(security=security, drain_seconds=0.5, **options),
+        register=[lambda server: pb_grpc.add_StageSchedulerServiceServicer_to_server(servicer, server)],
+        service_names=[NAME],
+        rights=[RIGHTS],
+    )
+    async with server:
+        yield server, servicer
+
+
+@asynccontextmanager
+async def calling(address: str, token: str | None) -> AsyncIterator[pb_grpc.StageSchedulerServiceStub]:
+    async with open_aio_channel(address, ClientSecurity(token=token)) as channel:
+        yield pb_grpc.StageSchedulerServiceStub(channel)
+
+
+async def refusal(call) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await call
+    return raised.value.code(), raised.value.details()
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "principals.toml").write_text(FILE)
+    return tmp_path / "principals.toml"
+
+
+async def test_a_principal_does_what_its_lists_say_and_nothing_else(file: Path) -> None:
+    """A refusal says who may not do what, and which line would let it; the service is not asked."""
+    async with serving(file) as (server, servicer), calling(server.address, ORDERS) as stub:
+        assert (await stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE)).job.job_id == "orders"
+        await stub.GetJob(pb.GetJobRequest(job_id="orders/2026"), timeout=DEADLINE)
+        code, words = await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert words == (
+            "principal 'orders' may not use job 'billing': add 'billing' to jobs in line 6 of the file of principals"
+        )
+        assert (await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders-2"), timeout=DEADLINE)))[0] is code
+        code, words = await refusal(stub.ListJobs(pb.ListJobsRequest(), timeout=DEADLINE))
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert "may not use all jobs at once, as this call does: add '*' to jobs in line 6" in words
+        code, words = await refusal(stub.Claim(pb.ClaimRequest(store="/stages"), timeout=DEADLINE))
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert words.endswith("write stores = ['/stages'] below line 2 of the file of principals")
+        assert servicer.asked == ["orders", "orders/2026"]
+
+
+async def test_methods_are_refused_before_their_message_is_read(file: Path) -> None:
+    """By a message that is none, which whoever reads it refuses otherwise."""
+    async with serving(file) as (server, _), open_aio_channel(server.address, ClientSecurity(token=BILLING)) as channel:
+        code, words = await refusal(channel.unary_unary(f"/{NAME}/GetJob")(b"\xff\xff", timeout=DEADLINE))
+        assert code is grpc.StatusCode.PERMISSION_DENIED
+        assert "principal 'billing' may not call stage-scheduler/GetJob: add 'GetJob' to methods in line 12" in words
+        code, _ = await refusal(channel.unary_unary(f"/{NAME}/Report")(b"\xff\xff", timeout=DEADLINE))
+        assert code is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("token", [None, "a-token-of-nobody-at-all", sha256(ORDERS)], ids=["none", "wrong", "digest"])
+async def test_who_is_no_principal_does_not_get_in(file: Path, token: str | None) -> None:
+    """Nor by what the file says of a token."""
+    async with serving(file) as (server, _), calling(server.address, token) as stub:
+        code, words = await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
+        assert (code, words) == (grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong")
+
+
+async def test_what_acts_on_others_needs_admin(file: Path) -> None:
+    """Also where the methods are listed by a glob."""
+    async with serving(file) as (server, _):
+        async with calling(server.address, ORDERS) as stub:
+            code, words = await refusal(stub.Submit(pb.SubmitRequest(job_id="orders"), timeout=DEADLINE))
+            assert code is grpc.StatusCode.PERMISSION_DENIED
+            assert words.endswith("write admin = true below line 2 of the file of principals")
+        async with calling(server.address, ADMIN) as stub:
+            await stub.Submit(pb.SubmitRequest(job_id="orders"), timeout=DEADLINE)
+            await stub.ListJobs(pb.ListJobsRequest(), timeout=DEADLINE)
+
+
+async def test_what_one_principal_holds_is_anothers_by_admin_alone(file: Path) -> None:
+    """Both mean a thing of their own by one id; an admin may name that of another."""
+    async with serving(file) as (server, servicer):
+        for token in (ORDERS, BILLING):
+            async with calling(server.address, token) as stub:
+                answer = await stub.Report(pb.ReportRequest(job_id="shared-1"), timeout=DEADLINE)
+                assert answer.job.job_id == "shared-1"
+        async with calling(server.address, BILLING) as stub:
+            made_up = "shared-1 (principal orders)"
+            assert (await stub.Report(pb.ReportRequest(job_id=made_up), timeout=DEADLINE)).job.job_id == made_up
+        async with calling(server.address, ADMIN) as stub:
+            answer = await stub.Report(pb.ReportRequest(job_id="shared-1 (principal orders)"), timeout=DEADLINE)
+            assert answer.job.job_id == "shared-1 (principal orders)"
+        of_orders, of_billing, made_up, by_admin = servicer.asked
+        assert len({of_orders, of_billing, made_up}) == 3
+        assert by_admin == of_orders
+
+
+async def test_a_certificate_proves_who_calls(tmp_path: Path) -> None:
+    """Alone, or together with a token where a principal has both."""
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    for name in ("server", "orders", "billing", "other"):
+        names = ("127.0.0.1",) if name == "server" else (f"{name}.jobs.example",)
+        leaf = authority.issue_cert(*names)
+        leaf.cert_chain_pems[0].write_to_path(tmp_path / f"{name}.pem")
+        leaf.private_key_pem.write_to_path(tmp_path / f"{name}.key")
+    file = tmp_path / "principals.toml"
+    file.write_text(f"""
+[[principal]]
+name = "orders"
+certificate = "orders.jobs.example"
+services = ["*"]
+jobs = ["orders"]
+[[principal]]
+name = "billing"
+certificate = "billing.jobs.example"
+token_sha256 = "{sha256(BILLING)}"
+services = ["*"]
+jobs = ["billing"]
+""")
+    security = ServerSecurity(
+        certificate_file=tmp_path / "server.pem",
+        private_key_file=tmp_path / "server.key",
+        client_ca_file=tmp_path / "ca.pem",
+        principals=file,
+    )
+
+    async def ask(name: str, token: str | None, job: str) -> str:
+        client = ClientSecurity(
+            ca_file=tmp_path / "ca.pem",
+            certificate_file=tmp_path / f"{name}.pem",
+            private_key_file=tmp_path / f"{name}.key",
+            token=token,
+        )
+        async with open_aio_channel(server.address, client) as channel:
+            try:
+                stub = pb_grpc.StageSchedulerServiceStub(channel)
+                await stub.GetJob(pb.GetJobRequest(job_id=job), timeout=DEADLINE)
+            except grpc.aio.AioRpcError as error:
+                return error.code().name
+        return "OK"
+
+    async with serving(file, security=security) as (server, _):
+        assert await ask("orders", None, "orders") == "OK"
+        assert await ask("orders", None, "billing") == "PERMISSION_DENIED"
+        assert await ask("other", None, "orders") == "UNAUTHENTICATED"
+        assert await ask("orders", "a-token-of-nobody-at-all", "orders") == "UNAUTHENTICATED"
+        assert await ask("billing", None, "billing") == "UNAUTHENTICATED"
+        assert await ask("orders", BILLING, "billing") == "UNAUTHENTICATED"
+        assert await ask("billing", BILLING, "billing") == "OK"
+    with pytest.raises(RpcOptionError, match="set client_ca_file"):
+        ServerSecurity(principals=file).check_files()
+
+
+async def test_a_changed_file_counts_from_the_next_call_on(file: Path) -> None:
+    """Rights that are given and taken, and principals that go."""
+    async with serving(file) as (server, _), calling(server.address, ORDERS) as stub:
+        request = pb.GetJobRequest(job_id="parcels")
+        assert (await refusal(stub.GetJob(request, timeout=DEADLINE)))[0] is grpc.StatusCode.PERMISSION_DENIED
+        put(file, FILE.replace('jobs = ["orders"', 'jobs = ["parcels"'))
+        await stub.GetJob(request, timeout=DEADLINE)
+        put(file, FILE.replace(sha256(ORDERS), sha256("another")))
+        assert (await refusal(stub.GetJob(request, timeout=DEADLINE)))[0] is grpc.StatusCode.UNAUTHENTICATED
+        put(file, "# nobody")
+        assert (await refusal(stub.GetJob(request, timeout=DEADLINE)))[0] is grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_principals_outlive_their_file_for_a_minute(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As tokens do: files are replaced in steps, but what nobody can take back any more ends."""
+    now = 100.0
+    principals = PrincipalsFile(file, clock=lambda: now)
+    file.write_text(FILE + "\nhalf a line")
+    assert principals.knows(ORDERS) is None
+    assert "the principals stay as they were, for 60 s at most: principals: the file of principals is no TOML" in (
+        caplog.text
+    )
+    now += 61
+    assert principals.knows(ORDERS) == "the bearer token is missing or wrong"
+    file.write_text(FILE)
+    assert principals.knows(ORDERS) is None
+
+
+def test_a_principal_ends_at_its_moment(file: Path) -> None:
+    """Like a token."""
+    file.write_text(FILE.replace('name = "orders"', 'name = "orders"\nexpires = 2001-01-01T00:00:00Z'))
+    principals = PrincipalsFile(file)
+    assert principals.knows(ORDERS) == "the bearer token has expired"
+    assert principals.find(ORDERS, []) == "the bearer token has expired"
+    assert principals.by_token(ORDERS) is None
+
+
+D1, D2 = sha256("one"), sha256("two")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "holds no principal"),
+        ("principal = 1", "a line \\[\\[principal\\]\\] of its own"),
+        (f'principal = [{{name = "a", token_sha256 = "{D1}"}}]', "of its own"),
+        ("[[principals]]", "unknown 'principals'"),
+        ("[[principal]]\nname = 'a b'", "line 2: a principal needs a name"),
+        ("[[principal]]\nname = 'a'", "line 1: principal 'a' proves itself by nothing"),
+        ("[[principal]]\nname = 'a'\ntoken_sha256 = 's3cret'", "line 3: .*64 lower-case"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nstream = ['a']", "line 4: .*did you mean streams"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nstreams = [1]", "line 4: streams must be"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nadmin = 'yes'", "line 4: admin must be"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\ncalls_per_second = 0", "line 4: calls_per_second must"),
+        (f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nexpires = 2030-01-01", "line 4: expires must be"),
+        (
+            f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\n[[principal]]\nname = 'a'\ntoken_sha256 = '{D2}'",
+            "lines 1 and 4: two principals have the same name",
+        ),
+        (
+            f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\n[[principal]]\nname = 'b'\ntoken_sha256 = '{D1}'",
+            "lines 1 and 4: two principals have the same token",
+        ),
+    ],
+)
+def test_a_file_that_is_none_of_principals_is_refused_by_its_line(tmp_path: Path, text: str, words: str) -> None:
+    """And nothing of a token, or of what someone took for its digest, is shown."""
+    file = tmp_path / "principals.toml"
+    file.write_text(text)
+    with pytest.raises(RpcOptionError, match=words) as raised:
+        ServerSecurity(principals=file).check_files()
+    assert "s3cret" not in str(raised.value)
+    assert D1 not in str(raised.value)
+
+
+def test_principals_and_tokens_are_given_one_or_the_other(file: Path) -> None:
+    """A token may do all: beside principals it would be a way around them."""
+    with pytest.raises(RpcOptionError, match="is given together with a token"):
+        ServerSecurity(principals=file, token="a-token-that-may-do-all")
+    with pytest.raises(RpcOptionError, match="cannot tell what its calls act on"):
+        GrpcServer(ServerSettings(security=ServerSecurity(principals=file)), register=[], service_names=[NAME])
+
+
+def test_what_is_not_listed_is_not_allowed() -> None:
+    """Services, and resources of each kind; methods are those that need no admin."""
+    (one,) = parse_principals(f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'".encode())
+    assert one.may_call("shard-reader", "Open") is not None
+    for kind in ("streams", "consumers", "destinations", "jobs", "stores"):
+        assert one.may_use(kind, "anything") is not None
+    (one,) = parse_principals(f"[[principal]]\nname = 'a'\ntoken_sha256 = '{D1}'\nservices = '*'".encode())
+    assert one.may_call("shard-reader", "Open") is None
+    assert one.may_call("consumer-registry", "ForceRelease", needs_admin=True) is not None
+
+
+async def test_calls_over_their_rate_wait_and_then_are_refused(file: Path) -> None:
+    """Those of this principal alone."""
+    put(file, FILE.replace('jobs = ["orders"', 'calls_per_second = 0.5\njobs = ["orders"'))
+    async with serving(file) as (server, _), calling(server.address, ORDERS) as stub:
+        request = pb.GetJobRequest(job_id="orders")
+        calls = [asyncio.ensure_future(stub.GetJob(request, timeout=DEADLINE)) for _ in range(12)]
+        refused = []
+        for call in calls:
+            try:
+                await call
+            except grpc.aio.AioRpcError as error:
+                refused.append((error.code(), error.details()))
+        assert 6 <= len(refused) <= 11
+        words = "principal 'orders' calls more often than 0.5 times a second: wait"
+        assert set(refused) == {(grpc.StatusCode.RESOURCE_EXHAUSTED, words)}
+        async with calling(server.address, ADMIN) as other:
+            await other.GetJob(request, timeout=DEADLINE)
+
+
+async def test_bytes_over_their_rate_wait(file: Path) -> None:
+    """Messages and answers count; what was sent is paid for before more goes through."""
+    put(file, FILE.replace('jobs = ["orders"', 'bytes_per_second = 200\njobs = ["orders"'))
+    async with serving(file) as (server, _), calling(server.address, ORDERS) as stub:
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        for _ in range(5):
+            await stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE)
+        # Some 110 bytes each, of which the first 200 and the last are not waited for.
+        assert loop.time() - begun > 1.0
+
+
+def test_a_budget_is_a_seconds_worth_and_debts_are_paid() -> None:
+    """Decided without waiting."""
+    budget = Budget(100.0, 0.0)
+    assert budget.wait_seconds(0.0) == 0.0
+    budget.use(350)
+    assert budget.wait_seconds(0.0) == pytest.approx(2.5)
+    assert budget.wait_seconds(2.5) == 0.0
+    assert budget.wait_seconds(1_000.0) == 0.0
+    budget.use(101)
+    assert budget.wait_seconds(1_000.0) == pytest.approx(0.01)
+
+
+async def test_reflection_and_health_know_principals(file: Path) -> None:
+    """Health checks are open; what the contract is, principals may ask."""
+    path = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+    async with serving(file) as (server, _):
+        for token in (None, ORDERS):
+            async with open_aio_channel(server.address, ClientSecurity(token=token)) as channel:
+                await channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=DEADLINE)
+                call = channel.stream_stream(path)(iter([b"\x3a\x00"]), timeout=DEADLINE)
+                if token is None:
+                    assert (await refusal(call.read()))[0] is grpc.StatusCode.UNAUTHENTICATED
+                else:
+                    assert await call.read() is not grpc.aio.EOF
+
+
+# Audit and streams whose callers are taken back.
+
+
+def lines_of(file: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+async def test_refusals_and_changes_are_written_down(file: Path, tmp_path: Path) -> None:
+    """Who, what, from where, and how it ended; what only looks is not there, and neither is a token."""
+    audit = tmp_path / "audit.jsonl"
+    async with serving(file, audit_log=str(audit)) as (server, _):
+        async with calling(server.address, ORDERS) as stub:
+            await stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE)
+            await stub.Report(pb.ReportRequest(job_id="orders"), timeout=DEADLINE)
+            await refusal(stub.Report(pb.ReportRequest(job_id="orders", error="gone"), timeout=DEADLINE))
+            await refusal(stub.GetJob(pb.GetJobRequest(job_id="billing"), timeout=DEADLINE))
+            await refusal(stub.Submit(pb.SubmitRequest(job_id="orders"), timeout=DEADLINE))
+        async with calling(server.address, "a-token-of-nobody-at-all") as stub:
+            await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
+    lines = lines_of(audit)
+    assert [(line["event"], line["who"], line["outcome"]) for line in lines] == [
+        ("report", "orders", "OK"),
+        ("report", "orders", "NOT_FOUND"),
+        ("refused", "orders", "PERMISSION_DENIED"),
+        ("refused", "orders", "PERMISSION_DENIED"),
+        ("refused", "nobody", "UNAUTHENTICATED"),
+    ]
+    assert {line["from"] for line in lines} == {"127.0.0.1"}
+    assert {line["service"] for line in lines} == {"stage-scheduler"}
+    assert lines[1]["reason"] == "there is no such job"
+    assert lines[2]["jobs"] == ["billing"]
+    assert lines[3]["method"] == f"/{NAME}/Submit"
+    text = audit.read_text()
+    assert all(secret not in text for secret in (ORDERS, "nobody-at-all", sha256(ORDERS)))
+    assert audit.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_token_that_may_do_all_is_written_down_too(tmp_path: Path) -> None:
+    """Without principals; also behind the back of logrotate."""
+    audit = tmp_path / "audit.jsonl"
+    security = ServerSecurity(token="a-token-that-may-do-all")
+    async with (
+        serving(tmp_path, security=security, audit_log=str(audit)) as (server, _),
+        calling(server.address, "a-token-that-may-do-all") as stub,
+    ):
+        await stub.Report(pb.ReportRequest(job_id="one"), timeout=DEADLINE)
+        audit.rename(tmp_path / "audit.1")
+        await stub.Report(pb.ReportRequest(job_id="two"), timeout=DEADLINE)
+    (line,) = lines_of(tmp_path / "audit.1")
+    assert (line["event"], line["who"], line["jobs"], line["outcome"]) == ("report", "token", ["one"], "OK")
+    assert [line["jobs"] for line in lines_of(audit)] == [["two"]]
+
+
+async def test_strangers_do_not_fill_the_audit_log(file: Path, tmp_path: Path) -> None:
+    """Some refusals of a second are written, the others counted."""
+    audit = tmp_path / "audit.jsonl"
+    async with serving(file, audit_log=str(audit)) as (server, _), calling(server.address, None) as stub:
+        begun = asyncio.get_running_loop().time()
+        request = pb.GetJobRequest(job_id="orders")
+        await asyncio.gather(*(refusal(stub.GetJob(request, timeout=DEADLINE)) for _ in range(400)))
+        seconds = asyncio.get_running_loop().time() - begun
+    lines = lines_of(audit)
+    assert sum(line.get("further", 1) for line in lines) == 400
+    assert len(lines) <= 101 * (seconds + 2)
+
+
+def test_an_audit_log_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:
+    """A link is not followed, either."""
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    settings = [ServerSettings(audit_log=str(path)) for path in (tmp_path, tmp_path / "link", tmp_path / "no" / "way")]
+    for one in settings:
+        server = GrpcServer(one, register=[], service_names=[NAME], rights=[RIGHTS])
+        with pytest.raises(RpcOptionError, match="audit_log: cannot write"):
+            asyncio.run(server.__aenter__())
+
+
+@pytest.mark.parametrize("change", ["token", "principal", "job"])
+async def test_a_stream_ends_soon_after_its_caller_was_taken_back(file: Path, change: str) -> None:
+    """Where the token is gone the client is to call again; where only the right is, it is told so."""
+    async with serving(file, recheck_seconds=0.05) as (server, servicer), calling(server.address, ORDERS) as stub:
+        call = stub.Watch(pb.WatchRequest(job_id="orders"), timeout=DEADLINE)
+        assert (await call.read()).job.version == 1
+        if change == "token":
+            put(file, FILE.replace(sha256(ORDERS), sha256("another")))
+        elif change == "principal":
+            put(file, "# nobody")
+        else:
+            put(file, FILE.replace('jobs = ["orders"', 'jobs = ["parcels"'))
+        code, words = await refusal(call.read())
+        if change == "job":
+            assert code is grpc.StatusCode.PERMISSION_DENIED
+            assert "may not use job 'orders'" in words
+        else:
+            assert code is grpc.StatusCode.UNAVAILABLE
+            assert "is not taken any more: call again" in words
+        assert servicer.watched == 0
+
+
+async def test_a_stream_goes_on_while_its_caller_may_call(file: Path) -> None:
+    """However often the file changes otherwise."""
+    async with serving(file, recheck_seconds=0.02) as (server, servicer), calling(server.address, ORDERS) as stub:
+        call = stub.Watch(pb.WatchRequest(job_id="orders"), timeout=DEADLINE)
+        assert (await call.read()).job.version == 1
+        for number in range(5):
+            put(file, f"{FILE}\n# {number}")
+            await stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE)
+            await asyncio.sleep(0.03)
+        servicer.more.set()
+        assert (await call.read()).job.version == 2
+        assert await call.read() is grpc.aio.EOF
+
+
+async def test_a_stream_of_a_token_file_ends_with_its_token(tmp_path: Path) -> None:
+    """No principals are needed for that."""
+    file = tmp_path / "tokens"
+    file.write_text(ORDERS)
+    security = ServerSecurity(token_file=file)
+    async with (
+        serving(file, security=security, recheck_seconds=0.05) as (server, servicer),
+        calling(server.address, ORDERS) as stub,
+    ):
+        call = stub.Watch(pb.WatchRequest(job_id="orders"), timeout=DEADLINE)
+        assert (await call.read()).job.version == 1
+        put(file, BILLING)
+        assert (await refusal(call.read()))[0] is grpc.StatusCode.UNAVAILABLE
+        assert servicer.watched == 0
+
+
+def test_streams_are_looked_at_often_enough_to_end_within_a_minute() -> None:
+    """By default."""
+    assert ServerSettings().recheck_seconds <= 30
