@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import html
 import ipaddress
+import json
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -182,3 +185,72 @@ async def test_a_token_that_is_taken_back_ends_its_sessions(tmp_path: Path) -> N
         async with one.get("/", allow_redirects=False) as answer:
             assert answer.status == 303
         assert "Overview" in await page(other, "")
+
+
+async def test_principals_see_and_do_what_their_file_says(tmp_path: Path) -> None:
+    """By form and by header; what is refused says which line would allow it, and all of it is in the audit log."""
+    tokens = {name: f"a-token-of-the-{name}-of-tests" for name in ("viewer", "driver", "operator", "stranger")}
+    digests = {name: hashlib.sha256(token.encode()).hexdigest() for name, token in tokens.items()}
+    file, audit = tmp_path / "principals.toml", tmp_path / "audit.jsonl"
+    text = f"""
+[[principal]]
+name = "viewer"
+token_sha256 = "{digests["viewer"]}"
+services = ["console"]
+methods = ["View"]
+[[principal]]
+name = "driver"
+token_sha256 = "{digests["driver"]}"
+services = ["console"]
+streams = ["flights"]
+consumers = ["delays-job"]
+[[principal]]
+name = "operator"
+token_sha256 = "{digests["operator"]}"
+services = ["console"]
+streams = ["*"]
+consumers = ["*"]
+admin = true
+[[principal]]
+name = "stranger"
+token_sha256 = "{digests["stranger"]}"
+services = ["shard-reader"]
+"""
+    file.write_text(text)
+    options = {"server": {"security": ServerSecurity(principals=file), "audit_log": str(audit)}, "allow_actions": True}
+    form = {"stream": "flights", "consumer": "delays-job"}
+    async with world() as services:
+        await fill(services)
+        async with console(services.endpoints(), **options) as running, browsing(running.url) as http:
+
+            async def release(who: str) -> tuple[int, str]:
+                headers = {"Authorization": f"Bearer {tokens[who]}"}
+                async with http.post("/actions/release", data=form, headers=headers, allow_redirects=False) as answer:
+                    return answer.status, html.unescape(await answer.text())
+
+            async with http.get("/consumers", headers={"Authorization": f"Bearer {tokens['stranger']}"}) as answer:
+                assert answer.status == 403
+            assert "may not call console/Release: add 'Release' to methods in line 6" in (await release("viewer"))[1]
+            status, said = await release("driver")
+            assert status == 403
+            assert "write admin = true below line 7 of the file of principals" in said
+            (consumer,) = await services.registry.list_consumers()
+            assert consumer.lease is not None
+            assert (await release("operator"))[0] == 303
+            assert all(one.lease is None for one in await services.registry.list_consumers())
+            assert await send(http, "/login", {"token": tokens["viewer"]}) == 303
+            await shown(http, "consumers", "delays-job")
+            file.write_text(text.replace(digests["viewer"], digests["viewer"][::-1]))
+            async with http.get("/consumers", headers={"Accept": "*/*"}) as answer:
+                assert answer.status == 401
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert [(line["event"], line["who"], line["outcome"]) for line in lines] == [
+        ("refused", "stranger", "403"),
+        ("refused", "viewer", "403"),
+        ("refused", "driver", "403"),
+        ("release", "operator", "OK"),
+        ("log in", "viewer", "OK"),
+        ("refused", "nobody", "401"),
+    ]
+    assert (lines[3]["streams"], lines[3]["consumers"], lines[3]["from"]) == (["flights"], ["delays-job"], "127.0.0.1")
+    assert not any(token in audit.read_text() for token in tokens.values())

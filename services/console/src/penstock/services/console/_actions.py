@@ -6,14 +6,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from aiohttp import web
 
+from penstock.rpc import AuditLog
 from penstock.services.console._access.connection import Limits
-from penstock.services.console._access.guard import TOO_MANY, WHO, Guard
+from penstock.services.console._access.guard import TOO_MANY, WHO, Guard, Who
 from penstock.services.console._access.hosts import where_to
 from penstock.services.console._access.logins import Sessions
 from penstock.services.console._settings import ConsoleSettings
@@ -46,19 +48,43 @@ class Done:
 
 
 class ActionLog:
-    """Writes each action to the log, and remembers the newest for the pages; logins are for the log alone."""
+    """Writes each action to the logs, and remembers the newest for the pages; logins are for the logs alone.
 
-    def __init__(self, *, wall_clock: Callable[[], float] = time.time) -> None:
+    Args:
+        audit: where actions are written beside the log, if anywhere.
+        wall_clock: seconds since the epoch.
+    """
+
+    def __init__(self, audit: AuditLog | None = None, *, wall_clock: Callable[[], float] = time.time) -> None:
+        self._audit = audit
         self._wall_clock = wall_clock
         self._newest: deque[Done] = deque(maxlen=20)
 
-    def add(self, who: str, what: str, outcome: str, *, succeeded: bool, shown: bool = True) -> None:
-        """Record an action that was tried."""
+    def add(
+        self,
+        who: Who,
+        what: str,
+        outcome: str,
+        *,
+        succeeded: bool,
+        shown: bool = True,
+        about: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Record an action that was tried, with the resources that it was about, by kind."""
         clock = time.strftime("%H:%M:%S UTC", time.gmtime(self._wall_clock()))
         if shown:
-            self._newest.appendleft(Done(clock, who, what, outcome, succeeded))
+            self._newest.appendleft(Done(clock, who.words, what, outcome, succeeded))
         # As literals: a name with line ends must not make lines of its own.
-        _log.log(logging.INFO if succeeded else logging.WARNING, "%s: %r: %r", who, what, outcome)
+        _log.log(logging.INFO if succeeded else logging.WARNING, "%s: %r: %r", who.words, what, outcome)
+        if self._audit is not None:
+            self._audit.changed(
+                who="nobody" if who.principal is None else who.principal.name,
+                address=who.address,
+                change=what.partition(" ")[0] if shown else what,
+                outcome="OK" if succeeded else "FAILED",
+                reason="" if succeeded else outcome,
+                what=tuple(about.items()),
+            )
 
     def newest(self) -> list[Done]:
         """The newest first."""
@@ -117,8 +143,9 @@ class Actions:
         if took is None:
             return self._login_page(where, TOO_MANY, status=429)
         if not took:
-            self._log.add(request[WHO].words, "log in", "the token is wrong", succeeded=False, shown=False)
+            self._log.add(request[WHO], "log in", "the token is wrong", succeeded=False, shown=False)
             return self._login_page(where, "This is not the token.", status=403)
+        self._log.add(self._guard.who(request, token), "log in", "the token is right", succeeded=True, shown=False)
         response = web.HTTPSeeOther(where_to(where))
         self._guard.set_cookie(response, self._sessions.begin(self._clock(), token))
         raise response
@@ -162,14 +189,15 @@ class Actions:
         registry = self._need_leave(self._registry)
         form = await self._form(request)
         stream, consumer = form.get("stream", ""), form.get("consumer", "")
-        what = f"release consumer {consumer} of stream {stream}"
+        what, about = f"release consumer {consumer} of stream {stream}", {"streams": stream, "consumers": consumer}
+        self._guard.demand(request, "Release", admin=True, **about)
         try:
             lease = await registry.release(stream, consumer)
         except ASKING_ERRORS as error:
-            self._log.add(request[WHO].words, what, f"failed: {error}", succeeded=False)
+            self._log.add(request[WHO], what, f"failed: {error}", succeeded=False, about=about)
         else:
             outcome = "nobody held it" if lease is None else f"the lease of job {lease.job_id} is ended"
-            self._log.add(request[WHO].words, what, outcome, succeeded=True)
+            self._log.add(request[WHO], what, outcome, succeeded=True, about=about)
         await self._collector.ask(Kind.REGISTRY)
         raise web.HTTPSeeOther("/consumers")
 
@@ -198,13 +226,14 @@ class Actions:
         form = await self._form(request)
         job_id, stage_id = form.get("job", ""), form.get("stage", "")
         what = f"resume stage {stage_id} of job {job_id}"
+        self._guard.demand(request, "Resume", jobs=job_id)
         try:
             job = await stages.resume(job_id, stage_id, how=form.get("how"))
             state = job.stage(stage_id).progress.state.value
         except ASKING_ERRORS as error:
-            self._log.add(request[WHO].words, what, f"failed: {error}", succeeded=False)
+            self._log.add(request[WHO], what, f"failed: {error}", succeeded=False, about={"jobs": job_id})
         else:
-            self._log.add(request[WHO].words, what, f"the stage is {state}", succeeded=True)
+            self._log.add(request[WHO], what, f"the stage is {state}", succeeded=True, about={"jobs": job_id})
         await self._collector.ask(Kind.STAGES)
         raise web.HTTPSeeOther(url("/job", id=job_id))
 

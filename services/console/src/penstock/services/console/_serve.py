@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from penstock.rpc import Attempts
+from penstock.rpc import Attempts, AuditLog
 from penstock.services.console._access.connection import Connection, Limits, time_is_taken
 from penstock.services.console._access.guard import HEADERS, Guard
 from penstock.services.console._access.listener import Listener
@@ -61,7 +61,7 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
         limits: how long connections may keep it waiting.
 
     Raises:
-        RpcOptionError: a certificate cannot be used.
+        RpcOptionError: a certificate cannot be used, or a file not be read or written.
         ServerStartError: the address cannot be bound.
     """
     limits = limits or Limits()
@@ -74,8 +74,11 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
         kinesis = KinesisSource(settings.aws, lambda: known_streams(collector.snapshot(), settings.streams))
         sources.append((kinesis, settings.shards_interval_seconds))
     collector = Collector(sources, history)
-    app = _application(settings, collector, history, services, kinesis, limits)
+    audit = None if settings.server.audit_log is None else AuditLog(settings.server.audit_log, "console")
+    app = _application(settings, collector, history, services, kinesis, limits, audit)
     async with AsyncExitStack() as stack:
+        if audit is not None:
+            stack.callback(audit.close)
         await stack.enter_async_context(collector)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=settings.server.drain_seconds)
         await runner.setup()
@@ -107,11 +110,12 @@ def _application(
     services: list[AnySource],
     kinesis: KinesisSource | None,
     limits: Limits,
+    audit: AuditLog | None,
 ) -> web.Application:
-    templates, sessions, log = Templates(), Sessions(), ActionLog()
+    templates, sessions, log = Templates(), Sessions(), ActionLog(audit)
     names = frozenset({*settings.allowed_hosts, socket.gethostname(), settings.server.host.strip("[]")})
     attempts = Attempts(settings.server.trusted_proxies)
-    guard = Guard(settings.server.security, sessions, names, templates, attempts)
+    guard = Guard(settings.server.security, sessions, names, templates, attempts, audit)
     registry = next((one for one in services if isinstance(one, RegistrySource)), None)
     stages = next((one for one in services if isinstance(one, StagesSource)), None)
     app = web.Application(

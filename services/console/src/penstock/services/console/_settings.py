@@ -75,9 +75,6 @@ class ConsoleSettings:
                 raise ConsoleOptionError(name, f"{value:g} is not between {least:g} and 1e9")
         if self.server.socket_path is not None:
             raise RpcOptionError("socket_path", "is for services of gRPC: browsers know no sockets, so leave it out")
-        for option, value in (("principals", self.server.security.principals), ("audit_log", self.server.audit_log)):
-            if value is not None:
-                raise RpcOptionError(option, "is for services of gRPC alone: give the console a token_file")
 
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from penstock.rpc import Attempts, Callers, ServerSecurity
+from penstock.rpc import Attempts, AuditLog, Callers, Principal, ServerSecurity
 from penstock.services.console._access.hosts import holds_token, is_known_host, is_same_origin
 from penstock.services.console._access.logins import Sessions, session_words
 from penstock.services.console._views.templates import Templates
@@ -58,6 +58,10 @@ class Who:
     """Of a browser that has a cookie."""
     is_program: bool = False
     """Whether the token came in a header, which no other page can make a browser send."""
+    principal: Principal | None = None
+    """Who that is to files of principals; None for nobody yet."""
+    address: str = ""
+    """Where the request comes from."""
 
 
 WHO = web.RequestKey("who", Who)
@@ -72,6 +76,7 @@ class Guard:
         hosts: names by which it may be called.
         templates: for refusals.
         attempts: counts wrong tokens, of headers and forms alike.
+        audit: where refusals are written, if anywhere.
         clock: monotonic seconds.
     """
 
@@ -82,11 +87,13 @@ class Guard:
         hosts: frozenset[str],
         templates: Templates,
         attempts: Attempts | None = None,
+        audit: AuditLog | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._security = security
-        self._refused = Callers(security).refusal
+        self._callers = Callers(security)
+        self._audit = audit
         self._sessions = sessions
         self._hosts = hosts
         self._templates = templates
@@ -113,12 +120,49 @@ class Guard:
         address = self.address(request)
         if not self._attempts.may_try(address, token):
             return None
-        if self._refused(token) is None:
+        if token and isinstance(self._callers.find(token, _names(request)), Principal):
             self._attempts.right(address, token)
             return True
         if token:
             await self._attempts.hold_back(address)
         return False
+
+    def who(self, request: web.Request, token: str) -> Who:
+        """Who sends a token that is valid."""
+        found = self._callers.find(token, _names(request))
+        principal = found if isinstance(found, Principal) else None
+        words = "somebody" if principal is None else self._words(principal, "a bearer of the token")
+        address = self.address(request)
+        return Who(f"{words} at {address}", principal=principal, address=address)
+
+    def demand(self, request: web.Request, method: str, *, admin: bool = False, **resources: str) -> None:
+        """Refuse who may not do something, by the file of principals.
+
+        Args:
+            request: who asks.
+            method: `View`, or an action.
+            admin: whether it acts on what principals hold.
+            resources: name by kind, such as `streams`.
+
+        Raises:
+            HTTPForbidden: says what may not be done, and what would allow it.
+        """
+        principal = request[WHO].principal
+        if principal is None:
+            return
+        reason = principal.may_call("console", method, needs_admin=admin)
+        for kind, name in resources.items():
+            reason = reason or principal.may_use(kind, name)
+        if reason is not None:
+            self.refuse(request, principal, 403, reason)
+            raise web.HTTPForbidden(text=reason)
+
+    def refuse(self, request: web.Request, principal: Principal | None, status: int, reason: str) -> None:
+        """Write a refusal into the audit log."""
+        if self._audit is not None:
+            who = "nobody" if principal is None else principal.name
+            method, address = f"{request.method} {request.path}", self.address(request)
+            self._audit.refused(who=who, address=address, method=method, reason=reason, code=str(status))
 
     def set_cookie(self, response: web.StreamResponse, session_id: str) -> None:
         """Let the browser send the session's id, to nobody else and out of no other page."""
@@ -165,6 +209,7 @@ class Guard:
         if who is None and request.path not in _OPEN:
             if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
                 raise web.HTTPSeeOther("/login?" + urlencode({"next": request.path_qs}))
+            self.refuse(request, None, 401, "neither a session nor a token")
             refusal = self._refusal(401, "Log in, or send the token as a bearer token.")
             refusal.headers["WWW-Authenticate"] = 'Bearer realm="penstock-console"'
             return refusal
@@ -172,7 +217,9 @@ class Guard:
             by_program = who is not None and who.is_program
             if not by_program and not is_same_origin(request.headers):
                 raise web.HTTPForbidden(text="The form does not come from a page of this console.")
-        request[WHO] = who or Who(f"nobody at {self.address(request)}")
+        request[WHO] = who or Who(f"nobody at {self.address(request)}", address=self.address(request))
+        if request.path not in _OPEN and request.path != "/logout":
+            self.demand(request, "View")
         return await handler(request)
 
     @property
@@ -180,29 +227,44 @@ class Guard:
         return self._security.certificate_file is not None
 
     async def _who(self, request: web.Request) -> Who | None:
-        at = f"at {self.address(request)}"
-        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        address, names = self.address(request), _names(request)
+        at = f"at {address}"
+        scheme, _, sent = request.headers.get("Authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.wants_token and request.path not in _OPEN:
-            took = await self.tries(request, token.strip())
+            token = sent.strip()
+            took = await self.tries(request, token)
             if took is None:
                 raise web.HTTPTooManyRequests(text=TOO_MANY)
-            if took:
-                return Who(f"a bearer of the token {at}", is_program=True)
+            found = self._callers.find(token, names)
+            if took and isinstance(found, Principal):
+                words = f"{self._words(found, 'a bearer of the token')} {at}"
+                return Who(words, is_program=True, principal=found, address=address)
         session_id = request.cookies.get(self.cookie, "")
         begun_with = self._sessions.token(session_id, self._clock()) if session_id else None
         # A token that was taken back, or has expired, ends the sessions that were begun with it.
-        if begun_with is not None and (not self.wants_token or self._refused(begun_with) is None):
-            return Who(f"{session_words(session_id)} {at}", session_id)
-        if self.wants_token:
+        found = self._callers.find(begun_with or "", names)
+        if not isinstance(found, Principal):
             return None
-        if self._security.client_ca_file is not None:
-            return Who(f"{_subject(request)} {at}")
-        return Who(f"somebody {at}")
+        if begun_with is not None:
+            return Who(f"{self._words(found, session_words(session_id))} {at}", session_id, False, found, address)
+        if not self._callers.has_principals:
+            subject = "somebody" if self._security.client_ca_file is None else _subject(request)
+            return Who(f"{subject} {at}", None, False, found, address)
+        return Who(f"{self._words(found, _subject(request))} {at}", None, False, found, address)
+
+    def _words(self, found: Principal, otherwise: str) -> str:
+        return f"principal {found.name}, {otherwise}" if self._callers.has_principals else otherwise
 
     def _refusal(self, status: int, words: str) -> web.Response:
         title = _TITLES.get(status, "This did not work")
         text = self._templates.render("refusal.html", status=status, title=title, words=words)
         return web.Response(status=status, text=text, content_type="text/html")
+
+
+def _names(request: web.Request) -> list[str]:
+    """The alternative names of the certificate that the browser has shown."""
+    certificate = request.get_extra_info("peercert") or {}
+    return [value for _, value in certificate.get("subjectAltName", ())]
 
 
 def _subject(request: web.Request) -> str:
