@@ -1,18 +1,27 @@
-"""What holds for the tests of all packages: the order of their files, and JVMs that are quick to start."""
+"""What holds for all tests: which process runs which file and when, and JVMs that are quick to start."""
 
 import json
 import os
 from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
+import psutil
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
-# Seconds of each file that takes long, by `hatch run test --record-durations`. With `--dist loadfile` a file is one
-# worker's: the last one to begin decides when all is done, so it must be a short one.
+# Of each file that takes long: how many seconds, and how many of the processor, by `hatch run test --record-durations`.
+# A file is one process's: the last one to begin decides when all is done, so it must be a short one.
 DURATIONS = Path(__file__).with_name("integration_tests") / "durations.json"
 RECORDED_SECONDS = 5.0
+# A file that keeps a processor busy for this share of its time is one of the busy.
+BUSY = 0.4
+# So many processes run the busy files. They are as many as the processors that the suite is written for.
+BUSY_WORKERS = 2
 # What CI installs where it may, and what its machine may not have: the only reasons for which it skips tests.
 MISSING = (
     *("kinesis-local is not installed", "no chromium", "needs libfaketime"),
@@ -47,14 +56,44 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.get_closest_marker("kind_kinesis")]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    seconds = json.loads(DURATIONS.read_text())
-    items.sort(key=lambda item: -seconds.get(item.path.name, 0))
+    durations = _durations()
+    items.sort(key=lambda item: -durations.get(item.path.name, (0, 0))[0])
+
+
+class BusyAndWaiting(LoadFileScheduling):
+    """Some processes run the files that keep processors busy, longest first, and the others those that wait.
+
+    Most tests wait: for a lease to end, for a service that was frozen. With one queue for all, either processors stand
+    idle while each process waits, or more JVMs run than there are processors.
+    """
+
+    def __init__(self, config: pytest.Config, log: Producer | None = None) -> None:
+        super().__init__(config, log)
+        durations = _durations()
+        self.busy = {name for name, (seconds, processor) in durations.items() if processor > BUSY * seconds}
+
+    def _is_for(self, scope: str, node: WorkerController) -> bool:
+        is_busy_node = int(node.gateway.id.removeprefix("gw")) % len(node.config.option.tx) < BUSY_WORKERS
+        return (Path(scope).name in self.busy) == is_busy_node
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        scope = next((scope for scope in self.workqueue if self._is_for(scope, node)), None)
+        if scope is not None:
+            self.workqueue.move_to_end(scope, last=False)
+        super()._assign_work_unit(node)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling:
+    """Let the files be given to processes by what they need."""
+    return BusyAndWaiting(config, log)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """In CI nothing is skipped unnoticed: a reason that is not known there is a failure."""
     report = yield
+    if report.when == "teardown" and item.config.getoption("--record-durations"):
+        report.user_properties.append(("processor", _processor_seconds()))
     if (
         report.skipped
         and os.environ.get("CI")
@@ -69,18 +108,46 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Add up what each file takes."""
-    _seconds[Path(report.nodeid.partition("::")[0]).name] += report.duration
+    taken = _taken[Path(report.nodeid.partition("::")[0]).name]
+    taken[0] += report.duration
+    if report.when == "teardown":
+        properties: dict[str, Any] = dict(report.user_properties)
+        taken[1] += properties.get("processor", 0.0)
 
 
-_seconds: defaultdict[str, float] = defaultdict(float)
+_taken: defaultdict[str, list[float]] = defaultdict(lambda: [0.0, 0.0])
+_used: dict[str, float] = {}
+
+
+def _processor_seconds() -> float:
+    """Seconds of a processor that this process and all below it used since this was asked last."""
+    this = psutil.Process()
+    used = 0.0
+    for process in [this, *this.children(recursive=True)]:
+        try:
+            times = process.cpu_times()
+        except psutil.Error:  # It has just ended.
+            continue
+        used += times.user + times.system + times.children_user + times.children_system
+    since, _used["all"] = used - _used.get("all", 0.0), used
+    return max(0.0, since)
+
+
+def _durations() -> dict[str, tuple[float, float]]:
+    """Seconds, and seconds of a processor, of each file that takes long."""
+    return {name: (seconds, processor) for name, (seconds, processor) in json.loads(DURATIONS.read_text()).items()}
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the durations, where that was asked for; with several processes in the one that hears of all."""
     if session.config.getoption("--record-durations") and not hasattr(session.config, "workerinput"):
-        known = json.loads(DURATIONS.read_text()) | {name: round(seconds) for name, seconds in _seconds.items()}
-        long = {name: seconds for name, seconds in known.items() if seconds >= RECORDED_SECONDS}
-        DURATIONS.write_text(json.dumps(dict(sorted(long.items(), key=lambda one: -one[1])), indent=2) + "\n")
+        known: dict[str, Any] = _durations() | {name: (round(one), round(two)) for name, (one, two) in _taken.items()}
+        long = {name: taken for name, taken in known.items() if taken[0] >= RECORDED_SECONDS}
+        lines = [
+            f"  {json.dumps(name)}: {json.dumps(taken)}"
+            for name, taken in sorted(long.items(), key=lambda one: -one[1][0])
+        ]
+        DURATIONS.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

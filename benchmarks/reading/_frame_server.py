@@ -179,8 +179,8 @@ class Connection(asyncio.Protocol):
                 self._on_frame(kind, flags, number, payload)
         elif b"\r\n\r\n" in self._received:
             head, _, body = self._received.partition(b"\r\n\r\n")
-            length = re.search(rb"(?i)content-length: *(\d+)", head)
-            if len(body) >= int(length[1] if length else 0):
+            header = re.search(rb"(?i)content-length: *(\d+)", head)
+            if len(body) >= int(header[1] if header else 0):
                 self._received = b""
                 self._transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
                 stream = self._streams[1] = Stream(self, 1)

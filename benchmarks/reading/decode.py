@@ -18,7 +18,7 @@ from penstock.efo_consumer._wire.decode import decode_payload
 from penstock.efo_consumer._wire.eventstream import FrameDecoder, frame_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 # The size of the chunks that both peers get: that in which an HTTP/2 client hands over what it read.
 CHUNK_BYTES = 8 * 1024
@@ -88,7 +88,7 @@ def penstock(chunks: Sequence[bytes]) -> int:
 def botocore_eventstream(chunks: Sequence[bytes]) -> int:
     """Decode to dicts as botocore's EventStream does; the number of rows."""
     parser, shape = _botocore_parser()
-    events = EventStream(_RawStream(chunks), shape, parser, "SubscribeToShard")
+    events: Iterable[Any] = EventStream(_RawStream(chunks), shape, parser, "SubscribeToShard")
     return sum(len(event["SubscribeToShardEvent"]["Records"]) for event in events)
 
 
@@ -106,4 +106,5 @@ class _RawStream:
 def _botocore_parser() -> tuple[Any, Any]:
     model = get_session().get_service_model("kinesis")
     output = model.operation_model("SubscribeToShard").output_shape
+    assert output is not None
     return EventStreamJSONParser(), output.members["EventStream"]

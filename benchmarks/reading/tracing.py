@@ -54,8 +54,10 @@ class _Copier:
 def _copier(arguments: list[str], variables: Mapping[str, str]) -> Iterator[_Copier]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OTEL_")}
     command = [sys.executable, "-m", "benchmarks.reading._tracing_path", *arguments]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment | dict(variables), text=True, **pipes) as process:
+    environment |= variables
+    with subprocess.Popen(
+        command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         yield _Copier(process)
         process.communicate()
 

@@ -1,5 +1,6 @@
 """Time to compile job graphs of 10 to 10,000 operators into stages."""
 
+import functools
 import gc
 import time
 from collections.abc import Iterable
@@ -37,26 +38,26 @@ def build(operators: int) -> JobGraph:
     return graph
 
 
-def _seconds(graph: JobGraph, times: int) -> float:
+def _milliseconds(graph: JobGraph, times: int) -> float:
     # Of the processor: compiling does nothing else than compute, and the machine may be busy.
     began = time.process_time()
     for _ in range(times):
         plan: StagePlan = compile(graph)
     assert plan.stages
-    return (time.process_time() - began) / times
+    return 1_000 * (time.process_time() - began) / times
 
 
 def run(rounds: int) -> Iterable[Case]:
     """Each size against the one a tenth of it: ten is linear."""
     graphs = {size: build(size) for size in SIZES}
-    # The modules of all other benchmarks are loaded too: without this, larger sizes pay for scanning them for garbage.
+    # Without this, larger sizes pay for scanning all modules for garbage.
     gc.collect()
     gc.freeze()
     for small, large in pairwise(SIZES):
         yield interleave(
             f"{large}-over-{small}",
-            lambda large=large: 1_000 * _seconds(graphs[large], max(1, 2_000 // large)),
-            lambda small=small: 1_000 * _seconds(graphs[small], max(1, 2_000 // small)),
+            functools.partial(_milliseconds, graphs[large], max(1, 2_000 // large)),
+            functools.partial(_milliseconds, graphs[small], max(1, 2_000 // small)),
             peer_name=f"{small}-operators",
             unit="ms",
             rounds=rounds,

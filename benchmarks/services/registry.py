@@ -86,15 +86,16 @@ class _Transactions:
 class _Kinesis:
     """A session and its client: every consumer is there already."""
 
-    def aio_client(self, _service_name: str) -> "_Kinesis":
+    def aio_client(self, service_name: str) -> "_Kinesis":
         return self
 
     async def close(self) -> None:
         pass
 
-    async def call(self, _operation: str, /, *, StreamARN: str, ConsumerName: str) -> dict[str, Any]:
-        arn = f"{StreamARN}/consumer/{ConsumerName}:1700000000"
-        return {"ConsumerDescription": {"ConsumerName": ConsumerName, "ConsumerARN": arn, "ConsumerStatus": "ACTIVE"}}
+    async def call(self, _operation: str, /, **members: Any) -> dict[str, Any]:
+        name = members["ConsumerName"]
+        arn = f"{members['StreamARN']}/consumer/{name}:1700000000"
+        return {"ConsumerDescription": {"ConsumerName": name, "ConsumerARN": arn, "ConsumerStatus": "ACTIVE"}}
 
 
 class _Registry:

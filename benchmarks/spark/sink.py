@@ -87,7 +87,8 @@ def _megabytes(record_bytes: int) -> float:
     if record_bytes != _VALUES:
         return _ROWS[record_bytes] * record_bytes / 1e6
     text = F.to_json(F.struct(*[name for name in _values_frame().columns if name != "partitionKey"]))
-    return float(_values_frame().select(F.sum(F.length(text))).first()[0]) / 1e6
+    (row,) = _values_frame().select(F.sum(F.length(text))).collect()
+    return float(row[0]) / 1e6
 
 
 def _few(frame: DataFrame) -> DataFrame:

@@ -10,7 +10,7 @@ import sys
 import time
 from typing import Any
 
-from kinesis import Producer, StringProcessor  # type: ignore[import-not-found]  # only in its own environment
+from kinesis import Producer, StringProcessor
 
 
 async def main(endpoint: str, warm_up: float, seconds: float) -> None:

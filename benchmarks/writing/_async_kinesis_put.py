@@ -18,11 +18,11 @@ _WARM_UP_RECORDS = 1_000
 class _Bytes(Processor, SimpleAggregator, Serializer):
     """A record per put, as it is."""
 
-    def serialize(self, msg):
+    def serialize(self, msg: bytes) -> bytes:
         """Nothing to do."""
         return msg
 
-    def deserialize(self, data):
+    def deserialize(self, data: bytes) -> bytes:
         """Nothing to do."""
         return data
 

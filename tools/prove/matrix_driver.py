@@ -13,6 +13,7 @@ import sys
 import time
 import traceback
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,9 @@ from penstock.spark_plugin import configure, ensure_java, kinesis_progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from mypy_boto3_kinesis.type_defs import PutRecordsRequestEntryTypeDef
+    from pyspark.sql.streaming.query import StreamingQuery
 
 _PATIENCE_SECONDS = 180.0
 _SETTINGS = {
@@ -50,7 +54,9 @@ class Stream:
     def put(self, count: int) -> None:
         """Put so many records."""
         first = len(self.keys)
-        records = [{"Data": b"%d" % one, "PartitionKey": str(one)} for one in range(first, first + count)]
+        records: list[PutRecordsRequestEntryTypeDef] = [
+            {"Data": b"%d" % one, "PartitionKey": str(one)} for one in range(first, first + count)
+        ]
         answer = self._client.put_records(StreamName=self.name, Records=records)
         self.keys |= {(one["ShardId"], one["SequenceNumber"]) for one in answer["Records"]}
 
@@ -81,6 +87,10 @@ class Table:
         read = [[(shard, number) for shard, number in json.loads(file.read_text())] for file in files]
         return [rows for rows in read if rows]
 
+    def has_more_than(self, count: int) -> bool:
+        """Whether there are more micro-batches with rows."""
+        return len(self.batches()) > count
+
     def check(self, put: Keys) -> str:
         """Each record once, in the order of its shard.
 
@@ -104,6 +114,11 @@ def until(holds: Callable[[], bool], words: str, query: Any = None) -> None:
             raise query.exception()
         assert time.monotonic() < end, words
         time.sleep(0.05)
+
+
+def until_ended(query: StreamingQuery, words: str) -> None:
+    """Wait for the end of a query, and raise what it failed with."""
+    until(lambda: not query.isActive, words, query)
 
 
 def session() -> SparkSession:
@@ -177,7 +192,7 @@ def write(endpoint: str, folder: Path) -> str:
             frame = spark.readStream.schema(rows.schema).parquet(str(folder / "rows"))
             writer = frame.writeStream.format("kinesis").options(**options).trigger(availableNow=True)
             query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
-            until(lambda query=query: not query.isActive, "the write does not end", query)
+            until_ended(query, "the write does not end")
         found = spark.read.format("kinesis").options(**stream.options).load().select("data", "partitionKey").collect()
         written.append(sorted((row["partitionKey"], bytes(row["data"])) for row in found))
     assert len(written[0]) == 1000, f"{len(written[0])} records of 1000"
@@ -193,7 +208,7 @@ def available_now(endpoint: str, folder: Path) -> str:
         before = len(table.batches())
         stream.put(250)
         query = start(spark, stream.options | {"maxRecordsPerBatch": "100"}, folder, availableNow=True)
-        until(lambda query=query: not query.isActive, "the run does not end", query)
+        until_ended(query, "the run does not end")
         sizes.append([len(rows) for rows in table.batches()[before:]])
         numbers = bool(kinesis_progress(query))
     table.check(stream.keys)
@@ -210,7 +225,7 @@ def kill(endpoint: str, folder: Path) -> str:
         with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL) as child:
             try:
                 if number < 2:
-                    until(lambda before=before: len(table.batches()) > before, "the driver gives nothing")
+                    until(partial(table.has_more_than, before), "the driver gives nothing")
                     stream.put(100)
                 else:
                     until(lambda: sum(map(len, table.batches())) >= len(stream.keys), "records do not come")

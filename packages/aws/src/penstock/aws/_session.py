@@ -213,8 +213,8 @@ class AwsSession:
             AwsOptionError: the authorities to trust cannot be read.
         """
         # Half a second, for those who call AWS that way.
-        from aiobotocore.config import AioConfig  # type: ignore[import-untyped]  # no stubs published
-        from aiobotocore.session import AioSession  # type: ignore[import-untyped]  # no stubs published
+        from aiobotocore.config import AioConfig
+        from aiobotocore.session import AioSession
 
         self._tls_context()
         session = AioSession(profile=self._options.profile)

@@ -83,15 +83,10 @@ class FakeShard:
     gone: bool = False
     hash_keys: tuple[int, int] = (0, 2**128 - 1)
 
-    @property
-    def starting_hash_key(self) -> str:
-        """See `Shard`."""
-        return str(self.hash_keys[0])
-
-    @property
-    def ending_hash_key(self) -> str:
-        """See `Shard`."""
-        return str(self.hash_keys[1])
+    def listed(self) -> Shard:
+        """As ListShards shows it."""
+        first, last = self.hash_keys
+        return Shard(self.shard_id, self.parent_shard_ids, str(first), str(last))
 
 
 class FakeKinesis:
@@ -187,10 +182,10 @@ class FakeKinesis:
         """See `ReaderBackend.record_publisher`."""
         return _FakePublisher(self)
 
-    async def list_shards(self, stream_name: str) -> list[FakeShard]:
+    async def list_shards(self, stream_name: str) -> list[Shard]:
         """See `ReaderBackend.list_shards`."""
         await asyncio.sleep(0)
-        return [shard for (name, _), shard in self.shards.items() if name == stream_name and not shard.gone]
+        return [shard.listed() for (name, _), shard in self.shards.items() if name == stream_name and not shard.gone]
 
     @property
     def retry_patience(self) -> timedelta:
