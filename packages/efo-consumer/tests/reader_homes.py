@@ -51,7 +51,7 @@ def request(positions: StreamPositions, session_id: str = "q", **options: Any) -
 
 async def until(condition: Callable[[], bool]) -> None:
     """Let the reader's tasks run until the condition holds."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110  # what is awaited is in the reader's inner state
             await asyncio.sleep(0.001)
 

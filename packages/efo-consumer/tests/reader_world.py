@@ -100,7 +100,7 @@ class World:
         """Read on until so many rows came; time passes meanwhile."""
         found: list[bytes] = []
         position = start
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while len(found) < rows:
                 end = (await reader.positions("q", epoch, position, wait_seconds=0.1)).positions
                 async for batch in reader.read_range("q", ranges_between(position, end)):

@@ -44,7 +44,7 @@ def test_a_session_that_is_opened_again_while_another_one_is_ended_stays() -> No
         kinesis.create_stream("s")
         start = kinesis.trim_horizon("s")
         config = ReaderConfig(session_timeout=timedelta(seconds=10))
-        async with asyncio.timeout(60), LocalShardReader(kinesis, config, clock=loop.time) as reader:
+        async with asyncio.timeout(120), LocalShardReader(kinesis, config, clock=loop.time) as reader:
             for name in ("first", "second"):
                 await reader.open(OpenRequest(session_id=name, positions=start))
             await kinesis.is_closing.wait()

@@ -63,7 +63,7 @@ def put(emulator: RunningEmulator, stream: str, first: int, count: int) -> None:
 
 async def take(consumer: Consumer, count: int, *, checkpoint: bool = False) -> list[str]:
     rows: list[str] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         async for batch in consumer:
             assert batch.records.num_rows
             rows += [value.decode() for value in batch.records.column("data").to_pylist()]
@@ -212,7 +212,7 @@ async def test_the_consumer_of_the_readme_runs(
     assert callable(main)
     running = asyncio.ensure_future(main())
     store = SqliteCheckpointStore(tmp_path / "billing.db")
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         written = 0
         while not running.done() and "AFTER_SEQUENCE_NUMBER" not in str(await store.load("billing")):
             await asyncio.to_thread(put, emulator, "orders", written, 1)

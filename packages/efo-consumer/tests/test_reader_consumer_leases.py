@@ -40,7 +40,7 @@ def states(emulator: RunningEmulator) -> list[str]:
 
 
 async def until_all_are(emulator: RunningEmulator, state: str) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while await asyncio.to_thread(states, emulator) != [state] * len(STREAMS):  # noqa: ASYNC110  # the service tells nobody
             await asyncio.sleep(0.05)
 
@@ -58,7 +58,7 @@ async def test_consumers_of_several_streams_are_made_side_by_side(
     entering = asyncio.ensure_future(reading.__aenter__())
     await until_all_are(emulator, "CREATING")
     clock.advance(3601)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await entering
         await reading.__aexit__(None, None, None)
 
@@ -71,7 +71,7 @@ async def test_a_start_that_is_cancelled_lets_go_of_what_it_made(
     await until_all_are(emulator, "CREATING")
     entering.cancel()
     clock.advance(3601)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         with pytest.raises(asyncio.CancelledError):
             await entering
     assert "ACTIVE" not in states(emulator)

@@ -53,7 +53,7 @@ def put(emulator: RunningEmulator, stream: str, *data: bytes) -> None:
 async def take(consumer: Consumer, count: int, interval: timedelta | None = None) -> list[bytes]:
     """The first records; the next is never asked for, so that the last is not done."""
     taken: list[bytes] = []
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         async for record in consumer.records(checkpoint_interval=interval):
             taken.append(record.data)
             if len(taken) == count:
@@ -82,7 +82,7 @@ async def test_a_stop_ends_the_iteration_behind_the_batch_in_hand(emulator: Runn
     put(emulator, "orders", b"a", b"b")
     seen: list[tuple[str, bytes]] = []
     async with Consumer("orders", name="billing", start="TRIM_HORIZON", aws=aws(emulator)) as consumer:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             async for record in consumer.records(checkpoint_interval=timedelta(hours=1)):
                 seen.append((record.partition_key, record.data))
                 if record.data == b"b":

@@ -166,7 +166,7 @@ async def test_only_the_newest_claim_of_a_stream_saves(kind: str, emulator: Runn
 
 
 async def first_batch(consumer: Consumer) -> ConsumerBatch:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         async for batch in consumer:
             return batch
     raise AssertionError("the consumer ended")
@@ -191,7 +191,7 @@ async def test_a_paused_consumer_saves_nothing_over_its_successor(
         batch = await first_batch(paused)
         async with consumer(stores[1]) as successor:
             rows = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 async for later in successor:
                     rows += later.records.column("data").to_pylist()
                     await successor.checkpoint(later)
@@ -252,7 +252,7 @@ async def test_with_one_registry_one_consumer_reads_and_the_other_stands_by(
                 async with consumer(timedelta(0)):
                     pass
             waiting = asyncio.ensure_future((second := consumer(None)).__aenter__())
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while "which 'billing@" not in caplog.text:  # noqa: ASYNC110  # a log record wakes nobody
                     await asyncio.sleep(0.05)
             assert not waiting.done()
@@ -292,7 +292,7 @@ async def test_two_that_hold_a_part_each_do_not_wait_for_each_other(emulator: Ru
         async with Consumer(streams, efo="b", checkpoints=None, aws=aws(emulator), registry=tmp_path / "r.db") as one:
             assert {shard.stream_name for shard in await one.stats()} == set(streams)
 
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         await asyncio.gather(*(live(streams) for streams in orders * 2))
     assert states(emulator) == []
 
@@ -327,7 +327,7 @@ async def test_consumers_with_registries_of_their_own_are_told_of_the_theft(
             return error
         raise AssertionError("the consumer ended")
 
-    async with asyncio.timeout(60), registry_of(kind, emulator, tmp_path) as registry:
+    async with asyncio.timeout(120), registry_of(kind, emulator, tmp_path) as registry:
         # The one that registers the consumer, and would deregister it.
         first, second = consumer("first", registry), consumer("second", tmp_path / "own.db")
         await first.__aenter__()
@@ -416,7 +416,7 @@ async def test_a_consumer_whose_stream_consumer_went_in_a_pause_reads_on(
                     await asyncio.sleep(0.1)
             await asyncio.to_thread(put, emulator, row)
             process.send_signal(signal.SIGCONT)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 rows.append(await process.stdout.readline())
             assert states(emulator) == ["ACTIVE"]
         assert rows == [b"0\n", b"1\n", b"2\n"]

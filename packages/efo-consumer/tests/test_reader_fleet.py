@@ -67,7 +67,7 @@ class Loop:
         self.rows: list[int] = []
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not condition():
                 found = await self.fleet.positions("q", self.epoch, self.at, wait_seconds=0.5, max_records=7)
                 assert found.records <= 7

@@ -31,7 +31,7 @@ SHARD = "shardId-000000000000"
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # what is awaited is in the reader's inner state
             await asyncio.sleep(0.01)
 
@@ -87,7 +87,7 @@ async def test_a_record_that_came_and_was_not_taken_counts(transport: SubscribeT
         def put(data: bytes) -> None:
             client.put_record(StreamName="s", Data=data, PartitionKey="k")
 
-        async with asyncio.timeout(60), LocalShardReader(KinesisBackend(session, publisher), config) as reader:
+        async with asyncio.timeout(120), LocalShardReader(KinesisBackend(session, publisher), config) as reader:
             epoch = await reader.open(request)
 
             async def behind() -> int:

@@ -88,7 +88,7 @@ async def test_a_slow_live_consumer_stops_the_reader(home: str) -> None:
         async with aclosing(at.reader.follow("q", epoch, start, max_bytes=300_000)) as batches:
             await anext(batches)
             taken = -1
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while taken != kinesis.events_taken:
                     taken = kinesis.events_taken
                     await asyncio.sleep(0.3)

@@ -229,7 +229,7 @@ async def test_the_emulator_refuses_what_it_trimmed(publisher: RecordPublisherTy
                     await anext(reader.read_range("q", [whole]))
                 return
             epoch = await reader.open(request)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 found = await reader.positions("q", epoch, start, wait_seconds=15)
             assert found.records == 1
             assert (await anext(reader.read_range("other", [whole]))).column("data").to_pylist() == [b"first"]

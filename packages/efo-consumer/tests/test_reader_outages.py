@@ -59,7 +59,7 @@ class Query:
 
     async def read(self, rows: int) -> None:
         """Read on until there are so many rows."""
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while len(self.rows) < rows:
                 found = await self.reader.positions("q", self.epoch, self.position, wait_seconds=5)
                 async for batch in self.reader.read_range("q", ranges_between(self.position, found.positions)):
@@ -72,7 +72,7 @@ class Query:
 
     async def until(self, holds: Callable[[ShardStats], bool]) -> ShardStats:
         """Wait until the shard's numbers are so."""
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while not holds(stats := await self.stats()):  # noqa: ASYNC110  # the reader tells nobody
                 await asyncio.sleep(0.02)
         return stats
@@ -115,7 +115,7 @@ async def query(
             record_publisher=way,
             consumers=(StreamConsumer("s", consumer["ConsumerARN"]),) if way is RecordPublisherType.EFO else (),
         )
-        async with asyncio.timeout(60), LocalShardReader(KinesisBackend(session, publisher), config) as reader:
+        async with asyncio.timeout(120), LocalShardReader(KinesisBackend(session, publisher), config) as reader:
             yield Query(emulator, reader, await reader.open(request))
 
 
@@ -274,7 +274,7 @@ async def test_credentials_that_cannot_be_refreshed_are_waited_for(way: RecordPu
                 record_publisher=way,
                 consumers=(StreamConsumer("s", consumer["ConsumerARN"]),),
             )
-            async with asyncio.timeout(60), LocalShardReader(backend) as reader:
+            async with asyncio.timeout(120), LocalShardReader(backend) as reader:
                 opened = Query(emulator, reader, await reader.open(request))
                 stats = await opened.until(lambda one: one.condition.state is ShardState.REFUSED)
                 assert "credentials" in stats.condition.cause

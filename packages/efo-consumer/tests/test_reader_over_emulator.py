@@ -122,7 +122,7 @@ class Loop:
         self.promised += snapshot.records
         return len(self.rows) - before
 
-    async def until(self, done: Callable[[], bool], seconds: float = 40.0, **limits: Any) -> None:
+    async def until(self, done: Callable[[], bool], seconds: float = 120.0, **limits: Any) -> None:
         async with asyncio.timeout(seconds):
             while not done():
                 await self.step(**limits)
@@ -182,7 +182,7 @@ async def test_ranges_that_were_planned_and_evicted_are_read_again_by_polling(em
         steps, planned = [start], 0
         for part in range(5):
             written |= await asyncio.to_thread(put, client, part * 40, 40)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(120):
                 while planned < len(written):
                     snapshot = await reader.positions("q", epoch, steps[-1], wait_seconds=1)
                     planned += snapshot.records

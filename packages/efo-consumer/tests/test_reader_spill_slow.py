@@ -58,7 +58,7 @@ def reader_on(disk: Disk, kinesis: FakeKinesis, folder: Path) -> LocalShardReade
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  # a disk tells nobody
             await asyncio.sleep(0.01)
 

@@ -71,7 +71,7 @@ async def read_all(
     efo = publisher is RecordPublisherType.EFO
     consumers = tuple(consumer(client, stream) for stream in start.streams) if efo else ()
     rows: list[tuple[str, str, str]] = []
-    async with LocalShardReader(KinesisBackend(session_of(emulator))) as reader, asyncio.timeout(30):
+    async with LocalShardReader(KinesisBackend(session_of(emulator))) as reader, asyncio.timeout(120):
         request = OpenRequest(session_id="q", positions=start, record_publisher=publisher, consumers=consumers)
         epoch, position = await reader.open(request), start
         while len(rows) < count:

@@ -62,7 +62,7 @@ async def test_the_end_of_a_shard_that_is_read_long_after_it_was_closed_proves_n
         async with world.reader() as reader:
             epoch = await world.open(reader, start, named_shards_only=True)
             position = start.get("s", SHARD)
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 while position is not None and not position.is_shard_end:
                     clock.advance(0.5)
                     start = (await reader.positions("q", epoch, start, wait_seconds=0.5)).positions
@@ -120,7 +120,7 @@ async def test_records_that_expire_ahead_of_an_open_reader_are_told(
             clock.advance(25 * 3600)
             world.put(1)
             with pytest.raises(DataLossError, match="s/shardId-000000000000"):
-                async with asyncio.timeout(40):
+                async with asyncio.timeout(120):
                     await world.read(reader, epoch, position, 10)
 
 
@@ -172,7 +172,7 @@ async def test_a_running_query_is_told_that_its_stream_was_made_again(
             clock.advance(pause_hours * 3600)
             world.put(1)
             with pytest.raises(StreamRecreatedError):
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(120):
                     await world.read(reader, epoch, position, 1)
 
 

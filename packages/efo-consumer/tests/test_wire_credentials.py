@@ -102,7 +102,7 @@ async def read(
     found: list[bytes] = []
     events = publisher.publish(StreamIdentity("orders"), SHARD, ShardPosition.trim_horizon())
     try:
-        async with asyncio.timeout(20), aclosing(events):
+        async with asyncio.timeout(120), aclosing(events):
             async for event in events:
                 found += event.records.column("data").to_pylist()
                 if write and found:
@@ -225,7 +225,7 @@ async def test_control_calls_renew_too(world: World) -> None:
     start = await asyncio.to_thread(resolve_initial_positions, session, ["orders"], "TRIM_HORIZON")
     assert session.frozen_credentials().access_key == "AKIANEW"
     backend = KinesisBackend(session)
-    async with asyncio.timeout(20), LocalShardReader(backend) as reader:
+    async with asyncio.timeout(120), LocalShardReader(backend) as reader:
         assert (await backend.stream_facts("orders")).retention_millis == 86_400_000
         request = OpenRequest(session_id="q", positions=start, record_publisher=RecordPublisherType.POLLING)
         epoch = await reader.open(request)
@@ -241,7 +241,7 @@ async def test_a_session_names_what_it_could_not_renew(world: World) -> None:
     request = OpenRequest(
         session_id="q", positions=start, record_publisher=RecordPublisherType.EFO, consumers=consumers
     )
-    async with asyncio.timeout(20), LocalShardReader(KinesisBackend(world.session("http1", given=True))) as reader:
+    async with asyncio.timeout(120), LocalShardReader(KinesisBackend(world.session("http1", given=True))) as reader:
         epoch = await reader.open(request)
         with pytest.raises(ShardFailedError, match="cannot be renewed") as caught:
             await reader.positions("q", epoch, start, wait_seconds=15)

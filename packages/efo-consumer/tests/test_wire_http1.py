@@ -69,7 +69,7 @@ async def serving(
 
     ca_file = tmp_path / "ca.pem"
     context = server_context("127.0.0.1", ca_file) if tls else None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=context)
         scheme = "https" if tls else "http"
         url = f"{scheme}://127.0.0.1:{server.sockets[0].getsockname()[1]}"

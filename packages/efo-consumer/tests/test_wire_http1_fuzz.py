@@ -62,7 +62,7 @@ class Wire:
 
     async def _read(self) -> Found:
         continuations: list[str | None] = []
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             try:
                 subscription = await self._transport.subscribe(REQUEST)
                 try:

@@ -108,7 +108,7 @@ async def kinesis(**changes: Any) -> AsyncIterator[Kinesis]:
         "resubscribe_interval": timedelta(seconds=0.1),
         "consumer_creation_delay": timedelta(0),
     }
-    async with asyncio.timeout(60), AsyncExitStack() as resources:
+    async with asyncio.timeout(120), AsyncExitStack() as resources:
         server = await resources.enter_async_context(EmulatorServer(EmulatorConfig(**{**defaults, **changes})))
         opened = Kinesis(server, resources)
         await opened.start()

@@ -65,7 +65,7 @@ class Proxy:
 
     async def stable(self) -> int:
         """The bytes that the server has sent once it sends no more for a while."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 before = self.sent_bytes
                 await asyncio.sleep(0.4)
@@ -181,7 +181,7 @@ async def world(*, shards: int = 1, **changes: Any) -> AsyncIterator[World]:
         "resubscribe_interval": timedelta(seconds=0.2),
         "consumer_creation_delay": timedelta(0),
     }
-    async with asyncio.timeout(60), AsyncExitStack() as resources:
+    async with asyncio.timeout(120), AsyncExitStack() as resources:
         server = await resources.enter_async_context(EmulatorServer(EmulatorConfig(**{**defaults, **changes})))
         opened = World(server, resources)
         await opened.start(shards)
