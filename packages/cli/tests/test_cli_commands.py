@@ -77,7 +77,9 @@ def test_what_is_not_installed_is_listed_with_what_brings_it(
 ) -> None:
     """In the list, as JSON, and when it is called."""
     assert main(["--help"], commands=commands) == 0
-    lines = {line.split("\t")[0]: line.split("\t") for line in capsys.readouterr().out.splitlines()}
+    usage, *rest = capsys.readouterr().out.splitlines()
+    assert usage.startswith("usage: penstock ")
+    lines = {line.split("\t")[0]: line.split("\t") for line in rest}
     assert lines["console"][2] == "pip install penstock-console"
     assert lines["lag"][2] == "-"
     assert lines["zebra"][1] == "from some.module"
@@ -157,7 +159,9 @@ def test_a_pipe_gets_lines_and_a_terminal_a_table() -> None:
         environ.pop(name, None)
     piped = subprocess.run([*PENSTOCK, "--help"], capture_output=True, text=True, timeout=60, check=True, env=environ)
     assert "\x1b" not in piped.stdout
-    assert all(line.count("\t") == 2 for line in piped.stdout.splitlines())
+    usage, *lines = piped.stdout.splitlines()
+    assert usage.startswith("usage: penstock ")
+    assert all(line.count("\t") == 2 for line in lines)
     shown = run_in_terminal([*PENSTOCK, "--help"], environ=environ)
     assert (shown.code, "COMMAND" in shown.text, "\x1b[" in shown.text) == (0, True, True)
     plain = run_in_terminal([*PENSTOCK, "--help"], environ={**environ, "NO_COLOR": "1"}, columns=50)

@@ -10,7 +10,6 @@ from functools import cache, partial
 from typing import Any
 from urllib.parse import urlsplit
 
-import boto3
 from botocore import UNSIGNED
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -238,6 +237,9 @@ class AwsSession:
             return self._clients[service_name]
 
     def _create_client(self, service_name: str) -> Any:
+        # Only here: those who read or write records do without.
+        import boto3
+
         # boto3 has no parameter for credentials that refresh: they are put where its session looks for them.
         session = BotocoreSession()
         session._credentials = self._credentials  # type: ignore[attr-defined]  # no public way

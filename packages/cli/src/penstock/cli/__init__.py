@@ -4,9 +4,7 @@ Packages bring their commands by entry points of the group `penstock.commands`: 
 arguments behind it and gives an exit code (see `penstock.terminal.ExitCode`).
 """
 
-from penstock.cli._doctor._findings import Finding, Verdict
-from penstock.cli._doctor._run import diagnose
-from penstock.cli._doctor._surroundings import Surroundings
-from penstock.cli._main import main
+import lazy_loader
 
-__all__ = ["Finding", "Surroundings", "Verdict", "diagnose", "main"]
+# On first use: most commands need nothing of the doctor.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -50,6 +50,7 @@ KNOWN: Final = {
     "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
     "options": Known("search the options of the Spark data source", "penstock-cli[spark]"),
     "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]"),
+    "audit": Known("who did what at services, and what was refused", "penstock-cli"),
     "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
     "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
 }

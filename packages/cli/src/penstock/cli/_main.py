@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -10,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from penstock.cli._commands import Command, CommandBrokenError, find_commands
-from penstock.cli._versions import versions_table
 from penstock.terminal import Cell, Column, ExitCode, Form, Row, Screen, Table, run_command
 
 USAGE: Final = "usage: penstock [--help] [--version] [--json] COMMAND ..."
@@ -42,6 +40,8 @@ def _dispatch(arguments: Sequence[str], commands: Mapping[str, Command]) -> int:
     if unknown := flags - {"--help", "-h", "--version", "-V", "--json"}:
         return _refuse(f"unknown flag {min(unknown)}\n{USAGE}")
     if flags & {"--version", "-V"}:
+        from penstock.cli._versions import versions_table
+
         screen.show(versions_table())
         return ExitCode.OK
     if flags & {"--help", "-h"} or not rest or rest == ["help"]:
@@ -58,6 +58,8 @@ def _dispatch(arguments: Sequence[str], commands: Mapping[str, Command]) -> int:
 def _run(name: str, arguments: Sequence[str], commands: Mapping[str, Command]) -> int:
     command = commands.get(name)
     if command is None:
+        import difflib
+
         close = difflib.get_close_matches(name, commands, n=1)
         hint = f"did you mean {close[0]}?" if close else "see penstock --help"
         return _refuse(f"there is no command {name!r}: {hint}")
@@ -77,6 +79,8 @@ def _run(name: str, arguments: Sequence[str], commands: Mapping[str, Command]) -
 
 
 def _show_commands(screen: Screen, commands: Mapping[str, Command]) -> None:
+    if screen.form is Form.LINES:
+        screen.write(f"{USAGE}\n")
     screen.say(USAGE)
     screen.say("")
     screen.show(commands_table(commands))

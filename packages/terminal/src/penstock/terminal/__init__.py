@@ -1,38 +1,6 @@
 """What Penstock's commands share: tables on a terminal, plain lines in a pipe, JSON lines, and exit codes."""
 
-from penstock.terminal._arguments import (
-    Parser,
-    add_json_argument,
-    positive_count,
-    positive_seconds,
-    run_command,
-    told_by_flag,
-    with_default,
-)
-from penstock.terminal._exit_codes import ExitCode
-from penstock.terminal._screen import Form, Screen
-from penstock.terminal._table import Cell, Column, Row, Table
-from penstock.terminal._text import age, bar, plain, size
-from penstock.terminal._watch import watch
+import lazy_loader
 
-__all__ = [
-    "Cell",
-    "Column",
-    "ExitCode",
-    "Form",
-    "Parser",
-    "Row",
-    "Screen",
-    "Table",
-    "add_json_argument",
-    "age",
-    "bar",
-    "plain",
-    "positive_count",
-    "positive_seconds",
-    "run_command",
-    "size",
-    "told_by_flag",
-    "watch",
-    "with_default",
-]
+# On first use: a command that answers at once shows no live tables, and a pipe needs nothing that draws.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,16 +8,15 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import TextIO
-
-from rich import box
-from rich.console import Console, Group, RenderableType
-from rich.table import Table as RichTable
-from rich.text import Text
+from functools import cached_property
+from typing import TYPE_CHECKING, TextIO
 
 from penstock.terminal._table import Cell, Column, Row, Table
 from penstock.terminal._text import bar, plain
-from penstock.terminal._widths import column_widths
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
 
 _BAR_CHARACTERS = 12
 _GAP = 1
@@ -45,16 +44,24 @@ class Screen:
     """
 
     def __init__(self, out: TextIO, *, as_json: bool = False, environ: Mapping[str, str] | None = None) -> None:
-        environ = os.environ if environ is None else environ
+        self._environ = os.environ if environ is None else environ
         self._out = out
         if isinstance(out, io.TextIOWrapper) and not out.encoding.lower().startswith("utf"):
             # A name or a mark that the encoding has not is better shown as a question mark than not at all.
             out.reconfigure(errors="replace")
         terminal = out.isatty()
         self.form = Form.JSON if as_json else Form.TERMINAL if terminal else Form.LINES
+
+    @cached_property
+    def console(self) -> Console:
+        """What draws, on a terminal."""
+        # Here: a pipe needs nothing that draws.
+        from rich.console import Console
+
+        environ, terminal = self._environ, self._out.isatty()
         # rich would take FORCE_COLOR for a terminal: scripts are to get the same lines everywhere.
-        self.console = Console(
-            file=out,
+        return Console(
+            file=self._out,
             force_terminal=terminal,
             # Not rich's own `no_color`, which leaves bold and dim: without colours means plain text.
             color_system=None if environ.get("NO_COLOR") else "auto",
@@ -82,6 +89,8 @@ class Screen:
     def show_row(self, row: Row) -> None:
         """Write one row without a table: of a stream that has no end, or in which columns have no width."""
         if self.form is Form.TERMINAL:
+            from rich.text import Text
+
             self.console.print(Text(" ").join(self._texts(row.cells)), soft_wrap=True)
         else:
             self.write(self.line_of(row) + "\n")
@@ -89,6 +98,8 @@ class Screen:
     def say(self, text: str, style: str = "", *, wrap: bool = False) -> None:
         """A sentence for people: on a terminal only. Without `wrap` in one piece, so that it can be copied."""
         if self.form is Form.TERMINAL:
+            from rich.text import Text
+
             self.console.print(Text(plain(text), style=style), soft_wrap=not wrap)
 
     def write(self, text: str) -> None:
@@ -109,9 +120,17 @@ class Screen:
 
     def render(self, *tables: Table) -> RenderableType:
         """Tables as rich draws them."""
+        from rich.console import Group
+
         return Group(*(part for table in tables for part in self._render(table)))
 
     def _render(self, table: Table) -> Iterable[RenderableType]:
+        from rich import box
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        from penstock.terminal._widths import column_widths
+
         if table.title:
             yield Text(plain(table.title), style="bold")
         if not table.rows:
@@ -136,6 +155,9 @@ class Screen:
 
     def _records(self, columns: Sequence[Column], rows: Iterable[Sequence[Text]]) -> Iterable[RenderableType]:
         """A line per cell behind its heading: columns as narrow as they would be cut their words into pieces."""
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
         for index, cells in enumerate(rows):
             drawn = RichTable.grid(padding=(0, _GAP + 1, 0, 0))
             drawn.add_column(style="bold", no_wrap=True)
@@ -147,6 +169,8 @@ class Screen:
             yield drawn
 
     def _texts(self, cells: Sequence[Cell | str]) -> list[Text]:
+        from rich.text import Text
+
         texts = []
         for cell in cells:
             one = Cell(cell) if isinstance(cell, str) else cell

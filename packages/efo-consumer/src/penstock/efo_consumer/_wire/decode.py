@@ -92,7 +92,12 @@ class DecodedPayload(msgspec.Struct, frozen=True):
     nbytes: int
 
 
-EMPTY_RECORDS = pa.RecordBatch.from_pylist([], schema=WIRE_SCHEMA)
+# Not by `from_pylist`, nor `pa.scalar` below: they would import pandas where that is installed, which takes 0.3 s.
+_NO_VALUES = (pa.py_buffer(bytes(8)),) * 3
+EMPTY_RECORDS = pa.RecordBatch.from_arrays(
+    [pa.Array.from_buffers(each.type, 0, [None, *_NO_VALUES[1 : each.type.num_buffers]]) for each in WIRE_SCHEMA],
+    schema=WIRE_SCHEMA,
+)
 
 
 def decode_payload(buffer: bytes | bytearray, start: int = 0, end: int | None = None) -> DecodedPayload:
@@ -204,7 +209,7 @@ _JOIN_BYTES = 1500
 # Arrow's functions as they are: what stands around them in `compute` costs more than 200 rows do.
 _multiply, _to_integers = pc.get_function("multiply"), pc.get_function("cast")
 _INTEGERS = pc.CastOptions(pa.int64())
-_MILLION = pa.scalar(1e6)
+_MILLION = pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(array("d", [1e6]))])[0]
 
 _BINARY, _STRING, _DOUBLE = pa.binary(), pa.string(), pa.float64()
 _UTC_MICROSECONDS = WIRE_SCHEMA.field("approximateArrivalTimestamp").type

@@ -256,7 +256,8 @@ USER_RECORD_SCHEMA = pa.schema(
 )
 """WIRE_SCHEMA with the columns of aggregated records; 0 and null for a record that was not aggregated."""
 
-_ZERO = pa.scalar(0, pa.int64())
+# Not by `pa.scalar`, which would import pandas where that is installed.
+_ZERO = pa.Array.from_buffers(pa.int64(), 1, [None, pa.py_buffer(bytes(8))])[0]
 
 
 @dataclass(slots=True)

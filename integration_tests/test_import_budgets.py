@@ -1,0 +1,71 @@
+"""What a start costs of the processor, against what the libraries below it cost in the same run.
+
+Ratios, so that they hold on any machine: seconds of cores that others use too say nothing.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from penstock.emulator.testing import RunningEmulator, running_emulator
+
+PYTHON = "import json, logging, importlib.metadata, argparse"
+LIBRARIES = "import grpc, pyarrow.compute, aiohttp, botocore.session"
+RUNS = 5
+
+
+def processor_seconds(arguments: Sequence[str], environ: dict[str, str] | None = None) -> float:
+    """Of a Python with these arguments, user and system; the least of some runs, which others disturbed least."""
+    least = float("inf")
+    for _ in range(RUNS):
+        command = [sys.executable, *arguments]
+        files = [(os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)]
+        child = os.posix_spawn(sys.executable, command, {**os.environ, **(environ or {})}, file_actions=files)
+        _, status, used = os.wait4(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 0, command
+        least = min(least, used.ru_utime + used.ru_stime)
+    return least
+
+
+@pytest.fixture(scope="module")
+def libraries() -> float:
+    """What gRPC, Arrow, aiohttp and botocore cost, which reading and writing need."""
+    return processor_seconds(["-c", LIBRARIES])
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    """With a stream of two records."""
+    with running_emulator() as running:
+        kinesis = running.client()
+        kinesis.create_stream(StreamName="flights", ShardCount=1)
+        for number in (b"UA1545", b"UA1714"):
+            kinesis.put_record(StreamName="flights", PartitionKey="EWR", Data=number)
+        yield running
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["from penstock.efo_consumer import Consumer", "from penstock.async_sink import KinesisStreamsSink"],
+    ids=["consumer", "sink"],
+)
+def test_an_import_costs_little_beyond_its_libraries(code: str, libraries: float) -> None:
+    """Half of them at most, and nothing that is only installed: pandas, boto3, PySpark."""
+    assert processor_seconds(["-c", code]) < 1.5 * libraries
+    unwanted = "{'pandas', 'boto3', 'aiobotocore', 'pyspark'}"
+    processor_seconds(["-c", f"{code}\nimport sys\nassert not {unwanted} & sys.modules.keys()"])
+
+
+def test_the_list_of_commands_costs_little_beyond_python() -> None:
+    """`penstock --help` imports no command, and nothing that draws where nobody looks."""
+    assert processor_seconds(["-m", "penstock.cli", "--help"]) < 2.5 * processor_seconds(["-c", PYTHON])
+
+
+def test_a_tail_of_two_records_costs_little_beyond_its_libraries(emulator: RunningEmulator, libraries: float) -> None:
+    """From the start of the process to its end, with botocore's endpoints and credentials, and all calls."""
+    environ = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    environ["AWS_ENDPOINT_URL_KINESIS"] = emulator.endpoint_url
+    command = ["-m", "penstock.cli", "tail", "flights", "--from", "TRIM_HORIZON", "--count", "2"]
+    assert processor_seconds(command, environ) < 3.0 * libraries

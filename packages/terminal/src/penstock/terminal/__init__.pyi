@@ -1,0 +1,37 @@
+# Each name is imported where it is first used: `lazy_loader` reads this file for where it stands.
+from ._arguments import (
+    Parser,
+    add_json_argument,
+    positive_count,
+    positive_seconds,
+    run_command,
+    told_by_flag,
+    with_default,
+)
+from ._exit_codes import ExitCode
+from ._screen import Form, Screen
+from ._table import Cell, Column, Row, Table
+from ._text import age, bar, plain, size
+from ._watch import watch
+
+__all__ = [
+    "Cell",
+    "Column",
+    "ExitCode",
+    "Form",
+    "Parser",
+    "Row",
+    "Screen",
+    "Table",
+    "add_json_argument",
+    "age",
+    "bar",
+    "plain",
+    "positive_count",
+    "positive_seconds",
+    "run_command",
+    "size",
+    "told_by_flag",
+    "watch",
+    "with_default",
+]
