@@ -1,12 +1,15 @@
 """Who may do what at real services: the file of the page about it, tables of all contracts, leases, the audit log."""
 
+import asyncio
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import grpc
@@ -17,7 +20,9 @@ sys.path.append(str(Path(__file__).parent))
 
 from security_tools import CONTRACTS, call_any, methods_of, raw_channel
 
-from penstock.async_sink.gateway import SinkGatewayServicer
+from penstock.async_sink import AsyncSinkConfig, KinesisRequestEntry, KinesisStreamsSink, RemoteSink
+from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
+from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer import ShardReaderServicer
 from penstock.emulator.testing import running_emulator
 from penstock.operator_attributes import StageSchedulerServicer
@@ -25,9 +30,16 @@ from penstock.proto.consumer_registry.v1 import consumer_registry_pb2 as registr
 from penstock.proto.shard_reader.v1 import shard_reader_pb2 as reader_pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink_pb
 from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2 as stages_pb
-from penstock.registration import AcquireRequest, ConflictPolicy, ConsumerRegistryServicer, open_registry
+from penstock.registration import (
+    AcquireRequest,
+    ConflictPolicy,
+    ConsumerRegistryServicer,
+    open_local_registry,
+    open_registry,
+    open_store,
+)
 from penstock.registration.errors import ConsumerHeldError, RegistryAccessError
-from penstock.rpc import ClientSecurity
+from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
 from penstock.rpc.testing import ServiceProcess, service_process
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -378,3 +390,119 @@ def test_a_lease_belongs_to_its_principal_also_after_a_restart(emulator, tmp_pat
         assert ended.lease.job_id == "one (principal orders)"
         mine = other.acquire(request)
         assert other.release(mine) is True
+
+
+async def test_clients_that_have_a_new_token_write_on_when_the_streams_of_the_old_one_end(emulator, tmp_path) -> None:
+    """A stream that was ended with its token is opened again: nothing is lost, and no call fails."""
+    server_file, client_file, audit = tmp_path / "server", tmp_path / "client", tmp_path / "audit.jsonl"
+
+    def put(file: Path, *names: str) -> None:
+        new = file.with_suffix(".new")
+        new.write_text("".join(f"{TOKENS[name]}\n" for name in names))
+        new.replace(file)
+
+    put(server_file, "orders")
+    put(client_file, "orders")
+    options = AwsOptions(
+        region="us-east-1", endpoint_url=emulator.endpoint_url, access_key_id="test", secret_access_key="test"
+    )
+    emulator.client().create_stream(StreamName="rotated", ShardCount=1)
+    config = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=5))
+    destinations = SharedDestinations(lambda name: KinesisStreamsSink(options, name, config=config))
+    servicer = SinkGatewayServicer(destinations)
+    settings = ServerSettings(
+        security=ServerSecurity(token_file=server_file), recheck_seconds=0.05, drain_seconds=1, audit_log=str(audit)
+    )
+    server = GrpcServer(
+        settings, register=[servicer.add_to], service_names=[servicer.rights.service], rights=[servicer.rights]
+    )
+
+    def opened() -> int:
+        return audit.read_text().count("open destination")
+
+    async with server:
+        security = ClientSecurity(token_file=client_file)
+        sink = RemoteSink(server.address, destination="rotated", security=security, config=config)
+        async with sink.create_writer() as writer:
+            sent = 0
+
+            async def write_on(until: Callable[[], bool]) -> None:
+                nonlocal sent
+                async with asyncio.timeout(DEADLINE):
+                    while not until():
+                        await writer.write(KinesisRequestEntry(str(sent).encode(), "k"))
+                        await writer.flush(end_of_input=True)
+                        sent += 1
+
+            await write_on(lambda: sent == 20)
+            assert opened() == 1
+            put(server_file, "orders", "billing")
+            put(client_file, "billing")
+            put(server_file, "billing")
+            await write_on(lambda: opened() > 1)
+            await write_on(lambda before=sent: sent == before + 20)
+        await destinations.close(5.0)
+    client = emulator.client()
+    (shard,) = client.list_shards(StreamName="rotated")["Shards"]
+    iterator = client.get_shard_iterator(
+        StreamName="rotated", ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+    )["ShardIterator"]
+    records = client.get_records(ShardIterator=iterator)["Records"]
+    assert {int(record["Data"]) for record in records} == set(range(sent))
+
+
+async def test_a_lease_is_kept_when_the_heartbeats_of_an_old_token_end(emulator, tmp_path) -> None:
+    """Heartbeats go on in a new stream, with the new token."""
+    server_file, client_file = tmp_path / "server", tmp_path / "client"
+    server_file.write_text(TOKENS["orders"])
+    client_file.write_text(TOKENS["orders"])
+    options = AwsOptions(
+        region="us-east-1", endpoint_url=emulator.endpoint_url, access_key_id="test", secret_access_key="test"
+    )
+    local = open_local_registry(
+        AwsSession(options), store=open_store(f"sqlite:///{tmp_path}/r.db", AwsSession(options))
+    )
+    servicer = ConsumerRegistryServicer(local)
+    heartbeats = 0
+
+    async def count(request_iterator, context):
+        nonlocal heartbeats
+        heartbeats += 1
+        async for answer in ConsumerRegistryServicer.Heartbeat(servicer, request_iterator, context):
+            yield answer
+
+    servicer.Heartbeat = count
+    settings = ServerSettings(security=ServerSecurity(token_file=server_file), recheck_seconds=0.1, drain_seconds=1)
+    server = GrpcServer(
+        settings, register=[servicer.add_to], service_names=[servicer.rights.service], rights=[servicer.rights]
+    )
+    lost: list[object] = []
+    async with server:
+
+        def use() -> None:
+            security = ClientSecurity(token_file=client_file)
+            with open_registry(endpoint=server.address, security=security) as registry:
+                request = AcquireRequest(
+                    stream_name="orders", consumer_name="kept", job_id="one", time_to_live=timedelta(seconds=6)
+                )
+                lease = registry.acquire(request)
+                registry.keep(lease, lost.append)
+                until = time.monotonic() + DEADLINE
+                while heartbeats == 0:
+                    assert time.monotonic() < until
+                    time.sleep(0.05)
+                for file in (client_file, server_file):
+                    new = file.with_suffix(".new")
+                    new.write_text(TOKENS["billing"])
+                    new.replace(file)
+                while heartbeats < 2:
+                    assert time.monotonic() < until, "the heartbeats did not go on"
+                    time.sleep(0.05)
+                (consumer,) = registry.list_consumers("orders")
+                assert consumer.lease is not None
+                assert consumer.lease.fencing_token == lease.fencing_token
+                registry.release(lease)
+
+        await asyncio.to_thread(use)
+    await local.close()
+    assert lost == []
