@@ -107,6 +107,9 @@ class _Publisher:
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
         return None
 
+    def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
+        return False
+
     async def close(self) -> None:
         return
 

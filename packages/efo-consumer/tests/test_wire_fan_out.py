@@ -552,27 +552,32 @@ async def test_closing_while_a_call_is_under_way_ends_its_subscription() -> None
     assert [subscription.closed for subscription in transport.subscriptions] == [True]
 
 
-def test_a_consumer_is_robbed_until_its_readers_are_left_alone() -> None:
+def test_a_shard_is_robbed_until_its_reader_is_left_alone() -> None:
     """Whoever reads by it takes a subscription back at once: one that lives for a minute shows that nobody does."""
     seconds = 0.0
     readers = Readers(lambda: seconds)
     readers.note_start("arn", "s0")
-    assert not readers.are_robbed("arn")
+    assert not readers.is_robbed("arn", "s0")
     readers.note_end("arn", "s0", TAKEN_OVER)
     seconds = 100.0
-    assert (readers.are_robbed("arn"), readers.are_robbed("another")) == (True, False)
+    assert [readers.is_robbed(*key) for key in (("arn", "s0"), ("arn", "s1"), ("another", "s0"))] == [
+        True,
+        False,
+        False,
+    ]
     for lived, outcome in ((59.0, "failed"), (0.0, TAKEN_OVER)):
         readers.note_start("arn", "s0")
         seconds += lived
-        assert readers.are_robbed("arn")
+        assert readers.is_robbed("arn", "s0")
         readers.note_end("arn", "s0", outcome)
-        assert readers.are_robbed("arn")
+        assert readers.is_robbed("arn", "s0")
     readers.note_start("arn", "s0")
-    readers.note_end("arn", "s1", TAKEN_OVER)
     seconds += 60.0
-    assert readers.are_robbed("arn")
-    readers.note_end("arn", "s1", EXPIRED)
-    assert not readers.are_robbed("arn")
+    assert not readers.is_robbed("arn", "s0")
     readers.note_end("arn", "s0", "failed")
     readers.note_start("arn", "s0")
-    assert not readers.are_robbed("arn")
+    assert not readers.is_robbed("arn", "s0")
+    readers.note_end("arn", "s0", TAKEN_OVER)
+    readers.note_start("arn", "s0")
+    readers.note_end("arn", "s0", EXPIRED)
+    assert not readers.is_robbed("arn", "s0")

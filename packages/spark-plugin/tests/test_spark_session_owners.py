@@ -13,6 +13,7 @@ from shard_readers import PATIENCE_SECONDS, STREAM, Driver, Readers, driver_proc
 
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import StaleEpochError
+from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.emulator.testing import RunningEmulator, running_emulator
 from penstock.registration import AcquireRequest, open_registry
 from penstock.rpc.testing import service_process
@@ -197,26 +198,38 @@ def test_a_restart_without_a_job_id_takes_over_by_its_checkpoint(emulator: Runni
         driver.reader.stop()
 
 
-def test_a_query_whose_consumer_another_registry_gave_away_leaves_it_registered(
-    emulator: RunningEmulator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_of_two_queries_that_take_each_others_subscriptions_one_fails_and_leaves_the_consumer(
+    emulator: RunningEmulator, readers: Readers, tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    """Two machines with a file of leases each: the one that registered it leaves, and the other one reads on."""
+    """Two machines with a file of leases each: wherever they read, the error and what is left are the same."""
+    readers.start(count)
     put(emulator, b"0")
-
-    def driver(machine: str) -> Driver:
-        return Driver(emulator.endpoint_url, [], options=own_registry(tmp_path, machine))
-
-    first, second = driver("first"), driver("second")
-    assert first.read(1) == [b"0"]
-    assert second.read(1) == [b"0"]
-    until(lambda: "took the subscription of" in caplog.text)
+    queries = [
+        Driver(emulator.endpoint_url, readers.addresses, options=own_registry(tmp_path, job))
+        for job in ("first", "second")
+    ]
+    for query in queries:
+        assert query.read(1) == [b"0"]
     (consumer,) = consumers(emulator)
+
+    def fight() -> bool:
+        for query in queries:
+            query.plan()
+        return False
+
+    with pytest.raises(SubscriptionTakenOverError, match=f"took the subscription of {consumer}") as caught:
+        until(fight, 3 * PATIENCE_SECONDS)
+    assert (caught.value.consumer_arn, caught.value.times) == (consumer, 3)
+    # Whoever registered it: both are robbed.
+    first, second = queries
     first.reader.stop()
     assert consumers(emulator) == [consumer]
     assert "it is left registered for that one" in caplog.text
-    put(emulator, b"1")
-    assert second.read(1) == [b"1"]
     second.reader.stop()
+    last = Driver(emulator.endpoint_url, readers.addresses, options=own_registry(tmp_path, "second"))
+    assert last.read(1) == [b"0"]
+    last.reader.stop()
 
 
 @pytest.mark.parametrize("count", [0, 1, 2])
@@ -278,9 +291,9 @@ def line(process: "subprocess.Popen[str]") -> str:
     return process.stdout.readline().strip()
 
 
-def until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool], patience_seconds: float = PATIENCE_SECONDS) -> None:
     """Wait for something that a service does by itself."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + patience_seconds
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.1)

@@ -144,6 +144,10 @@ class Http2NotNegotiatedError(SubscriptionConnectionError):
         super().__init__(f"{endpoint} does not speak HTTP/2 over TLS (ALPN)")
 
 
+class ShardReaderError(EfoConsumerError):
+    """Base of what a shard reader answers, in-process and over gRPC alike."""
+
+
 class RecordPublisherError(EfoConsumerError):
     """Reading a shard failed for good.
 
@@ -184,7 +188,7 @@ class ResourceMissingError(RecordPublisherFatalError):
         super().__init__(message, stream=stream, shard_id=shard_id, code=code)
 
 
-class SubscriptionTakenOverError(RecordPublisherError):
+class SubscriptionTakenOverError(RecordPublisherError, ShardReaderError):
     """Another reader of the same stream consumer keeps the subscription: two jobs share one consumer.
 
     Cure: Give each job an `efoConsumerName` of its own; stop the other job if it is a forgotten one.
@@ -320,10 +324,6 @@ class CheckpointTakenOverError(CheckpointError):
             reason=f"{owner} took {stream} over at {_utc(int(at * 1000))} and saves its own: stop this consumer, or "
             "give each a name of its own",
         )
-
-
-class ShardReaderError(EfoConsumerError):
-    """Base of what a shard reader answers, in-process and over gRPC alike."""
 
 
 class SessionNotFoundError(ShardReaderError):

@@ -306,5 +306,8 @@ class _FakePublisher:
     def waits_since(self, stream: StreamIdentity, shard_id: str) -> float | None:
         return None
 
+    def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
+        return False
+
     async def close(self) -> None:
         return

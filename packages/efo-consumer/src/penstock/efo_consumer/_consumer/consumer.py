@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader
 from penstock.efo_consumer._start.initial import resolve_starts
 from penstock.efo_consumer._start.position import InitialPosition
-from penstock.efo_consumer.errors import EfoConsumerConfigError, ShardFailedError, SubscriptionTakenOverError
+from penstock.efo_consumer.errors import EfoConsumerConfigError, EfoConsumerError, ShardFailedError
 from penstock.registration.errors import ConsumerDeregisteredError, RegistrationError
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Consumer:
                 consumers=consumers,
             )
             self._epoch = await reader.open(request)
-            exits.push_async_callback(reader.close_session, self.name, self._epoch)
+            exits.push_async_callback(self._close_session, reader)
             await self._keep_start(saved)
             self._reader = reader
             self._exits = exits.pop_all()
@@ -303,6 +303,11 @@ class Consumer:
         """Give the numbers of each shard."""
         return await self._open_reader().stats(self.name)
 
+    async def _close_session(self, reader: ShardReader) -> None:
+        with suppress(EfoConsumerError):
+            self._leases.robbed = frozenset(one.stream_name for one in await reader.stats(self.name) if one.taken_over)
+        await reader.close_session(self.name, self._epoch)
+
     async def _iterate(self) -> AsyncGenerator[ConsumerBatch, None]:
         is_over = False
         while not is_over:
@@ -312,8 +317,6 @@ class Consumer:
                         yield batch
                 is_over = True
             except ShardFailedError as error:
-                if isinstance(error.__cause__, SubscriptionTakenOverError):
-                    raise error.__cause__ from None
                 if not await self._go_on_by_other_consumers(error):
                     raise
 

@@ -19,7 +19,6 @@ from platformdirs import user_state_path
 
 from penstock.aws import AwsLocation, AwsSession
 from penstock.efo_consumer._model.shards import StreamIdentity
-from penstock.efo_consumer._publish.fan_out import Readers
 from penstock.efo_consumer._reader.api import StreamConsumer
 from penstock.efo_consumer.errors import EfoConsumerConfigError
 from penstock.registration import (
@@ -142,6 +141,8 @@ class ConsumerLeases:
         self._timeout_seconds = None if timeout is None else timeout.total_seconds()
         self._registry: BlockingConsumerRegistry | None = None
         self._leases: dict[str, Lease] = {}
+        self.robbed: frozenset[str] = frozenset()
+        """Streams of which another reader took subscriptions, by the same consumer."""
         self._lost = asyncio.Event()
         self._error: Exception | None = None
 
@@ -298,7 +299,7 @@ class ConsumerLeases:
             # Each is let go, whatever becomes of the others: they are paid for by the hour.
             for stream in streams:
                 lease = self._leases.pop(stream)
-                is_robbed = Readers.of_process().are_robbed(lease.consumer_arn)
+                is_robbed = StreamIdentity.of(stream).name in self.robbed
                 if is_robbed:
                     _log.warning(
                         "consumer %s of %s: another reader, which knows another registry, took its subscriptions%s. "

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
-from penstock.efo_consumer._publish.fan_out import Readers
+from penstock.efo_consumer._model.shards import StreamIdentity
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._reader.api import OpenRequest, StreamConsumer
 from penstock.efo_consumer._remote.client import CALL_SECONDS
@@ -54,6 +54,7 @@ class BlockingSession:
         self._reader = reader
         self._on_close = on_close
         self._is_open = False
+        self._robbed: frozenset[str] = frozenset()
         self._request: OpenRequest | None = None
         self.patience_seconds = patience_seconds
         """How long a remote reader that does not answer is waited for."""
@@ -125,11 +126,20 @@ class BlockingSession:
         return self._thread.call(self._open_reader().positions(self.session_id, self.epoch, start, **options))
 
     def is_robbed(self, consumer_arn: str) -> bool:
-        """Whether another reader took subscriptions of a stream consumer from this process, and may still read by it.
+        """Whether another reader takes the session's subscriptions by a stream consumer; as it was, once it is closed.
 
-        False of a remote reader, which does not tell.
+        Where the session is not known to the reader any more, nobody knows.
         """
-        return Readers.of_process().are_robbed(consumer_arn)
+        if self._is_open:
+            self._robbed = self._find_robbed()
+        return consumer_arn in self._robbed
+
+    def _find_robbed(self) -> frozenset[str]:
+        """The stream consumers whose subscriptions others take."""
+        assert self._request is not None
+        streams = {one.stream_name for one in self.stats() if one.taken_over}
+        found = (one for one in self._request.consumers if StreamIdentity.of(one.stream_name).name in streams)
+        return frozenset(one.consumer_arn for one in found)
 
     def commit(self, positions: StreamPositions) -> None:
         """See `ShardReader.commit`."""
@@ -144,10 +154,13 @@ class BlockingSession:
 
         In a forked child it does nothing: the session is the parent's.
         """
+        # Nobody waits for a session that its own reader no longer knows.
+        with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
+            if self._is_open:
+                self._robbed = self._find_robbed()
         was_open, self._is_open = self._is_open, False
-        if was_open:
-            # Nobody waits for a session that its own reader no longer knows.
-            with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
+        with suppress(EfoConsumerError, TimeoutError, LoopThreadClosedError, LoopThreadForkedError):
+            if was_open:
                 self._thread.call(self._reader.close_session(self.session_id, self.epoch), CALL_SECONDS)
         on_close, self._on_close = self._on_close, None
         if on_close is not None:

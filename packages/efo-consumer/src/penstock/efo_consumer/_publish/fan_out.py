@@ -108,14 +108,15 @@ class Readers:
             elif key in self._robbed:
                 self._robbed[key] = None
 
-    def are_robbed(self, consumer_arn: str) -> bool:
-        """Whether another reader took a subscription of the consumer, and may still read by it.
+    def is_robbed(self, consumer_arn: str, shard_id: str) -> bool:
+        """Whether another reader took a subscription of the shard, and may still read by the consumer.
 
         One that does takes it again and again. A former run of the same job, which was frozen, does so until its next
         heartbeat only.
         """
+        key = consumer_arn, shard_id
         with self._lock:
-            return any(key[0] == consumer_arn and not self._is_left_alone(key) for key in self._robbed)
+            return key in self._robbed and not self._is_left_alone(key)
 
     def _is_left_alone(self, key: tuple[str, str]) -> bool:
         since = self._robbed.get(key)
@@ -256,6 +257,10 @@ class FanOutRecordPublisher:
         """See `RecordPublisher.waits_since`."""
         call = self._calls.get((stream.name, shard_id))
         return None if call is None else call.waits_since
+
+    def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
+        """See `RecordPublisher.is_taken_over`."""
+        return self._readers.is_robbed(self._consumer_arns.get(stream.name, ""), shard_id)
 
     def _accepted(self, stream: StreamIdentity, request: SubscribeRequest) -> None:
         # Closed while it was under way: nobody else would end it.

@@ -358,6 +358,10 @@ class PollingRecordPublisher:
         """See `RecordPublisher.waits_since`: nothing waits, as a read is made only when its answer is taken."""
         return None
 
+    def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
+        """See `RecordPublisher.is_taken_over`: there is nothing to take."""
+        return False
+
     async def close(self) -> None:
         """Close the client's connections."""
         await self._client.close()

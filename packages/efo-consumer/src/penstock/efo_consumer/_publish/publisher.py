@@ -58,6 +58,10 @@ class RecordPublisher(Protocol):
         """When the first record arrived that is known to wait, in seconds since the epoch; None without one."""
         ...
 
+    def is_taken_over(self, stream: StreamIdentity, shard_id: str) -> bool:
+        """Whether another reader took a subscription of the shard, and may still read by the same stream consumer."""
+        ...
+
     async def close(self) -> None:
         """End every subscription and connection of this publisher."""
         ...

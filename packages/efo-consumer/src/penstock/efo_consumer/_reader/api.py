@@ -135,6 +135,8 @@ class ShardStats:
         losses: positions whose records were gone, and that were skipped.
         starved: subscriptions that Kinesis cut because there was no room for their events, and that were renewed.
         condition: what the shard is doing, since when and why.
+        taken_over: whether another reader took a subscription of the shard by the same consumer, and may still read by
+            it.
     """
 
     stream_name: str
@@ -149,6 +151,7 @@ class ShardStats:
     losses: int = 0
     starved: int = 0
     condition: ShardCondition = ShardCondition()  # noqa: RUF009  # frozen
+    taken_over: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,6 +26,7 @@ from penstock.efo_consumer.errors import (
     ShardFailedError,
     StreamRecreatedError,
     SubscriptionStuckError,
+    SubscriptionTakenOverError,
 )
 
 if TYPE_CHECKING:
@@ -181,6 +182,7 @@ class FollowedShard:
             losses=self.losses,
             starved=self._starved,
             condition=self.condition,
+            taken_over=self._publisher is not None and self._publisher.is_taken_over(self.stream, self.shard_id),
         )
 
     async def _follow(self, publisher: RecordPublisher) -> None:
@@ -354,7 +356,7 @@ class FollowedShard:
         self.losses += loss.is_lost
 
     def _fail(self, error: Exception) -> ShardReaderError:
-        if isinstance(error, DataLossError | StreamRecreatedError):
+        if isinstance(error, DataLossError | StreamRecreatedError | SubscriptionTakenOverError):
             self.failure = error
         else:
             is_known = isinstance(error, EfoConsumerError | AwsError)

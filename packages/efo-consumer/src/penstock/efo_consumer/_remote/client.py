@@ -38,6 +38,7 @@ STATUS: Final[StatusTable] = {
     errors.SessionNotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.StaleEpochError: grpc.StatusCode.ABORTED,
     errors.FencedConsumerError: grpc.StatusCode.ABORTED,
+    errors.SubscriptionTakenOverError: grpc.StatusCode.ABORTED,
     errors.DataLossError: grpc.StatusCode.OUT_OF_RANGE,
     errors.LocationMismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.StreamRecreatedError: grpc.StatusCode.FAILED_PRECONDITION,

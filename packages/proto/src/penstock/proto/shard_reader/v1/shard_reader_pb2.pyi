@@ -892,6 +892,7 @@ class ShardStats(_message.Message):
     LOSSES_FIELD_NUMBER: _builtins.int
     STARVED_FIELD_NUMBER: _builtins.int
     CONDITION_FIELD_NUMBER: _builtins.int
+    TAKEN_OVER_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     shard_id: _builtins.str
@@ -914,6 +915,8 @@ class ShardStats(_message.Message):
     """Positions whose records the stream no longer held, and that were skipped, since Open."""
     starved: _builtins.int
     """Subscriptions that Kinesis cut because there was no room for their events, and that were renewed, since Open."""
+    taken_over: _builtins.bool
+    """Whether another reader took a subscription of the shard by the same consumer, and may still read by it."""
     @_builtins.property
     def condition(self) -> Global___ShardCondition:
         """What the shard is doing."""
@@ -933,10 +936,11 @@ class ShardStats(_message.Message):
         losses: _builtins.int = ...,
         starved: _builtins.int = ...,
         condition: Global___ShardCondition | None = ...,
+        taken_over: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["condition", b"condition"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "condition", b"condition", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["buffered_bytes", b"buffered_bytes", "buffered_records", b"buffered_records", "bytes", b"bytes", "condition", b"condition", "losses", b"losses", "millis_behind_latest", b"millis_behind_latest", "records", b"records", "replays", b"replays", "shard_id", b"shard_id", "starved", b"starved", "stream_name", b"stream_name", "subscriptions", b"subscriptions", "taken_over", b"taken_over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -27,7 +27,7 @@ if _version_not_supported:
 
 class ShardReaderServiceStub:
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    ABORTED (a newer reader holds the session, or another one its subscriptions), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
     FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 
@@ -81,7 +81,7 @@ class ShardReaderServiceStub:
 
 class ShardReaderServiceServicer:
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    ABORTED (a newer reader holds the session, or another one its subscriptions), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
     FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 
@@ -195,7 +195,7 @@ def add_ShardReaderServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ShardReaderService:
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    ABORTED (a newer reader holds the session, or another one its subscriptions), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
     FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 

@@ -32,7 +32,7 @@ GRPC_VERSION: str
 
 class ShardReaderServiceStub:
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    ABORTED (a newer reader holds the session, or another one its subscriptions), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
     FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 
@@ -62,7 +62,7 @@ class ShardReaderServiceStub:
 @_typing.type_check_only
 class ShardReaderServiceAsyncStub(ShardReaderServiceStub):
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    ABORTED (a newer reader holds the session, or another one its subscriptions), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
     FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 
@@ -88,7 +88,7 @@ class ShardReaderServiceAsyncStub(ShardReaderServiceStub):
 
 class ShardReaderServiceServicer(metaclass=_abc_1.ABCMeta):
     """Errors are gRPC status codes: NOT_FOUND (no such session, stream or shard), OUT_OF_RANGE (the stream no longer holds the range),
-    ABORTED (a newer reader holds the session), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
+    ABORTED (a newer reader holds the session, or another one its subscriptions), INVALID_ARGUMENT, PERMISSION_DENIED and RESOURCE_EXHAUSTED (of Kinesis), UNAVAILABLE,
     FAILED_PRECONDITION (the caller means another region, account or endpoint than the reader's, or a stream was created again).
     """
 

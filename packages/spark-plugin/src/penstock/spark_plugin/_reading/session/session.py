@@ -26,6 +26,7 @@ from penstock.efo_consumer import (
     StreamPositions,
     connect_reader,
 )
+from penstock.efo_consumer.errors import SubscriptionTakenOverError
 from penstock.registration import (
     AcquireRequest,
     BlockingConsumerRegistry,
@@ -323,8 +324,8 @@ class KinesisSession:
                 self._reopen(start, held)
             try:
                 return ask()
-            except ShardFailedError as error:
-                # Perhaps for want of the consumer, which was deregistered in a pause, or by others.
+            except (ShardFailedError, SubscriptionTakenOverError) as error:
+                # Perhaps for want of the consumer, which was deregistered or given away in a pause, or by others.
                 held = self._leases.settled()
                 if held == self._used:
                     held = self._leases.registered_again() if error.code == _NOT_FOUND else held
