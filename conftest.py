@@ -14,6 +14,8 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 from xdist.workermanage import WorkerController
 
+from tools import java_archive
+
 # Of each file that takes long: how many seconds, and how many of the processor, by `hatch run test --record-durations`.
 # A file is one process's: the last one to begin decides when all is done, so it must be a short one.
 DURATIONS = Path(__file__).with_name("integration_tests") / "durations.json"
@@ -27,10 +29,6 @@ MISSING = (
     *("kinesis-local is not installed", "no chromium", "needs libfaketime"),
     *("this machine has no IPv6", "needs a name space of its own"),
 )
-# The JVMs of tests live for minutes at most: they gain nothing from the second compiler, nor from several threads that
-# collect garbage, which take a quarter of the processor time.
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("usual", deadline=None)
@@ -46,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure() -> None:
     """Let all JVMs that tests start, and those that these start, be quick to start."""
-    os.environ["JAVA_TOOL_OPTIONS"] = f"{JAVA} {os.environ.get('JAVA_TOOL_OPTIONS', '')}".strip()
+    os.environ["JAVA_TOOL_OPTIONS"] = f"{java_archive.USING} {os.environ.get('JAVA_TOOL_OPTIONS', '')}".strip()
 
 
 @pytest.hookimpl(trylast=True)

@@ -27,7 +27,6 @@ DRIVER = Path(__file__).with_name("exactly_once_driver.py")
 KILLS = int(os.environ.get("PENSTOCK_KILLS", "3"))
 """Kills of each kind."""
 KEYS = [f"key-{number}" for number in range(40)]
-JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 STALLED_SECONDS = 120.0
 
 RecordKey = tuple[str, str, int]
@@ -243,8 +242,7 @@ class Table:
         """A driver with its JVM in a process group of their own, which is killed at the end."""
         for name in ("starting", "end", "ended"):
             (self.folder / name).unlink(missing_ok=True)
-        java = f"{JAVA} {os.environ.get('JAVA_TOOL_OPTIONS', '')}"
-        environment = {**os.environ, "JAVA_TOOL_OPTIONS": java, "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"}
         began = time.time()
         with (self.folder / "driver.log").open("ab") as log:
             process = subprocess.Popen(
