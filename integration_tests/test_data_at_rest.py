@@ -8,10 +8,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink.gateway import Journal
 from penstock.efo_consumer import ShardPosition, SqliteCheckpointStore, StreamPositions
 from penstock.efo_consumer._buffer.spill import SpillFolder
 from penstock.operator_attributes import SqliteJobStore
+from penstock.proto.sink_gateway.v1.sink_gateway_pb2 import Entry
 from penstock.registration import SqliteLeaseStore
 
 sys.path.append(str(Path(__file__).parent))
@@ -58,10 +60,13 @@ async def test_checkpoints_are_private(tmp_path):
 
 
 async def test_the_gateways_journal_is_private(tmp_path):
-    """Accepted records, before they are written."""
+    """Accepted records before they are written, and those that were refused."""
     journal = Journal(tmp_path / "journal")
-    assert shown(tmp_path) == {}
+    await journal.append("kinesis", "flights", "client", 1, b"a batch")
+    journal.reject("kinesis", "flights", "client", Entry(data=b"bad"), EntryFailure(0, "Poison", "no good"))
     await journal.close()
+    assert any("rejected" in path.name for path in tmp_path.rglob("*"))
+    assert shown(tmp_path) == {}
 
 
 def test_spilled_records_are_in_a_folder_that_nobody_else_enters(tmp_path):

@@ -78,6 +78,7 @@ class Servicer(pb_grpc.StageSchedulerServiceServicer):
         self.asked: list[str] = []
         self.watched = 0
         self.more = asyncio.Event()
+        self.unwatched = asyncio.Event()
 
     async def GetJob(self, request, context):
         self.asked.append(request.job_id)
@@ -102,11 +103,14 @@ class Servicer(pb_grpc.StageSchedulerServiceServicer):
     async def Watch(self, request, context):
         self.watched += 1
         try:
+            while request.job_id == "shared-flood":
+                yield pb.WatchResponse(job=pb.Job(name="x" * 1_000_000))
             yield pb.WatchResponse(job=pb.Job(version=1))
             await self.more.wait()
             yield pb.WatchResponse(job=pb.Job(version=2))
         finally:
             self.watched -= 1
+            self.unwatched.set()
 
 
 def put(file: Path, text: str) -> None:
@@ -308,6 +312,15 @@ def test_a_principal_ends_at_its_moment(file: Path) -> None:
     assert principals.knows(ORDERS) == "the bearer token has expired"
     assert principals.find(ORDERS, []) == "the bearer token has expired"
     assert principals.by_token(ORDERS) is None
+
+
+async def test_a_token_that_can_be_guessed_is_refused_when_it_is_sent(file: Path) -> None:
+    """The file has its digest alone, and cannot tell."""
+    put(file, FILE.replace(sha256(ORDERS), sha256("s3cret")))
+    async with serving(file) as (server, _), calling(server.address, "s3cret") as stub:
+        code, words = await refusal(stub.GetJob(pb.GetJobRequest(job_id="orders"), timeout=DEADLINE))
+        assert code is grpc.StatusCode.UNAUTHENTICATED
+        assert "fewer than 16 characters: give 'orders' another one" in words
 
 
 D1, D2 = sha256("one"), sha256("two")
@@ -519,6 +532,17 @@ async def test_a_stream_ends_soon_after_its_caller_was_taken_back(file: Path, ch
         else:
             assert code is grpc.StatusCode.UNAVAILABLE
             assert "is not taken any more: call again" in words
+        assert servicer.watched == 0
+
+
+async def test_a_stream_whose_client_reads_nothing_ends_too(file: Path) -> None:
+    """It stands in the midst of an answer that cannot be sent."""
+    async with serving(file, recheck_seconds=0.05) as (server, servicer), calling(server.address, ORDERS) as stub:
+        call = stub.Watch(pb.WatchRequest(job_id="shared-flood"), timeout=DEADLINE)
+        assert (await call.read()).job.name
+        put(file, "# nobody")
+        async with asyncio.timeout(DEADLINE):
+            await servicer.unwatched.wait()
         assert servicer.watched == 0
 
 

@@ -462,12 +462,15 @@ class Journal:
     def _reserve(self, size: int) -> None:
         if self._reserved_bytes >= size:
             return
-        with self._reserve_path.open("ab") as file:
-            try:
-                os.posix_fallocate(file.fileno(), 0, size)
-            except OSError:
-                file.truncate(self._reserved_bytes)
-                raise
+        # Its owner's alone, as all files of a journal: who truncates it takes the room away.
+        opened = os.open(self._reserve_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(opened, 0, size)
+        except OSError:
+            os.ftruncate(opened, self._reserved_bytes)
+            raise
+        finally:
+            os.close(opened)
         self._reserved_bytes = size
 
     def _release_reserve(self) -> None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 from opentelemetry import metrics
 
 from penstock.rpc._security.files import RereadFile
+from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS
 from penstock.rpc.errors import RpcOptionError
 
 if TYPE_CHECKING:
@@ -277,6 +278,9 @@ class PrincipalsFile:
         found = self._of(token) if token else None
         if found is None:
             return "the bearer token is missing or wrong"
+        if len(token) < MIN_TOKEN_CHARACTERS:
+            # The file has its digest alone: only now it is seen.
+            return f"the bearer token has fewer than {MIN_TOKEN_CHARACTERS} characters: give {found.name!r} another one"
         return None if found.is_valid(datetime.now(UTC)) else "the bearer token has expired"
 
     def find(self, token: str, names: Iterable[str]) -> Principal | str:
@@ -300,8 +304,7 @@ class PrincipalsFile:
 
     def by_token(self, token: str) -> Principal | None:
         """Whose token it is, before the certificate is looked at; None if nobody's, or expired."""
-        found = self._of(token) if token else None
-        return found if found is not None and found.is_valid(datetime.now(UTC)) else None
+        return self._of(token) if token and self.knows(token) is None else None
 
     def _of(self, token: str) -> Principal | None:
         # By digest: how long a look-up takes tells nothing about a token.
