@@ -1,8 +1,10 @@
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from math import prod
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -44,16 +46,25 @@ class History:
     """Two streams that were written to for hours, one of them with a reshard in the middle."""
 
     emulator: RunningEmulator
+    clock: ManualClock
     options: dict[str, str]
-    rows: Rows
+    rows: Rows = field(default_factory=list)
 
+    def read(
+        self, filters: list[Filter], options: Mapping[str, str] = MappingProxyType({}), *, at_once: bool = False
+    ) -> tuple[Rows, list[Filter]]:
+        """The rows of a bounded read, and the filters that are left for Spark.
 
-def read(options: dict[str, str], filters: list[Filter]) -> tuple[Rows, list[Filter]]:
-    """The rows of a bounded read, and the filters that are left for Spark."""
-    reader = FilteringBatchReader(KinesisOptions.parse(options))
-    left = list(reader.pushFilters(filters))
-    rows = [row for one in reader.partitions() for batch in reader.read(one) for row in batch.to_pylist()]
-    return rows, left
+        Its tasks run some time after it was planned, or else at once: then they wait until they see the tips of the
+        shards as they were when it was planned.
+        """
+        reader = FilteringBatchReader(KinesisOptions.parse({**self.options, **options}))
+        left = list(reader.pushFilters(filters))
+        partitions = reader.partitions()
+        if not at_once:
+            self.clock.advance(5)
+        rows = [row for one in partitions for batch in reader.read(one) for row in batch.to_pylist()]
+        return rows, left
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +84,10 @@ def history() -> Iterator[History]:
                     StreamName="flights", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126)
                 )
             clock.advance(3600)
-        options = endpoint_options(emulator.endpoint_url, "flights,returns")
-        rows, _ = read(options, [])
-        assert len(rows) == HOURS * 20
-        yield History(emulator, options, rows)
+        history = History(emulator, clock, endpoint_options(emulator.endpoint_url, "flights,returns"))
+        history.rows, _ = history.read([])
+        assert len(history.rows) == HOURS * 20
+        yield history
 
 
 def passes(one: Filter, row: dict[str, Any]) -> bool:
@@ -102,7 +113,14 @@ def key(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["streamName"], row["shardId"], row["sequenceNumber"]
 
 
-def calls(monkeypatch: pytest.MonkeyPatch, options: dict[str, str], filters: list[Filter]) -> Counter[str]:
+def calls(
+    monkeypatch: pytest.MonkeyPatch,
+    history: History,
+    filters: list[Filter],
+    options: Mapping[str, str] = MappingProxyType({}),
+    *,
+    at_once: bool = False,
+) -> Counter[str]:
     """How often each operation is called for a read."""
     counted: Counter[str] = Counter()
     original = JsonClient.call_raw
@@ -113,7 +131,7 @@ def calls(monkeypatch: pytest.MonkeyPatch, options: dict[str, str], filters: lis
 
     with monkeypatch.context() as patch:
         patch.setattr(JsonClient, "call_raw", count)
-        read(options, filters)
+        history.read(filters, options, at_once=at_once)
     return counted
 
 
@@ -149,7 +167,7 @@ def filters(rows: Rows) -> st.SearchStrategy[Filter]:
 def test_rows_are_the_same_with_and_without_push_down(history: History, data: st.DataObject) -> None:
     """Whatever is pushed: what is read, through the filters that are left, is what all filters leave of everything."""
     chosen = data.draw(st.lists(filters(history.rows), min_size=1, max_size=4))
-    rows, left = read(history.options, chosen)
+    rows, left = history.read(chosen)
     assert sorted(key(row) for row in rows if all(passes(one, row) for one in left)) == sorted(
         key(row) for row in history.rows if all(passes(one, row) for one in chosen)
     )
@@ -157,32 +175,30 @@ def test_rows_are_the_same_with_and_without_push_down(history: History, data: st
 
 def test_fewer_calls_are_made(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """A shard is read alone, a time without what came before and after it, and nothing without any call."""
-    everything = calls(monkeypatch, history.options, [])
+    everything = calls(monkeypatch, history, [])
     tasks = default_max_partitions()
     # The planner and each task ask for the service's time by a ListShards call.
     assert everything["ListShards"] == 2 + 1 + tasks
-    # The tip of each shard that is open is looked at again.
-    assert everything["GetShardIterator"] == 6 + 5
-    one = calls(
-        monkeypatch,
-        history.options,
-        [EqualTo(("streamName",), "flights"), EqualTo(("shardId",), "shardId-000000000001")],
-    )
-    assert (one["ListShards"], one["GetShardIterator"]) == (1 + 1 + 1, 1 + 1)
+    assert everything["GetShardIterator"] == 6
+    alone: list[Filter] = [EqualTo(("streamName",), "flights"), EqualTo(("shardId",), "shardId-000000000001")]
+    one = calls(monkeypatch, history, alone)
+    assert (one["ListShards"], one["GetShardIterator"]) == (1 + 1 + 1, 1)
     assert one["GetRecords"] < everything["GetRecords"]
+    # The tip of a shard that is open is looked at again.
+    assert calls(monkeypatch, history, alone, at_once=True)["GetShardIterator"] == 1 + 1
     late = datetime.now(UTC) - timedelta(hours=2, minutes=30)
-    since = calls(monkeypatch, history.options, [GreaterThan(ARRIVAL, late)])
-    assert since["GetShardIterator"] == 5 + 5  # not of the shard that was closed hours before
-    assert calls(monkeypatch, history.options, [IsNull(ARRIVAL)]).total() == 0
+    since = calls(monkeypatch, history, [GreaterThan(ARRIVAL, late)])
+    assert since["GetShardIterator"] == 5  # not of the shard that was closed hours before
+    assert calls(monkeypatch, history, [IsNull(ARRIVAL)]).total() == 0
     nothing = [GreaterThan(ARRIVAL, late), LessThan(ARRIVAL, late - timedelta(hours=1))]
-    assert calls(monkeypatch, history.options, nothing)["GetRecords"] == 0
+    assert calls(monkeypatch, history, nothing)["GetRecords"] == 0
 
 
 def test_a_time_bounds_what_is_read(history: History) -> None:
     """Of hours only the one that is asked for comes over the network, and a margin of seconds."""
     middle = datetime.now(UTC) - timedelta(hours=HOURS / 2)
     wanted: list[Filter] = [GreaterThanOrEqual(ARRIVAL, middle), LessThan(ARRIVAL, middle + timedelta(hours=1))]
-    rows, left = read(history.options, wanted)
+    rows, left = history.read(wanted)
     assert left == wanted
     assert len(rows) == 20
 
@@ -190,29 +206,29 @@ def test_a_time_bounds_what_is_read(history: History) -> None:
 def test_a_time_that_is_to_come_leaves_nothing(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kinesis refuses to read from it; no shard is asked for records."""
     later: list[Filter] = [GreaterThan(ARRIVAL, datetime.now(UTC) + timedelta(hours=1))]
-    assert read(history.options, later) == ([], later)
-    assert calls(monkeypatch, history.options, later)["GetShardIterator"] == 0
+    assert history.read(later) == ([], later)
+    assert calls(monkeypatch, history, later)["GetShardIterator"] == 0
 
 
 def test_a_read_of_its_own_end_stays_within_it(history: History) -> None:
     """Filters narrow what the options say, and never widen it."""
     middle = datetime.now(UTC) - timedelta(hours=HOURS / 2)
-    bounded = history.options | {"endingTimestamp": middle.isoformat()}
-    rows, _ = read(bounded, [GreaterThan(ARRIVAL, middle - timedelta(hours=1))])
+    filters: list[Filter] = [GreaterThan(ARRIVAL, middle - timedelta(hours=1))]
+    rows, _ = history.read(filters, {"endingTimestamp": middle.isoformat()})
     assert len(rows) == 20
     assert all(row["approximateArrivalTimestamp"] < middle for row in rows)
 
 
 def test_shards_are_chosen_by_option(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each stream that has them; the others are not asked for, and one that no stream has is refused."""
-    some = history.options | {"shardIds": "shardId-000000000001, shardId-000000000002"}
-    rows, _ = read(some, [])
+    some = {"shardIds": "shardId-000000000001, shardId-000000000002"}
+    rows, _ = history.read([], some)
     wanted = [row for row in history.rows if row["shardId"] in ("shardId-000000000001", "shardId-000000000002")]
     assert sorted(map(key, rows)) == sorted(map(key, wanted))
     assert {row["streamName"] for row in rows} == {"flights", "returns"}
-    assert calls(monkeypatch, some, [])["GetShardIterator"] == 3 + 3  # tips are looked at again
+    assert calls(monkeypatch, history, [], some)["GetShardIterator"] == 3
     with pytest.raises(InvalidOptionError, match="shardId-7 is none"):
-        read(history.options | {"shardIds": "shardId-000000000001,shardId-7"}, [])
+        history.read([], {"shardIds": "shardId-000000000001,shardId-7"})
     for option in ("shardIds", "filterPushDown"):
         stream = {"streamName": "s", "region": "eu-west-1", option: "true"}
         with pytest.raises(MisplacedOptionError, match="bounded reads"):
@@ -235,7 +251,9 @@ def test_loads_with_a_filter_each_are_joined(spark: SparkSession, make_stream: C
     try:
         first, second = shard(0), shard(1)
         assert sorted(map(tuple, first.union(second).collect())) == sorted(source.put_keys)
-        assert first.crossJoin(second).count() == first.count() * second.count() > 0
+        of_each = Counter(shard_id for shard_id, _ in source.put_keys)
+        assert first.crossJoin(second).count() == prod(of_each.values())
+        assert len(of_each) == 2
     finally:
         spark.conf.unset("spark.sql.python.filterPushdown.enabled")
 
