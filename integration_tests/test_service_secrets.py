@@ -241,3 +241,48 @@ async def test_errors_of_what_a_service_keeps_have_words_for_clients(error):
     assert type(error).__name__ in str(sent)
     assert "kept-here" not in str(sent)
     assert "Errno" not in str(sent)
+
+
+_AWAY = {
+    "consumer-registry": ("REGISTRY", ("ENDPOINT_URL", "STS_ENDPOINT_URL")),
+    "shard-reader": ("READER", ("ENDPOINT_URL", "STS_ENDPOINT_URL")),
+    "sink-gateway": ("SINK", ("ENDPOINT_URL", "DYNAMODB_ENDPOINT_URL", "SQS_ENDPOINT_URL")),
+    "console": ("CONSOLE", ("ENDPOINT_URL",)),
+}
+
+
+@pytest.mark.parametrize("name", _AWAY)
+def test_credentials_do_not_leave_for_an_endpoint_without_tls(name: str, tmp_path: Path) -> None:
+    """A service does not start with one, of its own settings or botocore's, unless it is told that the way is safe."""
+    prefix, settings = _AWAY[name]
+    module = f"penstock.services.{name.replace('-', '_')}"
+    environment = {
+        **os.environ,
+        "PENSTOCK_REGISTRY_STORE": f"sqlite:///{tmp_path / 'registry.db'}",
+        f"PENSTOCK_{prefix}_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "AKIA" + "X" * 16,
+        "AWS_SECRET_ACCESS_KEY": SECRETS["key"],
+    }
+    url = "http://kinesis.internal:4567"
+    for variable in (*(f"PENSTOCK_{prefix}_{one}" for one in settings), "AWS_ENDPOINT_URL_KINESIS"):
+        # An endpoint of STS is for those who assume a role.
+        role = {f"PENSTOCK_{prefix}_ROLE_ARN": "arn:aws:iam::123456789012:role/r"} if "STS" in variable else {}
+        refused = subprocess.run(
+            [sys.executable, "-m", module, "serve"],
+            env={**environment, **role, variable: url},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert refused.returncode == 2, refused.stderr
+        assert "would go to kinesis.internal without encryption" in refused.stderr
+        assert "allow_insecure_endpoint" in refused.stderr
+        assert SECRETS["key"] not in refused.stderr
+    for further in (
+        {f"PENSTOCK_{prefix}_ALLOW_INSECURE_ENDPOINT": "true"},
+        {"AWS_ACCESS_KEY_ID": "emulator", "AWS_SECRET_ACCESS_KEY": "emulator"},
+    ):
+        allowed = {**environment, f"PENSTOCK_{prefix}_{settings[0]}": url, **further}
+        with service_process(module, ["serve"], allowed) as process:
+            assert process.terminate() == 0

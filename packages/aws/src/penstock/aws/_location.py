@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.aws._options import check_url
+from penstock.aws.errors import AwsOptionError
 
 if TYPE_CHECKING:
+    from penstock.aws._options import AwsOptions
     from penstock.aws._session import AwsSession
 
 _AWS_DOMAIN = r"(?:amazonaws\.com(?:\.cn)?|api\.aws|api\.amazonwebservices\.com\.cn)$"
@@ -19,6 +22,10 @@ _AWS_HOST = re.compile(rf"(?:^|\.){_AWS_DOMAIN}")
 _KINESIS_HOST = re.compile(
     rf"(?:^|\.)(?:(?:(?:data|control)-)?kinesis|firehose)(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:vpce\.)?{_AWS_DOMAIN}"
 )
+_REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
+"""What AWS's access keys look like; those for emulators are words such as `test`."""
+_ENDPOINT_VARIABLES = ("", "_KINESIS", "_STS", "_DYNAMODB", "_FIREHOSE", "_SQS")
+_NONE: Mapping[str, str | None] = MappingProxyType({})
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -128,6 +135,61 @@ def region_of_endpoint(endpoint_url: str | None) -> str | None:
     """The region of one of AWS's own endpoints of Kinesis and Firehose; None of any other."""
     found = _KINESIS_HOST.search((urlsplit(endpoint_url or "").hostname or "").lower())
     return None if found is None else found["region"]
+
+
+def exposed_endpoint(
+    endpoints: Mapping[str, str | None], *, access_key_id: str, profile: str | None
+) -> tuple[str, str] | None:
+    """Option and host of the first URL by which credentials that may be real would leave this machine without TLS.
+
+    What the default chain will find is not known here: all but keys that look like an emulator's are taken for real.
+
+    Args:
+        endpoints: URLs by their options.
+        access_key_id: that will be used, as far as known.
+        profile: that will be used, if any: its keys are not known.
+    """
+    if access_key_id and not _REAL_KEY.fullmatch(access_key_id) and not profile:
+        return None
+    for option, endpoint in endpoints.items():
+        url = urlsplit(endpoint or "")
+        host = url.hostname or ""
+        is_loopback = host == "::1" or host.startswith("127.") or host == "localhost" or host.endswith(".localhost")
+        if url.scheme == "http" and not is_loopback:
+            return option, host
+    return None
+
+
+def check_encrypted(
+    options: AwsOptions, allowed: str | None, environ: Mapping[str, str], further: Mapping[str, str | None] = _NONE
+) -> AwsOptions:
+    """The options of a service, unless its credentials and records would leave this machine without TLS.
+
+    Args:
+        options: with the endpoints of Kinesis and STS.
+        allowed: `true` lets them, as the service's setting `allow_insecure_endpoint` says; None or `false` does not.
+        environ: where botocore finds keys, a profile and further endpoints.
+        further: endpoints of other AWS services, by their options.
+
+    Raises:
+        AwsOptionError: names the endpoint that is to be https.
+    """
+    text = (allowed or "false").lower()
+    if text not in ("true", "false"):
+        raise AwsOptionError("allow_insecure_endpoint", f"{allowed!r} is neither true nor false")
+    if text == "true":
+        return options
+    endpoints = {"endpointUrl": options.endpoint_url, "stsEndpointUrl": options.sts_endpoint_url, **further}
+    endpoints |= {name: environ.get(name) for name in (f"AWS_ENDPOINT_URL{one}" for one in _ENDPOINT_VARIABLES)}
+    key = options.access_key_id or environ.get("AWS_ACCESS_KEY_ID", "")
+    found = exposed_endpoint(endpoints, access_key_id=key, profile=options.profile or environ.get("AWS_PROFILE"))
+    if found is not None:
+        reason = (
+            f"records and session tokens would go to {found[1]} without encryption, with credentials that may be real"
+        )
+        cure = "use https://, or set allow_insecure_endpoint to true if the way there is safe"
+        raise AwsOptionError(found[0], f"{reason}: {cure}")
+    return options
 
 
 def account_of(arn: str) -> str:

@@ -4,9 +4,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from penstock.aws import AwsOptionError, AwsOptions, region_of_endpoint
+from penstock.aws import AwsOptionError, AwsOptions, exposed_endpoint, region_of_endpoint
 from penstock.spark_plugin._options.spec import field_name
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
@@ -27,8 +26,6 @@ _CONSUMER_ARN = re.compile(
 _CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _ROLE_ARN = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 _SHORTEST_MILLIS = 10.0
-_REAL_KEY = re.compile(r"A(KIA|SIA)[A-Z0-9]{16}")
-"""What AWS's access keys look like; those for emulators are words such as `test`."""
 
 
 def check_credentials(options: "KinesisOptions") -> None:
@@ -183,23 +180,19 @@ def check_endpoints(options: "KinesisOptions", environ: Mapping[str, str]) -> No
     # With a gateway this process calls no AWS at all: the endpoint is only compared.
     if options.allow_insecure_endpoint or options.sink_endpoint is not None:
         return
-    key = options.aws_access_key_id or environ.get("AWS_ACCESS_KEY_ID", "")
-    if key and not _REAL_KEY.fullmatch(key) and not options.aws_profile:
-        return
     given = options.endpoint_url or environ.get("AWS_ENDPOINT_URL_KINESIS") or environ.get("AWS_ENDPOINT_URL")
-    for name, endpoint in (("endpointUrl", given), ("stsEndpointUrl", options.sts_endpoint_url)):
-        url = urlsplit(endpoint or "")
-        if url.scheme == "http" and not _is_loopback(url.hostname or ""):
-            raise DangerousOptionError(
-                name,
-                f"records and session tokens would go to {url.hostname} without encryption, with credentials that may "
-                "be real",
-                "use https://, or set 'allowInsecureEndpoint' to true if the way there is safe",
-            )
-
-
-def _is_loopback(host: str) -> bool:
-    return host == "::1" or host.startswith("127.") or host == "localhost" or host.endswith(".localhost")
+    exposed = exposed_endpoint(
+        {"endpointUrl": given, "stsEndpointUrl": options.sts_endpoint_url},
+        access_key_id=options.aws_access_key_id or environ.get("AWS_ACCESS_KEY_ID", ""),
+        profile=options.aws_profile,
+    )
+    if exposed is not None:
+        name, host = exposed
+        raise DangerousOptionError(
+            name,
+            f"records and session tokens would go to {host} without encryption, with credentials that may be real",
+            "use https://, or set 'allowInsecureEndpoint' to true if the way there is safe",
+        )
 
 
 def check_efo(options: "KinesisOptions") -> None:

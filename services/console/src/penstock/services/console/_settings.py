@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
-from penstock.aws import AwsOptions
+from penstock.aws import AwsOptions, check_encrypted
 from penstock.registration import CONSUMER_SHARD_HOUR_USD
 from penstock.rpc import RpcOptionError, ServerSettings
 from penstock.services.console._endpoints import PREFIX, Endpoint
@@ -84,6 +84,11 @@ class ConsoleSettings:
         _add(parser, "list_shards", "true: list shards with AWS's default settings, if none of those below is given")
         for name, words in _AWS.items():
             _add(parser, name, f"{words}; turns listing shards on")
+        _add(
+            parser,
+            "allow_insecure_endpoint",
+            "true: credentials may go to an http:// endpoint of another host",
+        )
         _add(parser, "streams", "streams to show beside those that services name, with commas between them")
         _add(parser, "allowed_hosts", "names by which browsers may call it, with commas between them")
         for name, (default, _, words) in _NUMBERS.items():
@@ -108,7 +113,7 @@ class ConsoleSettings:
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             endpoints=Endpoint.from_arguments(arguments, environment),
-            aws=_aws(arguments),
+            aws=_aws(arguments, environment),
             streams=_names(arguments.streams),
             allowed_hosts=_names(arguments.allowed_hosts),
             allow_actions=arguments.allow_actions,
@@ -121,14 +126,14 @@ class ConsoleSettings:
         )
 
 
-def _aws(arguments: argparse.Namespace) -> AwsOptions | None:
+def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOptions | None:
     given = {name: getattr(arguments, name) for name in _AWS if getattr(arguments, name)}
     wanted = (arguments.list_shards or "").lower()
     if wanted not in ("", "true", "false"):
         raise ConsoleOptionError("list_shards", f"{wanted!r} is neither true nor false")
     if wanted == "false" or not (given or wanted):
         return None
-    return AwsOptions(**given)
+    return check_encrypted(AwsOptions(**given), arguments.allow_insecure_endpoint, environ)
 
 
 def _add(parser: argparse.ArgumentParser, name: str, words: str) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final, Self
 
-from penstock.aws import AwsOptions, endpoint_aliases
+from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.registration import CONSUMER_SHARD_HOUR_USD, LeaseSettings, store_location
 from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import ServerSettings
@@ -33,6 +33,7 @@ _SECONDS: Final = {
     "sweep_seconds": (15.0, "seconds between two looks for leases that ran out"),
 }
 _ALIASES: Final = "endpoint_aliases"
+_INSECURE: Final = "allow_insecure_endpoint"
 _PRICE: Final = "consumer_shard_hour_usd"
 FLAGS: Final = {
     "default_time_to_live": "--time-to-live-seconds",
@@ -63,6 +64,11 @@ class RegistrySettings:
         ServerSettings.add_arguments(parser, PREFIX)
         _add(parser, "store", "where leases are kept: sqlite:///PATH, or dynamodb://TABLE for several replicas")
         add_aws_arguments(parser)
+        _add(
+            parser,
+            _INSECURE,
+            "true: credentials may go to an http:// endpoint of another host",
+        )
         _add(parser, _ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
         for name, (default, text) in _SECONDS.items():
             _add(parser, name, f"{text}; default {default:g}")
@@ -85,7 +91,7 @@ class RegistrySettings:
             raise RegistrationOptionError(option="sweep_seconds", reason="must be positive")
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=aws_options(arguments),
+            aws=check_encrypted(aws_options(arguments), getattr(arguments, _INSECURE), environment),
             endpoint_aliases=endpoint_aliases(getattr(arguments, _ALIASES), _ALIASES),
             store=arguments.store,
             leases=LeaseSettings(

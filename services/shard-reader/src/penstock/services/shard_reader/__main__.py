@@ -21,7 +21,8 @@ from penstock.services.shard_reader._tail import add_tail_arguments, tail
 from penstock.terminal import ExitCode, Parser, told_by_flag
 
 NAME: Final = "penstock-reader"
-_FLAGS: Final = {"initialPosition": "--from"}
+_OWN: Final = ("--from", "--shard", "--grep", "--schema", "--format", "--json")
+_FLAGS: Final = {"initialPosition": "--from", **dict(zip(_OWN, _OWN, strict=True))}
 
 
 def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:

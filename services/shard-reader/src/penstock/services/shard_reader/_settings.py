@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from penstock.aws import AwsOptions, endpoint_aliases
+from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.efo_consumer import EfoConsumerConfigError, ReaderConfig, RecordPublisherConfig
 from penstock.rpc import ServerSettings
 
@@ -41,6 +41,7 @@ _SECONDS: Final = {
     "session_timeout": "seconds after which a session that nobody calls is ended, 0 for never",
 }
 _ALIASES: Final = "endpoint_aliases"
+_INSECURE: Final = "allow_insecure_endpoint"
 _SUBSCRIBE_TRANSPORT: Final = "subscribe_transport"
 _RETRY_PATIENCE: Final = "retry_patience"
 
@@ -60,6 +61,11 @@ class ReaderSettings:
         """Add a flag per setting; each falls back to `PENSTOCK_READER_<NAME>`."""
         ServerSettings.add_arguments(parser, PREFIX)
         add_aws_arguments(parser)
+        _add(
+            parser,
+            _INSECURE,
+            "true: credentials may go to an http:// endpoint of another host",
+        )
         _add(parser, _ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
         for name, text in _BYTES.items():
             _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name)}")
@@ -92,7 +98,7 @@ class ReaderSettings:
             publisher = replace(publisher, retry_patience=_number(_RETRY_PATIENCE, given[_RETRY_PATIENCE], _time))
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=aws_options(arguments),
+            aws=check_encrypted(aws_options(arguments), given.get(_INSECURE), environment),
             endpoint_aliases=endpoint_aliases(given.get(_ALIASES), _ALIASES),
             reader=ReaderConfig(
                 buffer_bytes_per_shard=numbers.get("buffer_bytes_per_shard", _DEFAULTS.buffer_bytes_per_shard),

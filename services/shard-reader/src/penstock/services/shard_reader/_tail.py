@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
-from collections.abc import Iterator
+import json
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Final, TextIO
 
 import pyarrow as pa
 
-from penstock.aws import AwsOptions
-from penstock.efo_consumer import Consumer, InitialPosition
-from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count
+from penstock.aws import AwsOptions, AwsSession, JsonClient
+from penstock.efo_consumer import (
+    Consumer,
+    EfoConsumerConfigError,
+    InitialPosition,
+    InitialPositionType,
+    ReaderConfig,
+    ShardPosition,
+    StreamPositions,
+    list_shards,
+    resolve_initial_positions,
+)
+from penstock.terminal import Cell, Row, Screen, add_json_argument, positive_count, seconds_ago
 
 _DATA_CHARACTERS: Final = 200
+_FORMATS: Final = ("text", "raw", "json", "avro", "kpl")
+# Times since the epoch have at most 13 digits, sequence numbers of Kinesis 56.
+_SEQUENCE_NUMBER: Final = re.compile(r"\d{20,}")
+# A single object of Avro: a mark, and the fingerprint of the schema, before the record.
+_AVRO_MARK: Final = b"\xc3\x01"
+_AVRO_HEADER_BYTES: Final = 10
 
 
 def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,39 +49,173 @@ def add_tail_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         default="LATEST",
         metavar="POSITION",
-        help="LATEST, TRIM_HORIZON or a time: ISO 8601, or seconds or milliseconds since the epoch",
+        help="LATEST, TRIM_HORIZON, a time ago (-90s, -15m, -1h, -7d), a time (ISO 8601, or seconds or milliseconds "
+        "since the epoch), or the sequence number of a record of a --shard: behind it",
     )
+    parser.add_argument(
+        "--shard", action="append", metavar="ID", help="only this shard and those it becomes; 3 is shardId-000000000003"
+    )
+    parser.add_argument("--key", action="append", metavar="KEY", help="only records of this partition key")
+    parser.add_argument("--grep", metavar="REGEX", help="only records whose data has a match; bytes, as UTF-8")
     parser.add_argument("--count", type=positive_count, metavar="N", help="end after so many records")
+    parser.add_argument(
+        "--format",
+        choices=_FORMATS,
+        default="text",
+        help="text: a line of all; raw: the bytes of the data, as Kinesis holds them (aggregates whole), and an end of "
+        "line; json: an object a line, with data that is JSON as such; avro: the same for Avro, by --schema; kpl: text "
+        "with the place of each record in its aggregate",
+    )
+    parser.add_argument("--schema", type=Path, metavar="FILE", help="of --format avro: the schema, as JSON")
     add_json_argument(parser)
 
 
 async def tail(arguments: argparse.Namespace, aws: AwsOptions, out: TextIO) -> None:
-    """Write records as they come."""
+    """Write records as they come.
+
+    Raises:
+        EfoConsumerConfigError: a flag is wrong, or does not go with another.
+    """
     left = arguments.count
-    screen = Screen(out, as_json=arguments.json)
-    start = _start(arguments.start)
-    async with Consumer(arguments.streams, efo=arguments.efo, start=start, aws=aws, checkpoints=None) as consumer:
+    takes = _filter(arguments)
+    write = _writer(arguments, out)
+    start = await _start(arguments, aws)
+    config = ReaderConfig(deaggregate=arguments.format != "raw")
+    async with Consumer(
+        arguments.streams, efo=arguments.efo, start=start, aws=aws, checkpoints=None, config=config
+    ) as consumer:
         async for batch in consumer:
             for row in _rows(batch.records):
-                screen.show_row(_as_row(row))
+                if not takes(row):
+                    continue
+                write(row)
                 left = None if left is None else left - 1
                 if left == 0:
                     return
-            screen.flush()
+            out.flush()
             await consumer.commit(batch)
 
 
-def _start(text: str) -> InitialPosition:
-    if text.upper() in ("LATEST", "TRIM_HORIZON"):
-        return InitialPosition.parse(text)
-    return InitialPosition.parse("AT_TIMESTAMP", text)
+async def _start(arguments: argparse.Namespace, aws: AwsOptions) -> InitialPosition | StreamPositions:
+    text = arguments.start
+    ids = [f"shardId-{int(one):012}" if one.isdecimal() else one for one in arguments.shard or ()]
+    if _SEQUENCE_NUMBER.fullmatch(text):
+        if len(ids) != 1 or len(arguments.streams) != 1:
+            raise EfoConsumerConfigError(option="--from", reason="a sequence number needs one stream and one --shard")
+        at: InitialPosition | ShardPosition = ShardPosition.after(text)
+    elif (ago := seconds_ago(text)) is not None:
+        at = InitialPosition(InitialPositionType.AT_TIMESTAMP, round((time.time() - ago) * 1000))
+    elif text.upper() in ("LATEST", "TRIM_HORIZON"):
+        at = InitialPosition.parse(text)
+    else:
+        at = InitialPosition.parse("AT_TIMESTAMP", text)
+    if not ids:
+        assert isinstance(at, InitialPosition)
+        return at
+    session, found = AwsSession(aws), {}
+    async with JsonClient(session) as client:
+        for stream in arguments.streams:
+            known = [shard.shard_id for shard in await list_shards(client, stream)]
+            if missing := sorted({*ids} - {*known}):
+                there = f"{', '.join(known[:8])}{', …' if len(known) > 8 else ''}"
+                reason = f"{stream} has no {', '.join(missing)} (any more): there are {there}"
+                raise EfoConsumerConfigError(option="--shard", reason=reason)
+            position = await _in_shards(session, stream, at)
+            found[stream] = dict.fromkeys(ids, position)
+    return StreamPositions(found)
+
+
+async def _in_shards(session: AwsSession, stream: str, at: InitialPosition | ShardPosition) -> ShardPosition:
+    """The position in a shard that may be none of those at which a query begins there."""
+    if isinstance(at, ShardPosition):
+        return at
+    if at.timestamp_millis is not None:
+        return ShardPosition.at_timestamp(at.timestamp_millis)
+    if at.type is InitialPositionType.TRIM_HORIZON:
+        return ShardPosition.trim_horizon()
+    latest = await asyncio.to_thread(resolve_initial_positions, session, [stream], at)
+    return next(iter(latest.streams[stream].values()))
+
+
+def _filter(arguments: argparse.Namespace) -> Callable[[dict[str, Any]], bool]:
+    keys = None if arguments.key is None else {*arguments.key}
+    try:
+        pattern = None if arguments.grep is None else re.compile(arguments.grep.encode())
+    except re.error as error:
+        raise EfoConsumerConfigError(option="--grep", reason=f"{arguments.grep!r} is no pattern: {error}") from error
+
+    def takes(row: dict[str, Any]) -> bool:
+        return (keys is None or row["partitionKey"] in keys) and (pattern is None or bool(pattern.search(row["data"])))
+
+    return takes
+
+
+def _writer(arguments: argparse.Namespace, out: TextIO) -> Callable[[dict[str, Any]], None]:
+    """What writes a record in the format that was asked for."""
+    if (arguments.schema is None) is (arguments.format == "avro"):
+        raise EfoConsumerConfigError(option="--schema", reason="goes with --format avro, which needs it")
+    if arguments.format == "raw":
+        if arguments.json:
+            raise EfoConsumerConfigError(option="--json", reason="is text: --format raw is bytes")
+        raw = out.buffer if hasattr(out, "buffer") else sys.stdout.buffer
+
+        def write_raw(row: dict[str, Any]) -> None:
+            raw.write(row["data"] + b"\n")
+
+        return write_raw
+    screen = Screen(out, as_json=arguments.json or arguments.format in ("json", "avro"))
+    if arguments.format == "json":
+        return lambda row: screen.show_row(Row([], _decoded(row, json.loads)))
+    if arguments.format == "avro":
+        decode = _avro_decoder(arguments.schema)
+        return lambda row: screen.show_row(Row([], _decoded(row, decode)))
+    return lambda row: screen.show_row(_as_row(row, with_place=arguments.format == "kpl"))
+
+
+def _avro_decoder(schema_file: Path) -> Callable[[bytes], Any]:
+    import io
+
+    try:
+        import fastavro
+    except ImportError as error:
+        reason = "avro needs fastavro: pip install fastavro"
+        raise EfoConsumerConfigError(option="--format", reason=reason) from error
+    try:
+        schema = fastavro.parse_schema(json.loads(schema_file.read_text()))
+    except (OSError, ValueError, fastavro.schema.SchemaParseException, fastavro.schema.UnknownType) as error:
+        reason = f"{schema_file} is no schema of Avro that can be read: {error}"
+        raise EfoConsumerConfigError(option="--schema", reason=reason) from error
+
+    def decode(data: bytes) -> Any:
+        body = io.BytesIO(data[_AVRO_HEADER_BYTES:] if data.startswith(_AVRO_MARK) else data)
+        value = fastavro.schemaless_reader(body, schema, None)
+        if body.read(1):
+            raise ValueError("bytes are left behind the record")
+        # As JSON has it: times, decimals and the like as text, bytes as base64.
+        return json.loads(json.dumps(value, default=_plain))
+
+    return decode
+
+
+def _plain(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _decoded(row: dict[str, Any], decode: Callable[[bytes], Any]) -> dict[str, Any]:
+    """The record with its data decoded; what cannot be is told in `problem`, and given as it is."""
+    document = _as_json(row)
+    try:
+        value = decode(row["data"])
+    except Exception as error:
+        return {**document, "problem": f"{type(error).__name__}: {error}"}
+    return {**{name: one for name, one in document.items() if name != "dataBase64"}, "data": value}
 
 
 def _rows(records: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     yield from records.to_pylist()
 
 
-def _as_row(row: dict[str, Any]) -> Row:
+def _as_row(row: dict[str, Any], *, with_place: bool = False) -> Row:
     """The row in all forms; data that is no text is base64 under another name in JSON."""
     data = row["data"]
     # Control characters of a record must not reach the terminal.
@@ -68,7 +224,7 @@ def _as_row(row: dict[str, Any]) -> Row:
     shown += "…" if len(data) > _DATA_CHARACTERS else ""
     arrived = row["approximateArrivalTimestamp"].isoformat(timespec="milliseconds")
     shard, key = f"{row['streamName']}/{row['shardId']}", repr(row["partitionKey"])
-    number = row["sequenceNumber"]
+    number = f"{row['sequenceNumber']}/{row['subSequenceNumber']}" if with_place else row["sequenceNumber"]
     cells = [Cell(arrived, "dim"), Cell(shard, "cyan"), Cell(number, "dim"), Cell(key, "magenta"), Cell(shown)]
     return Row(cells, _as_json(row), f"{arrived} {shard} {number} {key} {shown}")
 

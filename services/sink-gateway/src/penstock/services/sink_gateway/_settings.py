@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from penstock.async_sink import AsyncSinkConfig
 from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import CreditWindow
-from penstock.aws import AwsOptions, endpoint_aliases
+from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.rpc import ServerSettings
 
 PREFIX: Final = "PENSTOCK_SINK"
@@ -58,6 +58,7 @@ _ENDPOINTS: Final = {
 }
 _ALIASES: Final = {
     "endpoint_aliases": "further URLs, with commas, by which clients know these endpoints",
+    "allow_insecure_endpoint": "true: credentials may go to an http:// endpoint of another host",
 }
 _DURABLE: Final = {
     "durable": "folder in which accepted batches are kept until they are written; in memory only if not given",
@@ -133,7 +134,12 @@ class GatewaySettings:
         credit = {name.removeprefix("credit_"): value for name, value in _numbers(arguments, _CREDIT).items()}
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=AwsOptions(**{name: value for name in _AWS if (value := getattr(arguments, name))}),
+            aws=check_encrypted(
+                AwsOptions(**{name: value for name in _AWS if (value := getattr(arguments, name))}),
+                arguments.allow_insecure_endpoint,
+                environment,
+                {name: getattr(arguments, name) for name in _ENDPOINTS},
+            ),
             sink=sink,
             window=CreditWindow(
                 largest_batch_entries=sink.max_batch_size,
