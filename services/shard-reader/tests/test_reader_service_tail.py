@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from aws_kinesis_agg.aggregator import RecordAggregator
 
 from penstock.aws.testing import emulator_options
 from penstock.efo_consumer import Consumer, ShardPosition, SqliteCheckpointStore, StreamPositions
@@ -173,3 +174,69 @@ def test_a_signal_ends_a_tail_and_lets_its_stream_consumer_go(
     arn = client.describe_stream_summary(StreamName="orders")["StreamDescriptionSummary"]["StreamARN"]
     left = client.list_stream_consumers(StreamARN=arn)["Consumers"]
     assert [one for one in left if one["ConsumerStatus"] == "ACTIVE"] == []
+
+
+def test_tail_takes_what_is_asked_for(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """By key, by what its data matches, by time ago, and behind a record of a shard; the count is of what is shown."""
+    client = emulator.client()
+    client.create_stream(StreamName="flights", ShardCount=2)
+    numbers = {}
+    for key, data in (("EWR", b"late 1"), ("JFK", b"late 2"), ("EWR", b"on time"), ("EWR", b"late 3")):
+        numbers[data] = client.put_record(StreamName="flights", PartitionKey=key, Data=data, ExplicitHashKey="0")
+    client.put_record(StreamName="flights", PartitionKey="LGA", Data=b"late 4", ExplicitHashKey=str(2**128 - 1))
+
+    def shown(*arguments: str) -> list[str]:
+        done = run(emulator, tmp_path, "tail", "flights", *arguments, "--format", "raw")
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    everything = ("--from", "TRIM_HORIZON")
+    assert shown(*everything, "--key", "EWR", "--grep", r"late \d", "--count", "2") == ["late 1", "late 3"]
+    assert shown("--from", "-1h", "--shard", "1", "--count", "1") == ["late 4"]
+    first = numbers[b"late 1"]
+    position = ("--from", first["SequenceNumber"], "--shard", first["ShardId"])
+    assert shown(*position, "--count", "2") == ["late 2", "on time"]
+    for arguments, word in (
+        (("--from", first["SequenceNumber"]), "--shard"),
+        ((*everything, "--shard", "7"), "shardId-000000000001"),
+        ((*everything, "--grep", "("), "--grep"),
+        (("--format", "avro"), "--schema"),
+    ):
+        wrong = run(emulator, tmp_path, "tail", "flights", *arguments)
+        assert (wrong.returncode, word in wrong.stderr, wrong.stderr.count("\n")) == (2, True, 1), wrong.stderr
+
+
+def test_tail_decodes_json_and_avro(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """As objects; what is none is told, and given as it is."""
+    put(emulator, b'{"minutes": 12}', b"no json")
+    everything = ("--from", "TRIM_HORIZON", "--count", "2")
+    rows = run(emulator, tmp_path, "tail", "orders", *everything, "--format", "json").stdout.splitlines()
+    good, bad = map(json.loads, rows)
+    assert (good["data"], bad["data"], "JSONDecodeError" in bad["problem"]) == ({"minutes": 12}, "no json", True)
+    schema = tmp_path / "flight.avsc"
+    fields = [{"name": "origin", "type": "string"}, {"name": "minutes", "type": "int"}]
+    schema.write_text(json.dumps({"type": "record", "name": "flight", "fields": fields}))
+    emulator.client().create_stream(StreamName="avro", ShardCount=1)
+    bare = b"\x06EWR\x18"
+    for data in (bare, b"\xc3\x01" + bytes(8) + bare, b"\x06E"):
+        emulator.client().put_record(StreamName="avro", Data=data, PartitionKey="k")
+    asked = ("--from", "TRIM_HORIZON", "--count", "3", "--format", "avro", "--schema", str(schema))
+    done = run(emulator, tmp_path, "tail", "avro", *asked)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["data"] for row in rows[:2]] == [{"origin": "EWR", "minutes": 12}] * 2
+    assert "problem" in rows[2]
+
+
+def test_tail_shows_places_in_aggregates_or_aggregates_whole(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """Formats kpl and raw; text takes aggregates apart without a word."""
+    packer = RecordAggregator()
+    packer.add_user_record("EWR", b"one")
+    packer.add_user_record("EWR", b"two")
+    _, _, data = packer.clear_and_get().get_contents()
+    (number,) = put(emulator, data)
+    begin = ("--from", "TRIM_HORIZON", "--count")
+    lines = run(emulator, tmp_path, "tail", "orders", *begin, "2", "--format", "kpl").stdout.splitlines()
+    assert [line.split(" ")[2] for line in lines] == [f"{number}/0", f"{number}/1"]
+    command = [sys.executable, "-m", "penstock.services.shard_reader", "tail", "orders", *begin, "1", "--format", "raw"]
+    whole = subprocess.run(command, capture_output=True, env=environment(emulator, tmp_path), timeout=60, check=True)
+    assert whole.stdout == data + b"\n"

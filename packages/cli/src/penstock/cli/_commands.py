@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -36,20 +37,24 @@ class Known:
     summary: str
     package: str
     """What to give to pip."""
+    needs: str = ""
+    """A module that is there when the package was installed with what the command needs."""
 
 
 # Here, so that the list of commands needs no import of them, and tells of those that are not installed.
 KNOWN: Final = {
     "demo": Known("run the main job, end to end, on an embedded Kinesis", "penstock-demo"),
     "doctor": Known("find what is wrong with this set-up, and say the cure", "penstock-cli"),
+    "put": Known("put lines or files into a stream", "penstock-cli[kinesis]", "penstock.async_sink"),
+    "streams": Known("list, describe and reshard streams", "penstock-cli[kinesis]", "penstock.efo_consumer"),
     "tail": Known("write records of streams as they come", "penstock-shard-reader"),
     "lag": Known("tell how far consumers are behind, shard by shard", "penstock-shard-reader"),
     "consumers": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
     "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
     "stages": Known("staged jobs: list, watch, explain", "penstock-stage-scheduler"),
     "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
-    "options": Known("search the options of the Spark data source", "penstock-cli[spark]"),
-    "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]"),
+    "options": Known("search the options of the Spark data source", "penstock-cli[spark]", "penstock.spark_plugin"),
+    "gc": Known("show and remove what killed processes left behind", "penstock-cli[gc]", "penstock.registration"),
     "audit": Known("who did what at services, and what was refused", "penstock-cli"),
     "emulator": Known("an embedded Kinesis, for tests", "penstock-emulator"),
     "completion": Known("write a script that completes commands in a shell", "penstock-cli"),
@@ -102,10 +107,21 @@ def find_commands(entry_points: Iterable[EntryPoint] | None = None) -> dict[str,
     for point in importlib.metadata.entry_points(group=GROUP) if entry_points is None else entry_points:
         found.setdefault(point.name, point)
     commands = {
-        name: Command(name, known.summary, known.package, found.pop(name, None)) for name, known in KNOWN.items()
+        name: Command(name, known.summary, known.package, _whole(found.pop(name, None), known))
+        for name, known in KNOWN.items()
     }
     for name, point in sorted(found.items()):
         distribution = getattr(getattr(point, "dist", None), "name", None)
         package = distribution or point.value.partition(":")[0]
         commands[name] = Command(name, f"from {package}", package, point)
     return commands
+
+
+def _whole(point: EntryPoint | None, known: Known) -> EntryPoint | None:
+    """The entry point, unless the package is there without what the command needs."""
+    if point is None or not known.needs:
+        return point
+    try:
+        return point if importlib.util.find_spec(known.needs) is not None else None
+    except ImportError:
+        return None

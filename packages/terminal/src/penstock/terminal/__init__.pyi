@@ -5,6 +5,7 @@ from ._arguments import (
     positive_count,
     positive_seconds,
     run_command,
+    seconds_ago,
     told_by_flag,
     with_default,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "positive_count",
     "positive_seconds",
     "run_command",
+    "seconds_ago",
     "size",
     "told_by_flag",
     "watch",

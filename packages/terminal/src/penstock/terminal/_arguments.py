@@ -46,13 +46,36 @@ def told_by_flag(error: Exception, arguments: argparse.Namespace, prefix: str, *
     return reason
 
 
+_AGO = re.compile(r"-(\d{1,9})([smhd])")
+_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+
+
+def seconds_ago(text: str) -> int | None:
+    """Of `-90s`, `-15m`, `-1h` or `-7d`: so many seconds ago; None for any other text."""
+    found = _AGO.fullmatch(text.strip())
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
 class Parser(argparse.ArgumentParser):
-    """An `argparse` parser with help in colours on a terminal, and no abbreviations: scripts outlive new flags."""
+    """An `argparse` parser with help in colours on a terminal, and no abbreviations: scripts outlive new flags.
+
+    A flag's value may be a time ago, such as `--from -1h`.
+    """
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", _format_help)
         options.setdefault("allow_abbrev", False)
         super().__init__(**options)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As `argparse` has it, but that a time ago is no flag of that name."""
+        words: list[str] = []
+        for word in sys.argv[1:] if args is None else args:
+            if words and words[-1].startswith("--") and "=" not in words[-1] and seconds_ago(word) is not None:
+                words[-1] += f"={word}"
+            else:
+                words.append(word)
+        return super().parse_known_args(words, namespace)
 
     def add_subparsers(self, **options: Any) -> Any:
         """As `argparse` has it; a sub-command refuses itself what it does not know, and names its own help."""

@@ -1,0 +1,82 @@
+"""What commands that call AWS share: flags, the session, and what an error says to a script."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.terminal import ExitCode, told_by_flag
+
+if TYPE_CHECKING:
+    from penstock.aws import AwsOptions
+
+EXTRA: Final = 'pip install "penstock-cli[kinesis]"'
+_FLAGS: Final = {
+    "region": "of the stream; boto3's default chain decides when it is not given",
+    "endpoint_url": "of Kinesis, for emulators and VPC endpoints",
+    "profile": "of the shared configuration files",
+    "role_arn": "role to assume",
+    "role_external_id": "external id that the role asks for",
+    "ca_bundle": "PEM file of the authorities to trust",
+}
+
+
+def add_aws_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say where AWS is and who we are."""
+    group = parser.add_argument_group("AWS", "as the options of the data source; AWS's own variables are read too")
+    for name, text in _FLAGS.items():
+        group.add_argument(f"--{name.replace('_', '-')}", help=text)
+
+
+def aws_options(arguments: argparse.Namespace) -> AwsOptions:
+    """The options from the flags of `add_aws_arguments`.
+
+    Raises:
+        AwsOptionError: naming the setting that is wrong.
+    """
+    from penstock.aws import AwsOptions
+
+    return AwsOptions(**{name: value for name in _FLAGS if (value := getattr(arguments, name))})
+
+
+def run_calls(prog: str, arguments: argparse.Namespace, calls: Callable[[], Coroutine[Any, Any, int] | int]) -> int:
+    """Run what calls AWS, and give its exit code; an error is one line with the code that suits it."""
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    # It logs with a traceback what it raises next.
+    logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
+    try:
+        done = calls()
+        return done if isinstance(done, int) else asyncio.run(done)
+    except Exception as error:
+        code = _code_of(error)
+        if code is None:
+            raise
+        sys.stderr.write(f"{prog}: {told_by_flag(error, arguments, 'AWS')}\n")
+        return code
+
+
+def missing(prog: str, error: ImportError) -> int:
+    """Tell what brings a command's packages."""
+    sys.stderr.write(f"{prog}: {error}: {EXTRA}\n")
+    return ExitCode.FAILED
+
+
+def _code_of(error: BaseException) -> ExitCode | None:
+    """By what is somewhere below the error: no answer, one that says no, a setting; None for a defect of ours."""
+    from penstock.aws import AwsConnectionError, AwsError, AwsOptionError, AwsServiceError
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, AwsConnectionError):
+            return ExitCode.UNREACHABLE
+        if isinstance(seen, AwsServiceError):
+            return ExitCode.FAILED
+        if isinstance(seen, AwsOptionError):
+            return ExitCode.USAGE
+        seen = seen.__cause__
+    is_ours = isinstance(error, AwsError) or type(error).__module__.startswith("penstock.")
+    return ExitCode.FAILED if is_ours else None

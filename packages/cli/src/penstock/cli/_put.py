@@ -1,0 +1,235 @@
+"""`penstock put`: lines into a stream, by the sink."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+from penstock.cli._aws import add_aws_arguments, aws_options, missing, run_calls
+from penstock.terminal import (
+    Column,
+    ExitCode,
+    Parser,
+    Row,
+    Screen,
+    Table,
+    add_json_argument,
+    positive_count,
+    size,
+)
+
+if TYPE_CHECKING:
+    from penstock.async_sink import TerminalRecord
+
+PROG: Final = "penstock put"
+_CHUNK_BYTES: Final = 1 << 18
+_MOST_BYTES: Final = 1024 * 1024
+_MOST_KEY: Final = 256
+_TOLD: Final = 10
+_ATTEMPTS: Final = 20
+_COLUMNS: Final = (
+    Column("STREAM"),
+    Column("RECORDS", justify="right"),
+    Column("BYTES", justify="right"),
+    Column("FAILED", justify="right"),
+    Column("RETRIED", justify="right"),
+    Column("SECONDS", justify="right"),
+)
+
+
+@dataclass
+class Failures:
+    """Lines that are not in the stream; the first of them are told as they come."""
+
+    count: int = 0
+    given_up: int = 0
+    """Of these, how many Kinesis did not take."""
+    is_unreachable: bool = False
+    """Whether the last of them had no answer."""
+
+    def add(self, what: str, reason: str) -> None:
+        """Count a line or record, and tell it."""
+        self.count += 1
+        if self.count <= _TOLD:
+            sys.stderr.write(f"{PROG}: {what}: {reason}\n")
+        elif self.count == _TOLD + 1:
+            sys.stderr.write(f"{PROG}: further ones that fail are only counted\n")
+
+    def give_up(self, record: TerminalRecord[Any]) -> None:
+        """The sink does not send it again."""
+        self.given_up += 1
+        self.is_unreachable = record.error_code == "AwsConnectionError"
+        reason = f"{record.error_code}: {record.error_message} (after {record.attempts} attempts)"
+        self.add(f"record {record.record_number + 1} of those sent", reason)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Put lines into a stream. Returns 1 when a line is not in the stream."""
+    parser = Parser(
+        prog=PROG,
+        description="Put lines into a stream: a record each, without the end of the line. It returns when Kinesis has "
+        "acknowledged them; throttles and failures are tried again.",
+        epilog="exit codes: 0 all lines are in the stream, 1 some are not, or Kinesis refuses, 2 wrong usage, "
+        "3 Kinesis cannot be reached, 130 interrupted: then what was read is written first",
+    )
+    parser.add_argument("stream", metavar="STREAM")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="- or none: standard input")
+    keys = parser.add_mutually_exclusive_group()
+    keys.add_argument("--key", help="partition key of all records; default: a random one for each")
+    keys.add_argument("--key-separator", metavar="TEXT", help="lines are KEY, this text, DATA")
+    parser.add_argument("--rate", type=positive_count, metavar="N", help="records per second at most")
+    parser.add_argument(
+        "--attempts",
+        type=positive_count,
+        default=_ATTEMPTS,
+        metavar="N",
+        help=f"how often a record is sent before it is given up; default: {_ATTEMPTS}",
+    )
+    add_json_argument(parser)
+    add_aws_arguments(parser)
+    arguments = parser.parse_args(argv)
+    if arguments.key is not None and not 1 <= len(arguments.key) <= _MOST_KEY:
+        parser.error("--key must be 1 to 256 characters")
+    if arguments.key_separator == "":
+        parser.error("--key-separator must not be empty")
+    try:
+        import penstock.async_sink
+        import penstock.rpc  # noqa: F401  # all are needed
+    except ImportError as error:
+        return missing(PROG, error)
+    try:
+        # Each is closed when it is read; all are opened first, so that nothing is written where one is missing.
+        files = [
+            sys.stdin.buffer if name == "-" else open(name, "rb")  # noqa: SIM115
+            for name in arguments.files or ["-"]
+        ]
+    except OSError as error:
+        sys.stderr.write(f"{PROG}: {error.filename}: {error.strerror}\n")
+        return ExitCode.USAGE
+    return run_calls(PROG, arguments, lambda: _put(arguments, files))
+
+
+def _put(arguments: argparse.Namespace, files: Sequence[BinaryIO]) -> int:
+    from datetime import timedelta
+
+    import pyarrow as pa
+
+    from penstock.async_sink import (
+        AsyncSinkConfig,
+        CallbackHandler,
+        KinesisStreamsSink,
+        kinesis_strategy,
+        rate_strategy,
+    )
+    from penstock.rpc import LoopThread
+
+    failures = Failures()
+    sink = KinesisStreamsSink(
+        aws_options(arguments),
+        arguments.stream,
+        config=AsyncSinkConfig(
+            max_attempts=arguments.attempts,
+            # A bucket lets a request go that is larger than it, and then waits: 500 at once are no 10 a second.
+            max_batch_size=min(500, arguments.rate or 500),
+            # Somebody types, and looks for the record elsewhere.
+            max_time_in_buffer=timedelta(milliseconds=200),
+        ),
+        strategy=rate_strategy(kinesis_strategy, records_per_second=arguments.rate),
+        terminal=lambda: CallbackHandler(failures.give_up),
+    )
+    began, interrupted, given = time.monotonic(), False, 0
+    lines = _Lines(arguments.key, arguments.key_separator, failures)
+    with LoopThread("put") as loop:
+        writer = sink.create_writer()
+        loop.call(writer.__aenter__())
+        try:
+            try:
+                for records in _records(files, lines):
+                    data, keys = zip(*records, strict=True)
+                    given += len(records)
+                    batch = pa.record_batch({"data": pa.array(data, pa.binary()), "partitionKey": list(keys)})
+                    loop.call(writer.write_many(batch))
+            except KeyboardInterrupt:
+                interrupted = True
+            loop.call(writer.flush(end_of_input=True))
+        finally:
+            loop.call(writer.close())
+    metrics = writer.metrics
+    seconds = time.monotonic() - began
+    document = {
+        "streamName": arguments.stream,
+        "records": metrics.records_out,
+        "bytes": metrics.bytes_out,
+        "failed": failures.count,
+        "retried": metrics.retried,
+        "throttled": metrics.throttled,
+        "seconds": round(seconds, 3),
+    }
+    text = (
+        f"{metrics.records_out} records, {metrics.bytes_out} bytes to {arguments.stream} in {seconds:.1f} s; "
+        f"{failures.count} failed"
+    )
+    cells = [arguments.stream, str(metrics.records_out), size(metrics.bytes_out), str(failures.count)]
+    row = Row([*cells, str(metrics.retried), f"{seconds:.1f}"], document, text)
+    Screen(sys.stdout, as_json=arguments.json).show(Table(columns=_COLUMNS, rows=[row]))
+    if interrupted:
+        lost = given - metrics.records_out - failures.given_up
+        sys.stderr.write(f"{PROG}: interrupted: {lost} records that were read are not written\n")
+        return ExitCode.INTERRUPTED
+    if failures.is_unreachable and not metrics.records_out:
+        return ExitCode.UNREACHABLE
+    return ExitCode.FAILED if failures.count else ExitCode.OK
+
+
+class _Lines:
+    """Makes records of lines, and counts those of which none can be made."""
+
+    def __init__(self, key: str | None, separator: str | None, failures: Failures) -> None:
+        self._key = key
+        self._separator = separator.encode() if separator is not None else None
+        self._failures = failures
+        self._number = 0
+
+    def record(self, line: bytes) -> tuple[bytes, str] | None:
+        """Data and partition key; None where the line is told as one that fails."""
+        self._number += 1
+        key = self._key if self._key is not None else f"{random.getrandbits(64):016x}"
+        if self._separator is not None:
+            head, found, line = line.partition(self._separator)
+            key = head.decode(errors="replace")
+            if not found:
+                self._fail("has no key: --key-separator is not in it")
+                return None
+            if not 1 <= len(key) <= _MOST_KEY:
+                self._fail(f"its key has {len(key)} characters; 1 to {_MOST_KEY} are allowed")
+                return None
+        if len(line) + len(key.encode()) > _MOST_BYTES:
+            self._fail(f"{len(line)} bytes with a key of {len(key.encode())}: a record holds {_MOST_BYTES}")
+            return None
+        return line, key
+
+    def _fail(self, reason: str) -> None:
+        self._failures.add(f"line {self._number}", reason)
+
+
+def _records(files: Sequence[BinaryIO], lines: _Lines) -> Iterator[list[tuple[bytes, str]]]:
+    """Records as they can be read without waiting, so that what somebody typed is sent at once."""
+    for file in files:
+        rest = b""
+        with file:
+            while chunk := _read(file):
+                *whole, rest = (rest + chunk).split(b"\n")
+                if found := [one for line in whole if (one := lines.record(line)) is not None]:
+                    yield found
+        if rest and (last := lines.record(rest)) is not None:
+            yield [last]
+
+
+def _read(file: BinaryIO) -> bytes:
+    return file.read1(_CHUNK_BYTES) if isinstance(file, io.BufferedReader) else file.read(_CHUNK_BYTES)
