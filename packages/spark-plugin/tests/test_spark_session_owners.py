@@ -2,9 +2,11 @@
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -258,10 +260,63 @@ def test_a_query_reads_on_when_a_job_of_another_registry_deregisters_its_consume
     assert consumers(emulator) == []
 
 
+@pytest.mark.parametrize("registration", ["lazy", "eager"])
+def test_a_restart_that_has_no_checkpoint_yet_takes_the_lease_of_a_killed_run_over(
+    emulator: RunningEmulator,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    registration: str,
+) -> None:
+    """On its machine a lock tells that the process is dead: neither a jobId nor the lease's 30 s are needed."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    put(emulator, b"0")
+    options = own_registry(tmp_path, "") | {"efoRegistration": registration}
+    with driver_process(emulator.endpoint_url, [], options) as killed:
+        assert line(killed) == "0"
+        (consumer,) = consumers(emulator)
+    second = Driver(emulator.endpoint_url, [], options=options)
+    assert second.read(1) == [b"0"]
+    assert "whose process on this machine is dead" in caplog.text
+    assert "still waiting" not in caplog.text
+    assert consumers(emulator) == [consumer]
+    second.reader.stop()
+    assert consumers(emulator) == []
+    # That of the killed one stays for a day.
+    assert len([*(tmp_path / "state" / "penstock" / "held").iterdir()]) == 1
+
+
+def test_a_query_that_waits_for_a_living_run_says_for_whom_until_that_is_dead(
+    emulator: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is frozen lives. Of two that wait for a dead one, one gets its lease; the other waits for that one."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    put(emulator, b"0")
+    options = own_registry(tmp_path, "")
+    with driver_process(emulator.endpoint_url, [], options) as first:
+        assert line(first) == "0"
+        first.send_signal(signal.SIGSTOP)
+        queries = [Driver(emulator.endpoint_url, [], options=options) for _ in range(2)]
+        with ThreadPoolExecutor() as pool:
+            reading = {pool.submit(query.read, 1): query for query in queries}
+            until(lambda: caplog.text.count(f"it is held by job 'query-{socket.gethostname()}-{first.pid}-") == 2)
+            assert "is dead" not in caplog.text
+            first.kill()
+            done, _ = wait(reading, PATIENCE_SECONDS, FIRST_COMPLETED)
+            (one,) = done
+            assert one.result() == [b"0"]
+            until(lambda: caplog.text.count(f"it is held by job 'query-{socket.gethostname()}-{os.getpid()}-") == 1)
+            reading.pop(one).reader.stop()
+            (last,) = reading
+            assert last.result(PATIENCE_SECONDS) == [b"0"]
+            reading.pop(last).reader.stop()
+    assert consumers(emulator) == []
+
+
 def own_registry(folder: Path, job: str) -> dict[str, str]:
     """Options of a query by enhanced fan-out that shares its registry with nobody."""
     options = {"recordPublisher": "efo", "efoConsumerName": "the-consumer", "jobId": job}
-    return options | {"registryStore": str(folder / f"{job}.db")}
+    return options | {"registryStore": str(folder / f"leases of {job}.db")}
 
 
 def is_lost(driver: Driver) -> bool:

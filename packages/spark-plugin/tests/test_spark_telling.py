@@ -24,6 +24,7 @@ from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, Manua
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.session import session as session_module
+from penstock.spark_plugin._reading.session import waiting as waiting_module
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._telling import remedy, told
 from penstock.spark_plugin._writing._writer import KinesisBatchWriter
@@ -119,7 +120,7 @@ def test_what_is_not_understood_is_shown_in_full() -> None:
 
 
 def test_a_query_that_waits_for_its_consumer_says_why(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, until: Callable[..., None]
 ) -> None:
     """Nothing else is seen of it, for minutes where another query lives that has the name."""
     request = AcquireRequest(stream_name="s", consumer_name="shared", job_id="mine")
@@ -128,17 +129,18 @@ def test_a_query_that_waits_for_its_consumer_says_why(
         fake = FakeKinesis(streams=("s",))
         return LocalConsumerRegistry(StreamConsumerRegistrar(fake, sleep=ManualClock().sleep), InMemoryLeaseStore())
 
+    marks = waiting_module.LeaseMarks(KinesisOptions.parse({"streamName": "s"}, environ={}), tmp_path)
     with BlockingConsumerRegistry(registry) as leases:
-        with session_module.told_when_late(leases, request):
+        with waiting_module.waiting(leases, request, marks):
             pass
         assert not caplog.records
-        monkeypatch.setattr(session_module, "_LATE_SECONDS", 0.01)
-        with session_module.told_when_late(leases, request):
+        monkeypatch.setattr(waiting_module, "_LATE_SECONDS", 0.01)
+        with waiting_module.waiting(leases, request, marks):
             until(lambda: bool(caplog.records), "nothing is logged")
         assert "consumer 'shared' of s: Kinesis is creating it" in caplog.text
         caplog.clear()
         leases.acquire(AcquireRequest(stream_name="s", consumer_name="shared", job_id="the-other"))
-        with session_module.told_when_late(leases, request):
+        with waiting_module.waiting(leases, request, marks):
             until(lambda: bool(caplog.records), "nothing is logged")
     assert "consumer 'shared' of s: it is held by job 'the-other'" in caplog.text
     assert "give this query an efoConsumerName of its own" in caplog.text
@@ -181,7 +183,7 @@ def test_a_query_without_a_job_id_is_not_told_of_itself(
         def keep(self, lease: Lease, on_lost: object, on_regained: object) -> None:
             """No heartbeats."""
 
-    monkeypatch.setattr(session_module, "_LATE_SECONDS", 0.01)
+    monkeypatch.setattr(waiting_module, "_LATE_SECONDS", 0.01)
     monkeypatch.setattr(session_module, "open_query_registry", lambda *_: Creating())
     options = {"streamName": "s", "region": "eu-west-1", "recordPublisher": "efo", "efoConsumerName": "mine"}
     session_module.ConsumerLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")

@@ -15,7 +15,8 @@ from pathlib import Path
 from penstock.registration import Lease
 from penstock.spark_plugin._connections import aws_options
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
-from penstock.spark_plugin._reading.session.session import lease_requests, open_query_registry, told_when_late
+from penstock.spark_plugin._reading.session.session import lease_requests, open_query_registry
+from penstock.spark_plugin._reading.session.waiting import LeaseMarks, waiting
 from penstock.spark_plugin._signals import SparkContextWatch, spark_files_folder
 
 _log = logging.getLogger(__name__)
@@ -40,8 +41,8 @@ def register_eagerly(options: KinesisOptions) -> tuple[Lease, ...]:
     with open_query_registry(options, aws_options(options)) as registry:
         try:
             for request in lease_requests(options, options.job_id or ""):
-                # Now the checkpoint is not known, which would tell a former run of the query: its lease has to end.
-                with told_when_late(registry, request):
+                # Now the checkpoint is not known, which would tell a former run of the query.
+                with waiting(registry, request, LeaseMarks(options)):
                     leases.append(registry.acquire(replace(request, time_to_live=_TIME_FOR_A_START)))
             _start_keeper(options, leases)
         except BaseException:

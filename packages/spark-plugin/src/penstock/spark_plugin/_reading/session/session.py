@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -42,15 +42,11 @@ from penstock.spark_plugin._connections import aws_options, caller_location, ser
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.addresses import reader_address
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config, session_settings
+from penstock.spark_plugin._reading.session.waiting import HELD_TIMEOUT, LeaseMarks, waiting
 from penstock.spark_plugin.errors import LeaseLostError, ReaderAddressError
 
 _log = logging.getLogger(__name__)
-_HELD_TIMEOUT = timedelta(minutes=5)
-"""How long a query waits for a predecessor's lease: longer than a lease lives, so that only a live holder fails it."""
-
 _LATE_SECONDS = 5.0
-"""A consumer is ours within seconds, unless another query holds it."""
-
 _NOT_FOUND = "ResourceNotFoundException"
 _ASK_AGAIN_SECONDS = 0.5
 _TELL_AGAIN_SECONDS = 30.0
@@ -108,13 +104,15 @@ class ConsumerLeases:
 
     def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str, query: str = "") -> None:
         self._registry = open_query_registry(options, aws)
+        self._marks = LeaseMarks(options)
         self._news = threading.Condition()
         self._lost: LostLease | None = None
         self._leases: list[Lease] = []
         try:
             for number, request in enumerate(lease_requests(options, job_id, query)):
-                with told_when_late(self._registry, request):
+                with waiting(self._registry, request, self._marks):
                     lease = self._registry.acquire(request)
+                self._marks.hold(lease)
                 self._leases.append(lease)
                 self._registry.keep(lease, self._on_lost, partial(self._on_regained, number))
         except BaseException:
@@ -201,6 +199,7 @@ class ConsumerLeases:
                 _log.warning(
                     "consumer %s of %s was not released", lease.consumer_name, lease.stream_name, exc_info=True
                 )
+        self._marks.close()
         self._registry.close()
 
     def _on_lost(self, error: LostLease) -> None:
@@ -213,44 +212,8 @@ class ConsumerLeases:
             # Each is told on a thread of its own, which may be late.
             if lease.fencing_token > self._leases[number].fencing_token:
                 self._leases[number] = lease
+                self._marks.hold(lease)
             self._news.notify_all()
-
-
-@contextlib.contextmanager
-def told_when_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> Iterator[None]:
-    """Log why nothing seems to happen: a predecessor's lease may have to end first."""
-    late = threading.Timer(_LATE_SECONDS, _tell_late, (registry, request))
-    late.daemon = True
-    late.start()
-    try:
-        yield
-    finally:
-        late.cancel()
-
-
-def _tell_late(registry: BlockingConsumerRegistry, request: AcquireRequest) -> None:
-    stream, name, wait = request.stream_name, request.consumer_name, f"{_HELD_TIMEOUT.total_seconds():g} s"
-    try:
-        consumers = registry.list_consumers(stream)
-    except Exception:
-        # Only words depend on it; what fails is told by the call that waits.
-        consumers = []
-    lease = next((one.lease for one in consumers if one.consumer_name == name), None)
-    if lease is None or lease.job_id == request.job_id:
-        _log.warning("still waiting for consumer %r of %s: Kinesis is creating it", name, stream)
-        return
-    _log.warning(
-        "still waiting for consumer %r of %s: it is held by job %r, and waited for up to %s. If that job has stopped, "
-        "its lease ends within 30 s of it, or 90 s with a registry service, unless that has other times; a query with "
-        "a jobId, the same at each start, need not wait for its own former run. If it runs, "
-        "stop it, or give this query an efoConsumerName of its own. If "
-        "spark.streams.active shows no such query, look for a process python_streaming_source_runner that an earlier "
-        "session left on the driver's machine (a job 'query-HOST-PROCESS-…' names it), and end it",
-        name,
-        stream,
-        lease.job_id,
-        wait,
-    )
 
 
 class KinesisSession:
@@ -401,7 +364,7 @@ def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingCon
 
 def lease_requests(options: KinesisOptions, job_id: str, query: str = "") -> list[AcquireRequest]:
     """For a lease on the consumer of each stream."""
-    claim = "/".join(filter(None, (query, uuid.uuid4().hex)))
+    claim = f"{query or uuid.uuid4().hex}/{uuid.uuid4().hex}"
     # A registry in this process has both already.
     config = registrar_config(options) if options.registry_endpoint else None
     caller = caller_location(options) if options.registry_endpoint else None
@@ -416,7 +379,7 @@ def lease_requests(options: KinesisOptions, job_id: str, query: str = "") -> lis
             consumer_arn=options.efo_consumer_arn.get(stream),
             # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
             conflict_policy=ConflictPolicy.WAIT,
-            timeout=_HELD_TIMEOUT,
+            timeout=HELD_TIMEOUT,
             config=config,
             caller=caller,
         )
