@@ -54,7 +54,9 @@ def test_reads_that_meet_at_a_time_give_each_record_once(emulator: tuple[Running
 
     def count(**options: str) -> int:
         reader = KinesisBatchReader(KinesisOptions.parse(endpoint_options(running.endpoint_url, "s", **options)))
-        return sum(batch.num_rows for one in reader.partitions() for batch in reader.read(one))
+        partitions = reader.partitions()
+        clock.advance(5)  # so no task waits until it sees the shard as it was when it was planned
+        return sum(batch.num_rows for one in partitions for batch in reader.read(one))
 
     for micros in (0, 400):
         for number in range(1, 40, 6):

@@ -18,21 +18,23 @@ HOUR = 3600.0
 Keys = list[tuple[str, str]]
 
 
-def partitions(options: dict[str, str]) -> list[Keys]:
-    """Shard and sequence number of the rows of each partition."""
+def partitions(options: dict[str, str], clock: ManualClock | None = None) -> list[Keys]:
+    """Shard and sequence number of the rows of each partition.
+
+    With a clock the tasks run some time after they were planned: none waits until it sees its shards as they were then.
+    """
     reader = KinesisBatchReader(KinesisOptions.parse(options))
+    planned = reader.partitions()
+    if clock is not None:
+        clock.advance(5)
     found = []
-    for partition in reader.partitions():
+    for partition in planned:
         rows: Keys = []
         for batch in reader.read(partition):
             columns = (batch.column(name).to_pylist() for name in ("shardId", "sequenceNumber"))
             rows += list(zip(*columns, strict=True))
         found.append(rows)
     return found
-
-
-def keys(options: dict[str, str]) -> Keys:
-    return sorted(row for rows in partitions(options) for row in rows)
 
 
 class Day:
@@ -56,6 +58,14 @@ class Day:
 
     def options(self, **options: str) -> dict[str, str]:
         return endpoint_options(self.endpoint_url, "flights", **options)
+
+    def partitions(self, options: dict[str, str]) -> list[Keys]:
+        """Shard and sequence number of the rows of each partition."""
+        return partitions(options, self.clock)
+
+    def keys(self, options: dict[str, str]) -> Keys:
+        """Shard and sequence number of all rows."""
+        return sorted(row for rows in self.partitions(options) for row in rows)
 
     def between(self, begin: float, end: float) -> Keys:
         """Keys of the records that were put from a time on and before another."""
@@ -89,10 +99,10 @@ def test_times_bound_a_read_over_a_reshard(day: Day) -> None:
     cuts.append(day.clock.time())
     for begin, end in pairwise(cuts):
         options = day.options(startingPosition=f"AT_TIMESTAMP {begin:.3f}", endingPosition=f"{end:.3f}")
-        assert keys(options) == day.between(begin, end)
-    assert keys(day.options()) == sorted(day.put_keys)
-    assert keys(day.options(startingPosition="TRIM_HORIZON", endingPosition="LATEST")) == sorted(day.put_keys)
-    assert keys(day.options(startingPosition=f"{cuts[2]:.3f}")) == day.between(cuts[2], cuts[3])
+        assert day.keys(options) == day.between(begin, end)
+    assert day.keys(day.options()) == sorted(day.put_keys)
+    assert day.keys(day.options(startingPosition="TRIM_HORIZON", endingPosition="LATEST")) == sorted(day.put_keys)
+    assert day.keys(day.options(startingPosition=f"{cuts[2]:.3f}")) == day.between(cuts[2], cuts[3])
 
 
 def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
@@ -107,15 +117,18 @@ def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
         day.options(startingPosition=f"{time.time() + HOUR:.3f}"),
     ):
         with pytest.raises(ContradictoryOptionsError, match="before it begins") as caught:
-            partitions(options)
+            day.partitions(options)
         assert caught.value.options == ("startingPosition", "endingPosition"), "as they were written"
     shard = next(iter(day.put_keys))[0]
     first, *_, last = (number for one, number in day.put_keys if one == shard)
     backwards = day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: first}))
     with pytest.raises(ContradictoryOptionsError, match="before it begins"):
-        partitions(backwards)
-    assert keys(day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: last}))) == []
-    assert partitions(day.options(startingPosition="LATEST")) in ([], [[]])
+        day.partitions(backwards)
+    assert (
+        day.keys(day.options(startingPosition=json.dumps({shard: last}), endingPosition=json.dumps({shard: last})))
+        == []
+    )
+    assert day.partitions(day.options(startingPosition="LATEST")) in ([], [[]])
 
 
 def test_shards_that_have_expired_are_a_loss(day: Day, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,11 +139,11 @@ def test_shards_that_have_expired_are_a_loss(day: Day, caplog: pytest.LogCapture
     day.clock.advance(30 * HOUR)
     day.put(10)
     left = day.between(day.clock.time() - 20, day.clock.time())
-    assert keys(day.options()) == left
+    assert day.keys(day.options()) == left
     begin = json.dumps({first[0]: first[1]})
     with pytest.raises(DataLossError, match=f"flights/{first[0]}.*failOnDataLoss"):
-        partitions(day.options(startingPosition=begin))
-    assert keys(day.options(startingPosition=begin, failOnDataLoss="false")) == left
+        day.partitions(day.options(startingPosition=begin))
+    assert day.keys(day.options(startingPosition=begin, failOnDataLoss="false")) == left
     assert "does not list the shard" in caplog.text
 
 
@@ -143,7 +156,9 @@ def test_rows_have_the_columns_that_are_asked_for(day: Day) -> None:
     for given in ({}, {"includeEncryptionType": "true"}, {"columns": "databricks"}, {"columns": "aws"}):
         options = KinesisOptions.parse(day.options(**given))
         reader = KinesisBatchReader(options)
-        batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        planned = reader.partitions()
+        day.clock.advance(5)
+        batches = [batch for partition in planned for batch in reader.read(partition)]
         assert {tuple(batch.schema.names) for batch in batches} == {tuple(read_schema(options).names)}
         if "includeEncryptionType" in given:
             assert {one for batch in batches for one in batch.column("encryptionType").to_pylist()} == {None, "KMS"}
@@ -151,7 +166,7 @@ def test_rows_have_the_columns_that_are_asked_for(day: Day) -> None:
 
 def test_an_empty_stream_has_no_rows(day: Day) -> None:
     """There is nothing in it, which is no error."""
-    assert keys(day.options()) == []
+    assert day.keys(day.options()) == []
 
 
 @pytest.mark.parametrize("count", [1, 3, 8])
@@ -164,7 +179,7 @@ def test_shards_are_divided_among_more_partitions(day: Day, count: int) -> None:
     end = day.clock.time()
     wanted = day.between(end - 24 * HOUR, end)
     options = day.options(startingPosition=f"{end - 24 * HOUR:.3f}", endingPosition=f"{end:.3f}")
-    found = partitions(options | {"minPartitions": str(count)})
+    found = day.partitions(options | {"minPartitions": str(count)})
     assert len(found) >= count
     assert sorted(row for rows in found for row in rows) == wanted
     if count > 3:
