@@ -4,10 +4,11 @@ import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
+from patience import overlapping
 from reading_driver import Runs
 
 from penstock.emulator import Behaviour
@@ -71,44 +72,56 @@ def read(options: dict[str, str]) -> Keys:
     return rows(*planned(options))
 
 
-@pytest.mark.parametrize("ahead_seconds", [-5.0, -0.6, 0.6, 5.0])
-def test_a_read_up_to_now_has_what_was_acknowledged_before_it(ahead_seconds: float) -> None:
+def test_a_read_up_to_now_has_what_was_acknowledged_before_it() -> None:
     """Whatever this host's clock says."""
-    with source_of(OtherClock(ahead_seconds)) as source:
-        source.put(10)
-        assert sorted(read(source.options())) == sorted(source.keys)
+
+    def check(ahead_seconds: float) -> None:
+        with source_of(OtherClock(ahead_seconds)) as source:
+            source.put(10)
+            assert sorted(read(source.options())) == sorted(source.keys)
+
+    overlapping(check, [(-5.0,), (-0.6,), (0.6,), (5.0,)])
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_read_up_to_now_has_what_getrecords_does_not_show_yet(seed: int) -> None:
+def test_a_read_up_to_now_has_what_getrecords_does_not_show_yet() -> None:
     """GetRecords may be a second behind, and says that it is not: the end of the read lies behind that."""
-    with source_of(OtherClock(0.0), Behaviour.hostile(seed=seed)) as source:
-        source.put(30)
-        assert sorted(read(source.options())) == sorted(source.keys)
+
+    def check(seed: int) -> None:
+        with source_of(OtherClock(0.0), Behaviour.hostile(seed=seed)) as source:
+            source.put(30)
+            assert sorted(read(source.options())) == sorted(source.keys)
+
+    overlapping(check, [(seed,) for seed in range(3)])
 
 
-@PROFILES
-def test_a_read_up_to_a_sequence_number_has_it(profile: str) -> None:
+def test_a_read_up_to_a_sequence_number_has_it() -> None:
     """Also when the record was put a moment ago."""
-    with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=2)) as source:
-        for _ in range(3):
-            source.put(5)
-            last = dict(source.keys)
-            assert sorted(read(source.options(endingPosition=json.dumps(last)))) == sorted(source.keys)
+
+    def check(profile: str) -> None:
+        with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=2)) as source:
+            for _ in range(3):
+                source.put(5)
+                last = dict(source.keys)
+                assert sorted(read(source.options(endingPosition=json.dumps(last)))) == sorted(source.keys)
+
+    overlapping(check, [("kind",), ("hostile",)])
 
 
-@PROFILES
-def test_a_read_up_to_now_has_the_children_of_a_reshard_that_was_just_made(profile: str) -> None:
+def test_a_read_up_to_now_has_the_children_of_a_reshard_that_was_just_made() -> None:
     """ListShards may show children late, or a shard may be split while the read is planned."""
-    with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=3)) as source:
-        source.put(10)
-        source.split()
-        source.put(10)
-        reader, partitions = planned(source.options())
-        assert sorted(rows(reader, partitions)) == sorted(source.keys)
-        source.merge("shardId-000000000002", "shardId-000000000003")
-        source.put(10)
-        assert sorted(read(source.options(minPartitions="4"))) == sorted(source.keys)
+
+    def check(profile: str) -> None:
+        with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=3)) as source:
+            source.put(10)
+            source.split()
+            source.put(10)
+            reader, partitions = planned(source.options())
+            assert sorted(rows(reader, partitions)) == sorted(source.keys)
+            source.merge("shardId-000000000002", "shardId-000000000003")
+            source.put(10)
+            assert sorted(read(source.options(minPartitions="4"))) == sorted(source.keys)
+
+    overlapping(check, [("kind",), ("hostile",)])
 
 
 def test_children_that_are_not_asked_for_are_not_read() -> None:
@@ -138,14 +151,20 @@ def test_reads_that_meet_at_a_time_share_no_record_and_leave_none_out(seed: int)
         clock.advance(60)
         source.put(1)
         clock.advance(3)
+
+        def read_later(**options: str) -> Keys:
+            """A read whose tasks run some time after it was planned."""
+            reader, partitions = planned(source.options(**options))
+            clock.advance(5)
+            return rows(reader, partitions)
+
         found = []
         for begin, end in pairwise(cuts):
-            bounds = {"startingPosition": f"AT_TIMESTAMP {begin:.3f}", "endingPosition": f"{end:.3f}"}
-            found += read(source.options(**bounds))
-        found += read(source.options(startingPosition=f"AT_TIMESTAMP {cuts[-1]:.3f}"))
+            found += read_later(startingPosition=f"AT_TIMESTAMP {begin:.3f}", endingPosition=f"{end:.3f}")
+        found += read_later(startingPosition=f"AT_TIMESTAMP {cuts[-1]:.3f}")
         assert sorted(found) == sorted(source.keys)
-        divided = source.options(startingPosition=f"AT_TIMESTAMP {cuts[0]:.3f}", minPartitions="12")
-        assert sorted(read(divided)) == sorted(source.keys)
+        divided = read_later(startingPosition=f"AT_TIMESTAMP {cuts[0]:.3f}", minPartitions="12")
+        assert sorted(divided) == sorted(source.keys)
 
 
 def test_a_read_whose_end_has_passed_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,25 +194,30 @@ def test_an_end_that_is_to_come_is_waited_for(profile: str) -> None:
         assert sorted(rows(reader, partitions)) == wanted
 
 
-@PROFILES
-@pytest.mark.parametrize("ahead_seconds", [-5.0, 0.6, 5.0])
-def test_available_now_has_what_was_acknowledged_before_it(profile: str, ahead_seconds: float) -> None:
+def test_available_now_has_what_was_acknowledged_before_it() -> None:
     """Every record that is acknowledged when a run begins is in the run, by the service's clock."""
-    with source_of(OtherClock(ahead_seconds), Behaviour.profile(profile, seed=5)) as source:
-        runs = Runs()
-        for _ in range(2):
+
+    def check(profile: str, ahead_seconds: float) -> None:
+        with source_of(OtherClock(ahead_seconds), Behaviour.profile(profile, seed=5)) as source:
+            runs = Runs()
+            for _ in range(2):
+                source.put(10)
+                runs.available_now(source.options(**TRIM))
+                assert sorted(runs.keys) == sorted(source.keys)
+
+    overlapping(check, [*product(("kind", "hostile"), (-5.0, 0.6, 5.0))])
+
+
+def test_available_now_has_the_children_of_a_reshard_that_was_just_made() -> None:
+    """Whether or not ListShards shows them yet."""
+
+    def check(profile: str) -> None:
+        with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=6)) as source:
+            runs = Runs()
+            source.put(10)
+            source.split()
             source.put(10)
             runs.available_now(source.options(**TRIM))
             assert sorted(runs.keys) == sorted(source.keys)
 
-
-@PROFILES
-def test_available_now_has_the_children_of_a_reshard_that_was_just_made(profile: str) -> None:
-    """Whether or not ListShards shows them yet."""
-    with source_of(OtherClock(0.0), Behaviour.profile(profile, seed=6)) as source:
-        runs = Runs()
-        source.put(10)
-        source.split()
-        source.put(10)
-        runs.available_now(source.options(**TRIM))
-        assert sorted(runs.keys) == sorted(source.keys)
+    overlapping(check, [("kind",), ("hostile",)])
