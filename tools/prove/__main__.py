@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Protocol, cast
 
-from tools.prove import continuity, hostile, matrix, outages, ownership
+from tools.prove import continuity, fuzz, hostile, matrix, outages, ownership
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,6 +29,7 @@ class Proof(Protocol):
 
 PROOFS: Mapping[str, Proof] = {
     "continuity": cast("Proof", continuity),
+    "fuzz": cast("Proof", fuzz),
     "hostile": cast("Proof", hostile),
     "matrix": cast("Proof", matrix),
     "outages": cast("Proof", outages),

@@ -111,7 +111,7 @@ def parse_offset(offset: Mapping[str, Any]) -> Offset:
             epoch=int(offset.get("epoch", 0)),
             query=str(offset.get("query", "")),
         )
-    except (PositionsError, AttributeError, TypeError, ValueError) as error:
+    except (PositionsError, AttributeError, TypeError, ValueError, OverflowError) as error:
         raise OffsetError(
             f"the checkpoint's offset is not one of the kinesis source, or of a newer version of it ({error}). Use the "
             "checkpoint of this query with the version that wrote it, or begin a new checkpoint with an "
