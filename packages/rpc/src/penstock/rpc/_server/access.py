@@ -285,19 +285,22 @@ class _Call:
         await self._context.abort(*status)
 
     async def _checked(self, messages: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        changes = self._access.audit is not None and self._rights.change != ""
         async for message in messages:
             # What is no message of the contract is refused by whoever is to read it.
-            if hasattr(message, "DESCRIPTOR"):
-                used = self._rights.used(message)
-                reason = self._rights.refusal(self._caller, message)
-                if reason is not None:
-                    self._what = used
-                    self._end((grpc.StatusCode.PERMISSION_DENIED, reason))
-                    # Whoever waits for messages is cancelled in a moment.
-                    await asyncio.Event().wait()
-                self._note(message, used)
-                await self._access.budgets.use_bytes(self._caller, message.ByteSize)
-                self._rights.take_as_own(self._caller, message)
+            if not hasattr(message, "DESCRIPTOR") or (self._caller.is_everybody and not changes):
+                yield message
+                continue
+            used = self._rights.used(message)
+            reason = self._rights.refusal(self._caller, message)
+            if reason is not None:
+                self._what = used
+                self._end((grpc.StatusCode.PERMISSION_DENIED, reason))
+                # Whoever waits for messages is cancelled in a moment.
+                await asyncio.Event().wait()
+            self._note(message, used)
+            await self._access.budgets.use_bytes(self._caller, message.ByteSize)
+            self._rights.take_as_own(self._caller, message)
             yield message
 
     def _note(self, message: Any, used: Sequence[tuple[str, str]]) -> None:
