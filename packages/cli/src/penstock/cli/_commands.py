@@ -49,6 +49,11 @@ KNOWN: Final = {
     "streams": Known("list, describe and reshard streams", "penstock-cli[kinesis]", "penstock.efo_consumer"),
     "tail": Known("write records of streams as they come", "penstock-shard-reader"),
     "lag": Known("tell how far consumers are behind, shard by shard", "penstock-shard-reader"),
+    "offsets": Known(
+        "show, compare and reset the offsets of a Spark query's checkpoint",
+        "penstock-cli[kinesis]",
+        "penstock.efo_consumer",
+    ),
     "consumers": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
     "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
     "stages": Known("staged jobs: list, watch, explain", "penstock-stage-scheduler"),

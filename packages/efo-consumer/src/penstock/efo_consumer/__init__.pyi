@@ -8,6 +8,7 @@ from ._consumer.checkpoint import (
 )
 from ._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
 from ._consumer.lag import ShardLag, measure_lag
+from ._consumer.spark_checkpoint import LoggedBatch, SparkCheckpoint
 from ._embedded.blocking import BlockingSession, connect_reader
 from ._embedded.host import ReaderHost
 from ._model.events import WIRE_SCHEMA, ShardEvent
@@ -102,6 +103,7 @@ __all__ = [
     "Leftover",
     "LocalShardReader",
     "LocationMismatchError",
+    "LoggedBatch",
     "NoteSign",
     "OpenRequest",
     "PollingRecordPublisher",
@@ -140,6 +142,7 @@ __all__ = [
     "ShardSign",
     "ShardState",
     "ShardStats",
+    "SparkCheckpoint",
     "SqliteCheckpointStore",
     "StaleEpochError",
     "StreamConsumer",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, TextIO
@@ -13,6 +14,7 @@ from penstock.efo_consumer import (
     DynamoDbCheckpointStore,
     KinesisBackend,
     ShardLag,
+    SparkCheckpoint,
     SqliteCheckpointStore,
     StreamPositions,
     measure_lag,
@@ -41,6 +43,11 @@ def add_lag_arguments(parser: argparse.ArgumentParser) -> None:
         "--checkpoints", type=Path, metavar="FILE", help="where consumers keep them; default: in the state directory"
     )
     place.add_argument("--checkpoints-table", metavar="TABLE", help="or a table of DynamoDB, with --name")
+    place.add_argument(
+        "--checkpoint-location",
+        metavar="LOCATION",
+        help="or of a Spark query: the folder, or s3://BUCKET/PREFIX, of its checkpoint; read without Spark",
+    )
     parser.add_argument("--name", help="of the consumer; all that keep checkpoints when left out")
     add_json_argument(parser)
     parser.add_argument("--watch", type=positive_seconds, metavar="SECONDS", help="measure again, until interrupted")
@@ -105,6 +112,8 @@ def _behind(seconds: float | None, scale: float) -> Cell:
 async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> list[tuple[str, StreamPositions]]:
     """The positions of each consumer that was asked for, in the streams that were."""
     store: SqliteCheckpointStore | DynamoDbCheckpointStore
+    if arguments.checkpoint_location is not None:
+        return await asyncio.to_thread(_of_spark, arguments, session)
     names = [] if arguments.name is None else [arguments.name]
     if arguments.checkpoints_table is not None:
         place, known = f"the table {arguments.checkpoints_table}", names
@@ -134,6 +143,21 @@ async def _checkpoints(arguments: argparse.Namespace, session: AwsSession) -> li
         which = f" of {', '.join(sorted(missing))}" if missing else ""
         reason = f"none{which} in {place}: a consumer writes it at its checkpoints; see --checkpoints"
         raise CheckpointError(name=arguments.name or "", reason=reason)
+    return found
+
+
+def _of_spark(arguments: argparse.Namespace, session: AwsSession) -> list[tuple[str, StreamPositions]]:
+    """What the last micro-batch that is done has read, for each source of the query."""
+    location = arguments.checkpoint_location
+    sources = SparkCheckpoint(location, session).positions()
+    query = arguments.name or location.rstrip("/").rpartition("/")[2]
+    found = []
+    for number, positions in sources.items():
+        chosen = {one: at for one, at in positions.streams.items() if one in (arguments.streams or positions.streams)}
+        if chosen:
+            found.append((query if len(sources) == 1 else f"{query}:{number}", StreamPositions(chosen)))
+    if missing := {*arguments.streams} - {stream for _, positions in found for stream in positions.streams}:
+        raise CheckpointError(name=location, reason=f"has no stream {', '.join(sorted(missing))}")
     return found
 
 

@@ -1,0 +1,213 @@
+"""`penstock offsets` and `penstock lag --checkpoint-location`, on checkpoints that Spark wrote and goes on from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.spark_plugin import ensure_java
+
+PENSTOCK = [sys.executable, "-m", "penstock.cli"]
+RUN = """
+import sys
+from penstock.spark_plugin import configure
+from pyspark.sql import SparkSession
+
+endpoint, folder, stateful = sys.argv[1:4]
+options = dict(streamName="flights", endpointUrl=endpoint, region="us-east-1", initialPosition="TRIM_HORIZON")
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+spark = configure(builder.config("spark.sql.shuffle.partitions", "1")).getOrCreate()
+for name in sys.argv[4:]:
+    rows = spark.readStream.format("kinesis").options(**options).load()
+    rows = rows.dropDuplicates(["data"]) if stateful == "yes" else rows
+    query = rows.selectExpr("CAST(data AS STRING) AS data").writeStream.format("json")
+    query = query.option("path", f"{folder}/{name}").option("checkpointLocation", f"{folder}/checkpoint-{name}")
+    query.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator() as running:
+        running.client().create_stream(StreamName="flights", ShardCount=1)
+        yield running
+
+
+def environment(emulator: RunningEmulator) -> dict[str, str]:
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_REGION": "us-east-1"}
+    return variables | keys | {"AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url}
+
+
+def put(emulator: RunningEmulator, *rows: str) -> list[str]:
+    client = emulator.client()
+    return [
+        client.put_record(StreamName="flights", PartitionKey="EWR", Data=row.encode())["SequenceNumber"] for row in rows
+    ]
+
+
+def run_query(emulator: RunningEmulator, folder: Path, *names: str, stateful: bool = False) -> None:
+    """A real query of Spark, which reads what is there and ends."""
+    environ = environment(emulator)
+    ensure_java(environ=environ)
+    environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    command = [sys.executable, "-c", RUN, emulator.endpoint_url, str(folder), "yes" if stateful else "no", *names]
+    ran = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=folder)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+
+
+def rows_of(folder: Path, name: str) -> list[str]:
+    """What the query has written, in order."""
+    return sorted(json.loads(line)["data"] for file in (folder / name).glob("part-*.json") for line in file.open())
+
+
+def penstock(emulator: RunningEmulator, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    command = [*PENSTOCK, *arguments]
+    done = subprocess.run(
+        command, env=environment(emulator) | environ, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def written(emulator: RunningEmulator, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    """A folder with a query that has read three records, in two runs, and the numbers of all records."""
+    folder = tmp_path_factory.mktemp("spark")
+    numbers = put(emulator, "one", "two")
+    run_query(emulator, folder, "out")
+    numbers += put(emulator, "three")
+    run_query(emulator, folder, "out")
+    return folder, numbers
+
+
+@pytest.fixture
+def folder(written: tuple[Path, list[str]], tmp_path: Path) -> Path:
+    """A copy of it, with what the query wrote."""
+    shutil.copytree(written[0], tmp_path / "spark")
+    return tmp_path / "spark"
+
+
+def test_offsets_are_shown_and_compared(emulator: RunningEmulator, written: tuple[Path, list[str]]) -> None:
+    """Of the last micro-batch, of another, and what moved between them; what is no checkpoint is said."""
+    folder, numbers = written
+    location = str(folder / "checkpoint-out")
+    shown = [json.loads(line) for line in penstock(emulator, "offsets", "show", location, "--json").stdout.splitlines()]
+    assert [(one["streamName"], one["position"]["value"], one["isDone"]) for one in shown] == [
+        ("flights", numbers[2], True)
+    ]
+    assert numbers[1] in penstock(emulator, "offsets", "show", location, "--batch", "0").stdout
+    moved = json.loads(penstock(emulator, "offsets", "diff", location, "--json").stdout)
+    assert (moved["from"]["value"], moved["to"]["value"]) == (numbers[1], numbers[2])
+    nothing = penstock(emulator, "offsets", "show", str(folder))
+    assert (nothing.returncode, "is no checkpoint" in nothing.stderr) == (1, True)
+
+
+def test_lag_of_a_query_is_that_of_its_checkpoint(emulator: RunningEmulator, written: tuple[Path, list[str]]) -> None:
+    """Without Spark: by the last micro-batch that is done."""
+    location = str(written[0] / "checkpoint-out")
+    done = penstock(emulator, "lag", "--checkpoint-location", location, "--json")
+    assert done.returncode == 0, done.stderr
+    shard = json.loads(done.stdout)
+    assert (shard["consumer"], shard["streamName"], shard["secondsBehind"]) == ("checkpoint-out", "flights", 0.0)
+    other = penstock(emulator, "lag", "delays", "--checkpoint-location", location)
+    assert (other.returncode, "delays" in other.stderr) == (2, True)
+
+
+def test_a_query_goes_on_where_it_was_reset_to(emulator: RunningEmulator, folder: Path) -> None:
+    """Shown first and not done; then Spark reads from the beginning again, and after that from behind a record."""
+    checkpoint = folder / "checkpoint-out"
+    before = {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()}
+    shown = penstock(emulator, "offsets", "reset", str(checkpoint), "--to", "TRIM_HORIZON", "--json")
+    assert (shown.returncode, json.loads(shown.stdout)["to"]["type"]) == (0, "TRIM_HORIZON"), shown.stderr
+    assert {file: file.read_bytes() for file in checkpoint.rglob("*") if file.is_file()} == before
+    watch = ("--execute", "--watch", "0.1")
+    done = penstock(emulator, "offsets", "reset", str(checkpoint), "--to", "TRIM_HORIZON", *watch)
+    assert done.returncode == 0, done.stderr
+    assert {file: file.read_bytes() for file in before} == before
+    (backup,) = (checkpoint / "penstock-reset").iterdir()
+    assert "--to TRIM_HORIZON" in json.loads(backup.read_text())["note"]
+    run_query(emulator, folder, "out")
+    assert rows_of(folder, "out") == ["one", "one", "three", "three", "two", "two"]
+    ended = json.loads(penstock(emulator, "offsets", "show", str(checkpoint), "--json", "--batch", "0").stdout)
+    behind = ("--to", ended["position"]["value"], "--shard", ended["shardId"])
+    assert penstock(emulator, "offsets", "reset", str(checkpoint), *behind, *watch).returncode == 0
+    run_query(emulator, folder, "out")
+    assert rows_of(folder, "out") == ["one", "one", "three", "three", "three", "two", "two"]
+
+
+def test_what_cannot_be_reset_is_refused(emulator: RunningEmulator, folder: Path) -> None:
+    """A micro-batch that is not done, unless it is given up; state; a place that is none; a query that writes."""
+    checkpoint = folder / "checkpoint-out"
+    reset = ("offsets", "reset", str(checkpoint), "--execute", "--watch", "0.1")
+    for arguments, code, word in (
+        (("--to", "4" * 56), 1, "--shard"),
+        (("--to", "batch:7"), 1, "no micro-batch 7"),
+        (("--to", "LATEST", "--stream", "delays"), 1, "delays"),
+        (("--to", "yesterday"), 2, "yesterday"),
+    ):
+        wrong = penstock(emulator, *reset, *arguments)
+        assert (wrong.returncode, word in wrong.stderr) == (code, True), wrong.stderr
+    last = max(int(file.name) for file in (checkpoint / "commits").iterdir() if file.name.isdigit())
+    for name in (f"{last}", f".{last}.crc"):
+        (checkpoint / "commits" / name).unlink()
+    unfinished = penstock(emulator, *reset, "--to", "batch:0")
+    assert (unfinished.returncode, "not done" in unfinished.stderr) == (1, True)
+    given_up = penstock(emulator, *reset, "--to", "batch:0", "--give-up-batch")
+    assert given_up.returncode == 0, given_up.stderr
+    run_query(emulator, folder, "states", stateful=True)
+    stateful = penstock(emulator, *reset[:2], str(folder / "checkpoint-states"), *reset[3:], "--to", "-1h")
+    assert (stateful.returncode, "query with state" in stateful.stderr) == (1, True), stateful.stderr
+    with subprocess.Popen(
+        [*PENSTOCK, "offsets", "reset", str(checkpoint), "--to", "TRIM_HORIZON", "--execute", "--watch", "20"],
+        env=environment(emulator),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as busy:
+        assert busy.stdout is not None
+        # It has looked once, and watches.
+        assert "TRIM_HORIZON" in busy.stdout.readline()
+        number = last + 2
+        (checkpoint / "offsets" / f"{number}").write_text((checkpoint / "offsets" / f"{last}").read_text())
+        _, errors = busy.communicate()
+    assert (busy.returncode, "stop it first" in errors) == (1, True), errors
+
+
+def test_checkpoints_on_s3_are_read_and_reset(emulator: RunningEmulator, folder: Path) -> None:
+    """As folders are; a file that came meanwhile is not overwritten."""
+    server = ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    try:
+        _, port = server.get_host_and_port()
+        endpoint = f"http://127.0.0.1:{port}"
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+        s3 = boto3.client("s3", endpoint_url=endpoint, **keys)
+        s3.create_bucket(Bucket="jobs")
+        for file in (folder / "checkpoint-out").rglob("*"):
+            if file.is_file() and not file.name.startswith("."):
+                name = file.relative_to(folder / "checkpoint-out")
+                s3.upload_file(str(file), "jobs", f"flights/{name}")
+        environ = {"AWS_ENDPOINT_URL_S3": endpoint}
+        location = "s3://jobs/flights"
+        lag = penstock(emulator, "lag", "--checkpoint-location", location, "--json", **environ)
+        assert json.loads(lag.stdout)["consumer"] == "flights", lag.stderr
+        reset = ("offsets", "reset", location, "--to", "batch:0", "--execute", "--watch", "0.1")
+        done = penstock(emulator, *reset, **environ)
+        assert done.returncode == 0, done.stderr
+        moved = json.loads(penstock(emulator, "offsets", "diff", location, "--json", **environ).stdout)
+        assert int(moved["to"]["value"]) < int(moved["from"]["value"])
+        names = {one["Key"] for one in s3.list_objects_v2(Bucket="jobs")["Contents"]}
+        assert {"flights/offsets/2", "flights/commits/2", "flights/penstock-reset/2.json"} <= names
+    finally:
+        server.stop()
