@@ -6,6 +6,7 @@ import asyncio
 import logging
 import ssl
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,14 +56,14 @@ def browser(server: trustme.CA, own: trustme.CA | None) -> ssl.SSLContext:
     return context
 
 
-async def status(address: str, context: ssl.SSLContext) -> str:
+async def status(address: str, context: ssl.SSLContext, path: str = "/healthz") -> str:
     """The first line of the answer on a new connection; empty when there is none."""
     host, _, port = address.rpartition(":")
     try:
         async with asyncio.timeout(DEADLINE):
             reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
             try:
-                writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+                writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
                 return (await reader.readline()).decode().strip()
             finally:
                 writer.close()
@@ -149,3 +150,20 @@ async def test_a_handshake_that_never_ends_is_ended(tmp_path: Path) -> None:
                     break
                 await asyncio.sleep(0.05)
         writer.close()
+
+
+async def test_a_browsers_certificate_says_which_principal_it_is(tmp_path: Path) -> None:
+    """By its alternative names, from request to request: one that is taken out of the file sees nothing any more."""
+    authority = trustme.CA()
+    files = Files(tmp_path, authority)
+    file = tmp_path / "principals.toml"
+    text = '[[principal]]\nname = "operator"\ncertificate = "operator@example.org"\nservices = ["console"]\n'
+    file.write_text(text)
+    security = replace(files.security, principals=file)
+    async with console(server={"security": security}) as running:
+        mine = browser(authority, authority)
+        assert await status(running.address, mine, "/consumers") == OK
+        file.write_text(text.replace("operator@", "another@"))
+        assert await status(running.address, mine, "/consumers") == "HTTP/1.1 401 Unauthorized"
+        file.write_text(text.replace("console", "shard-reader"))
+        assert await status(running.address, mine, "/consumers") == "HTTP/1.1 403 Forbidden"
