@@ -304,8 +304,10 @@ class Consumer:
         return await self._open_reader().stats(self.name)
 
     async def _close_session(self, reader: ShardReader) -> None:
-        with suppress(EfoConsumerError):
-            self._leases.robbed = frozenset(one.stream_name for one in await reader.stats(self.name) if one.taken_over)
+        if self._efo is not None:
+            with suppress(EfoConsumerError):
+                stats = await reader.stats(self.name)
+                self._leases.robbed = frozenset(one.stream_name for one in stats if one.taken_over)
         await reader.close_session(self.name, self._epoch)
 
     async def _iterate(self) -> AsyncGenerator[ConsumerBatch, None]:
