@@ -145,27 +145,24 @@ def test_services_lease_the_consumer_and_serve_the_ranges(tmp_path):
     assert "Acquire" in spans[registered[0]["parent_id"]]["name"]
 
 
-def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twice(tmp_path):
-    """kill -9 of the Spark driver: the next one goes on from its checkpoint, and re-uses the committed stage."""
-    folder = tmp_path / "results"
-    report, output = finish(start_demo(folder, "--kill-driver", "--rate", "1000"), folder)
-    assert_exact(report)
-    assert report["driver_starts"] == 2
-    assert "killed by signal 9" in output
-    assert (folder / "run" / "counts.sqlite").exists()
+def test_a_driver_that_is_killed_halfway_resumes_without_a_row_lost_or_read_twice(tmp_path, monkeypatch):
+    """kill -9 of the Spark driver: the next one goes on from its checkpoint, and re-uses the committed stage.
 
-
-def test_another_kinesis_is_used_and_left_as_it_was(tmp_path, monkeypatch):
-    """With --endpoint-url the streams get names of their own there, and are gone at the end."""
+    It reads another Kinesis, by --endpoint-url: the streams get names of their own there, and are gone at the end.
+    """
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     folder = tmp_path / "results"
     with running_emulator(tls=False) as emulator:
         client = emulator.client()
         client.create_stream(StreamName="flights", ShardCount=1)
-        report, _ = finish(start_demo(folder, "--endpoint-url", emulator.endpoint_url), folder)
+        arguments = ["--endpoint-url", emulator.endpoint_url, "--kill-driver", "--rate", "1000"]
+        report, output = finish(start_demo(folder, *arguments), folder)
         assert_exact(report)
         assert client.list_streams()["StreamNames"] == ["flights"]
+    assert report["driver_starts"] == 2
+    assert "killed by signal 9" in output
+    assert (folder / "run" / "counts.sqlite").exists()
 
 
 def children_of(pid: int) -> list[int]:
