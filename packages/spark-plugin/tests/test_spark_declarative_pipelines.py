@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,31 +25,50 @@ libraries:
 """
 
 
+@dataclass
+class Server:
+    """A server of Spark Connect, and where it keeps its tables."""
+
+    url: str
+    folder: Path
+
+    def rows(self, spark: SparkSession, table: str) -> list[Any]:
+        """What a table holds, read by another session."""
+        return spark.read.parquet(str(self.folder / "warehouse" / table)).collect()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """One for all tests: their pipelines, and their tables, have names of their own."""
+    folder = tmp_path_factory.mktemp("server")
+    with connect_server(folder) as url:
+        yield Server(url, folder)
+
+
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Callable[[str], "subprocess.CompletedProcess[str]"]]:
-    """Runs a file of definitions by `spark-pipelines run`, on one server."""
+def run(tmp_path: Path, server: Server) -> Callable[[str], "subprocess.CompletedProcess[str]"]:
+    """Runs a file of definitions by `spark-pipelines run`."""
     home = Path(pyspark.__file__).parent
     environment = {**os.environ, "SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable}
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path))
-    with connect_server(tmp_path) as url:
 
-        def run(code: str) -> "subprocess.CompletedProcess[str]":
-            (tmp_path / "jobs.py").write_text(code)
-            return subprocess.run(
-                [str(home / "bin" / "spark-pipelines"), "run", "--remote", url],
-                env=environment,
-                cwd=tmp_path,
-                capture_output=True,
-                text=True,
-                timeout=300,
-                check=False,
-            )
+    def run(code: str) -> "subprocess.CompletedProcess[str]":
+        (tmp_path / "jobs.py").write_text(code)
+        return subprocess.run(
+            [str(home / "bin" / "spark-pipelines"), "run", "--remote", server.url],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
 
-        yield run
+    return run
 
 
 def test_tables_views_and_sinks(
-    spark: SparkSession, make_stream: Callable[[int], Any], run: Callable[[str], Any], tmp_path: Path
+    spark: SparkSession, make_stream: Callable[[int], Any], run: Callable[[str], Any], server: Server
 ) -> None:
     """A streaming table reads a stream on from where its last run ended, a view all of it; a sink writes one."""
     source, target = make_stream(2), make_stream(1)
@@ -77,15 +97,14 @@ def written():
         done = run(code)
         assert done.returncode == 0, done.stdout + done.stderr
         held = len(source.put_keys)
-        assert sorted(bytes(row["data"]) for row in rows(spark, tmp_path, "flights")) == sorted(
-            source.put_keys.values()
-        )
-        assert [row["flights"] for row in rows(spark, tmp_path, "counted")] == [held]
+        flights = server.rows(spark, "flights")
+        assert sorted(bytes(row["data"]) for row in flights) == sorted(source.put_keys.values())
+        assert [row["flights"] for row in server.rows(spark, "counted")] == [held]
     assert set(target.held()) == set(source.put_keys.values())
 
 
 def test_a_view_is_done_before_a_table_joins_it(
-    spark: SparkSession, make_stream: Callable[[int], Any], run: Callable[[str], Any], tmp_path: Path
+    spark: SparkSession, make_stream: Callable[[int], Any], run: Callable[[str], Any], server: Server
 ) -> None:
     """Spark orders them as stages are ordered; each run computes the view again."""
     source = make_stream(1)
@@ -106,8 +125,4 @@ def totals():
 """
     done = run(code)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [row["total"] for row in rows(spark, tmp_path, "joined")] == 10 * [6]
-
-
-def rows(spark: SparkSession, folder: Path, table: str) -> list[Any]:
-    return spark.read.parquet(str(folder / "warehouse" / table)).collect()
+    assert [row["total"] for row in server.rows(spark, "joined")] == 10 * [6]
