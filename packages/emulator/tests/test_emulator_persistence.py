@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -320,3 +322,19 @@ def test_a_failed_fsync_acknowledges_nothing(path: Path, monkeypatch: pytest.Mon
         assert b"a" in [record["Data"] for record in read(client)]
     with emulator(path) as again:
         assert read(again.client())[0]["Data"] == b"a"
+
+
+def test_without_locks_of_files_it_answers_and_keeps_nothing(tmp_path: Path) -> None:
+    """As on Windows: it imports and serves; a folder to keep streams in is refused, with why."""
+    script = (
+        "import sys\nsys.modules['fcntl'] = None\n"
+        "from penstock.emulator.errors import JournalError\n"
+        "from penstock.emulator.testing import running_emulator\n"
+        "with running_emulator(tls=False) as emulator:\n"
+        "    emulator.client().create_stream(StreamName='flights', ShardCount=1)\n"
+        "try:\n    running_emulator(tls=False, persist=__import__('pathlib').Path(sys.argv[1])).__enter__()\n"
+        "except JournalError as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "streams")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "files cannot be locked on this system" in done.stdout

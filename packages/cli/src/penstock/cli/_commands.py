@@ -56,6 +56,9 @@ KNOWN: Final = {
     ),
     "consumers": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
     "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
+    "dead-letters": Known(
+        "list, show and redrive records that could not be written", "penstock-cli[kinesis]", "penstock.async_sink"
+    ),
     "stages": Known("staged jobs: list, watch, explain", "penstock-stage-scheduler"),
     "console": Known("a web page on consumers, streams, sinks and jobs", "penstock-console"),
     "options": Known("search the options of the Spark data source", "penstock-cli[spark]", "penstock.spark_plugin"),

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import struct
 from typing import TYPE_CHECKING, BinaryIO
 from zlib import crc32
 
 from penstock.emulator.errors import JournalError
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -191,6 +195,9 @@ class Journal:
         return None
 
     def _lock(self, fd: int) -> None:
+        if fcntl is None:
+            reason = "files cannot be locked on this system: an emulator keeps nothing on disk here"
+            raise JournalError(path=self.path, offset=0, reason=reason)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:

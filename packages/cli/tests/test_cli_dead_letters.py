@@ -1,0 +1,143 @@
+"""`penstock dead-letters`: of a job of Spark's and of a gateway, looked at and written again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.async_sink import TerminalReason, TerminalRecord
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
+from penstock.spark_plugin._writing._dead_letters import DeadLetterFile, DeadLetterFileHandler, letter
+from penstock.spark_plugin._writing._record_ids import WriteAttempt
+
+
+@pytest.fixture
+def emulator() -> Iterator[RunningEmulator]:
+    with running_emulator() as running:
+        for stream in ("flights", "delays"):
+            running.client().create_stream(StreamName=stream, ShardCount=1)
+        yield running
+
+
+def run(emulator: RunningEmulator, command: str, path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL_KINESIS": emulator.endpoint_url,
+    }
+    words = [sys.executable, "-m", "penstock.cli", "dead-letters", command, str(path), *arguments]
+    done = subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def rows(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def in_stream(emulator: RunningEmulator, stream: str) -> list[tuple[str, bytes]]:
+    client = emulator.client()
+    (shard,) = client.list_shards(StreamName=stream)["Shards"]
+    iterator = client.get_shard_iterator(StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON")[
+        "ShardIterator"
+    ]
+    records = client.get_records(ShardIterator=iterator)["Records"]
+    return [(one["PartitionKey"], one["Data"]) for one in records]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """As the plugin's own code writes it: two refused records that are alike, and a row without a key."""
+    attempt = WriteAttempt(job="job", batch=1, partition=0, attempt=0, write="", comes_again=False)
+    file = DeadLetterFile(tmp_path / "letters", attempt)
+    refused = TerminalRecord(
+        destination="flights",
+        entry=_Entry(),
+        record_number=0,
+        size_in_bytes=9,
+        attempts=3,
+        reason=TerminalReason.REFUSED,
+        error_code="KMSThrottlingException",
+        error_message="too fast",
+        history=(),
+    )
+    handler = DeadLetterFileHandler(file, "flights")
+    handler.handle([refused, refused])
+    file.add([letter(b"no key", None, None, "delays", reason="row", error_message="its partition key is null")])
+    file.commit()
+    return tmp_path / "letters"
+
+
+class _Entry:
+    data = b"UA1545"
+    partition_key = "EWR"
+    explicit_hash_key = None
+
+
+def test_letters_are_listed_and_shown(emulator: RunningEmulator, folder: Path) -> None:
+    """By file, stream and cause; with what they hold."""
+    flights, delays = rows(run(emulator, "ls", folder, "--json"))
+    assert (flights["open"], flights["causes"]) == (2, {"KMSThrottlingException": 2})
+    assert (delays["streamName"], delays["open"]) == ("delays", 1)
+    (shown,) = rows(run(emulator, "show", folder, "--json", "--stream", "delays"))
+    assert (shown["why"], shown["partitionKey"]) == ("its partition key is null", None)
+    assert len(run(emulator, "show", folder, "--code", "KMSThrottlingException").stdout.splitlines()) == 2
+    (folder / "other.json").write_text("{}\n")
+    wrong = run(emulator, "ls", folder)
+    assert (wrong.returncode, "other.json, line 1" in wrong.stderr) == (2, True)
+    assert run(emulator, "ls", folder / "nothing").returncode == 2
+
+
+def test_letters_are_redriven_once(emulator: RunningEmulator, folder: Path) -> None:
+    """Shown first; then written, each once, and noted; the file stays, and what cannot be written stays open."""
+    (file,) = folder.glob("*.json")
+    before = file.read_text()
+    shown = run(emulator, "redrive", folder)
+    assert (shown.returncode, "would be written: 2" in shown.stdout) == (0, True)
+    assert in_stream(emulator, "flights") == []
+    done = run(emulator, "redrive", folder, "--execute", "--json")
+    assert (done.returncode, "--key" in done.stderr) == (1, True)
+    assert [(one["streamName"], one["written"]) for one in rows(done)] == [("flights", 2)]
+    assert in_stream(emulator, "flights") == [("EWR", b"UA1545")] * 2
+    again = run(emulator, "redrive", folder, "--execute", "--key", "unknown")
+    assert again.returncode == 0, again.stderr
+    assert in_stream(emulator, "delays") == [("unknown", b"no key")]
+    assert len(in_stream(emulator, "flights")) == 2
+    assert file.read_text() == before
+    assert [one["open"] for one in rows(run(emulator, "ls", folder, "--json"))] == [0, 0]
+    assert run(emulator, "show", folder).stdout == ""
+    assert len(run(emulator, "show", folder, "--all").stdout.splitlines()) == 3
+
+
+def test_what_is_refused_again_stays_a_letter(emulator: RunningEmulator, folder: Path) -> None:
+    """And is told; a stream that is not there, too."""
+    emulator.faults.add("throttle", operation="PutRecords", count=100)
+    refused = run(emulator, "redrive", folder, "--execute", "--attempts", "1", "--stream", "flights")
+    assert (refused.returncode, "failed: 2" in refused.stdout) == (1, True), refused.stderr
+    nowhere = run(emulator, "redrive", folder, "--execute", "--to", "nothing", "--stream", "flights")
+    assert (nowhere.returncode, "nothing" in nowhere.stderr) == (1, True)
+    assert rows(run(emulator, "ls", folder, "--json"))[0]["open"] == 2
+
+
+def test_letters_of_a_gateway_are_redriven(emulator: RunningEmulator, tmp_path: Path) -> None:
+    """Its file is only read, as the gateway may run; what is for other destinations stays."""
+    entry = sink_gateway_pb2.Entry(data=b"AA1", partition_key="JFK").SerializeToString()
+    line = {"time": 1.5, "client": "c", "error_code": "X", "error_message": "y", "entry": b64encode(entry).decode()}
+    kinds = [{"kind": "kinesis", "destination": "flights"}, {"kind": "sqs", "destination": "https://queue"}]
+    text = "".join(json.dumps(line | kind) + "\n" for kind in kinds)
+    (tmp_path / "rejected.jsonl").write_text(text)
+    done = run(emulator, "redrive", tmp_path, "--execute")
+    assert (done.returncode, "is for sqs" in done.stderr) == (1, True)
+    assert in_stream(emulator, "flights") == [("JFK", b"AA1")]
+    assert (tmp_path / "rejected.jsonl").read_text() == text
+    assert [one["open"] for one in rows(run(emulator, "ls", tmp_path, "--json"))] == [0, 1]
