@@ -175,7 +175,7 @@ class ServerSecurity:
         if is_loopback(host):
             return
         if not self.wants_token and self.client_ca_file is None and not self.allow_unauthenticated:
-            cure = "set token_file, principals, or the authority of clients' certificates (client_ca_file)"
+            cure = "set a token (token_file), principals, or the authority of clients' certificates (client_ca_file)"
             other = "allow_unauthenticated lets everybody in"
             raise RpcOptionError(
                 "host", f"{host} is reachable from other machines, and anybody may call: {cure}; {other}"
