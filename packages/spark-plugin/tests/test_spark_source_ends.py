@@ -110,6 +110,27 @@ def driver(folder: Path) -> Iterator[Driver]:
         process.wait()
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of the driver that tests share."""
+    return tmp_path_factory.mktemp("driver")
+
+
+@pytest.fixture(scope="module")
+def running_driver(folder: Path) -> Iterator[Driver]:
+    with driver(folder) as running:
+        yield running
+
+
+@pytest.fixture
+def one(running_driver: Driver, emulator: RunningEmulator, until: Callable[..., None]) -> Iterator[Driver]:
+    """A driver that runs nothing; its next session is a new one."""
+    assert running_driver.ask("sources") == []
+    yield running_driver
+    running_driver.ask("stop")
+    until(lambda: running_driver.ask("sources") == [], "a source goes on without a context")
+
+
 def options(emulator: RunningEmulator, **more: str) -> dict[str, str]:
     tls = {"caBundle": str(emulator.ca_file), "recordPublisher": "efo", "efoConsumerName": "notebook"}
     return endpoint_options(emulator.tls_endpoint_url, STREAM, initialPosition="TRIM_HORIZON", **tls, **more)
@@ -121,34 +142,35 @@ def put(emulator: RunningEmulator, *data: bytes) -> None:
 
 
 def test_an_idle_query_ends_with_its_context(
-    emulator: RunningEmulator, tmp_path: Path, until: Callable[..., None]
+    emulator: RunningEmulator, one: Driver, until: Callable[..., None]
 ) -> None:
     """After `spark.stop()` nobody can stop it: its source leaves by itself, and the same query goes on in a new one."""
     put(emulator, b"a", b"b")
-    with driver(tmp_path) as one:
-        assert one.ask("start", options=options(emulator), checkpoint="checkpoint") == 2
-        assert consumers(emulator) == ["ACTIVE"]
-        (source,) = one.ask("sources")
-        memory = one.ask("memory")
-        one.ask("stop")
-        until(lambda: not Path(f"/proc/{source}").exists(), "the source goes on without a context")
-        assert consumers(emulator) == []
-        assert memory
-        assert not any(Path(folder).exists() for folder in memory)
-        put(emulator, b"c")
-        assert one.ask("start", options=options(emulator), checkpoint="checkpoint") == 1
-        assert consumers(emulator) == ["ACTIVE"]
+    assert one.ask("start", options=options(emulator), checkpoint="idle") == 2
+    assert consumers(emulator) == ["ACTIVE"]
+    (source,) = one.ask("sources")
+    memory = one.ask("memory")
+    one.ask("stop")
+    until(lambda: not Path(f"/proc/{source}").exists(), "the source goes on without a context")
+    assert consumers(emulator) == []
+    assert memory
+    assert not any(Path(folder).exists() for folder in memory)
+    put(emulator, b"c")
+    assert one.ask("start", options=options(emulator), checkpoint="idle") == 1
+    assert consumers(emulator) == ["ACTIVE"]
 
 
-def test_the_same_checkpoint_takes_the_lease_over_without_a_job_id(emulator: RunningEmulator, tmp_path: Path) -> None:
+def test_the_same_checkpoint_takes_the_lease_over_without_a_job_id(
+    emulator: RunningEmulator, one: Driver, folder: Path
+) -> None:
     """A new process need not wait for its predecessor, which renews its lease and may never end."""
     put(emulator, b"a", b"b")
-    with driver(tmp_path) as one, driver(tmp_path) as two:
-        assert one.ask("start", options=options(emulator), checkpoint="checkpoint") == 2
-        assert two.ask("start", options=options(emulator), checkpoint="checkpoint") == 0
+    assert one.ask("start", options=options(emulator), checkpoint="taken") == 2
+    with driver(folder) as two:
+        assert two.ask("start", options=options(emulator), checkpoint="taken") == 0
         assert consumers(emulator) == ["ACTIVE"]
         # Without its mark in the checkpoint it would be another query.
-        logged = (tmp_path / "checkpoint" / "offsets" / "0").read_text()
+        logged = (folder / "taken" / "offsets" / "0").read_text()
         assert '"query"' in logged
 
 
@@ -171,11 +193,10 @@ def test_an_eager_frame_of_which_nothing_is_started_leaves_no_consumer(
 
 
 def test_an_eager_consumer_is_the_query_s_once_it_begins(
-    emulator: RunningEmulator, tmp_path: Path, until: Callable[..., None]
+    emulator: RunningEmulator, one: Driver, until: Callable[..., None]
 ) -> None:
     """Whoever waits to give it back learns so, and leaves."""
     put(emulator, b"a")
-    with driver(tmp_path) as one:
-        assert one.ask("start", options=options(emulator, efoRegistration="eager"), checkpoint="checkpoint") == 1
-        until(lambda: one.ask("keepers") == [], "somebody waits on", seconds=50)
-        assert consumers(emulator) == ["ACTIVE"]
+    assert one.ask("start", options=options(emulator, efoRegistration="eager"), checkpoint="eager") == 1
+    until(lambda: one.ask("keepers") == [], "somebody waits on", seconds=50)
+    assert consumers(emulator) == ["ACTIVE"]
