@@ -2,6 +2,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,18 @@ from penstock.spark_plugin.testing import endpoint_options
 README = Path(__file__).parents[1] / "README.md"
 
 
-def keys(spark: SparkSession, options: dict[str, str]) -> list[tuple[str, str]]:
-    rows = spark.read.format("kinesis").options(**options).load().select("shardId", "sequenceNumber").collect()
-    return sorted((row["shardId"], row["sequenceNumber"]) for row in rows)
+def keys(spark: SparkSession, *reads: dict[str, str]) -> list[list[tuple[str, str]]]:
+    """Shard and sequence number of the rows of reads with these options.
+
+    They run at the same time: each waits for seconds until it sees its shards as they were when it was planned.
+    """
+
+    def collect(options: dict[str, str]) -> list[tuple[str, str]]:
+        rows = spark.read.format("kinesis").options(**options).load().select("shardId", "sequenceNumber").collect()
+        return sorted((row["shardId"], row["sequenceNumber"]) for row in rows)
+
+    with ThreadPoolExecutor(len(reads)) as pool:
+        return list(pool.map(collect, reads))
 
 
 def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: Callable[[int], Any]) -> None:
@@ -32,8 +42,7 @@ def test_one_reads_end_is_the_next_ones_start(spark: SparkSession, make_stream: 
     bound = json.dumps({first[0]: first[1]})
     source.split(first[0])
     source.put(20)
-    before = keys(spark, source.options(endingPosition=bound))
-    after = keys(spark, source.options(startingPosition=bound))
+    before, after = keys(spark, source.options(endingPosition=bound), source.options(startingPosition=bound))
     assert len(before) == 15
     assert sorted(before + after) == sorted(source.put_keys)
 
@@ -88,12 +97,16 @@ def test_a_read_ends_before_a_time(spark: SparkSession, make_stream: Callable[[i
     frame = spark.read.format("kinesis").options(**source.options()).load()
     times = [row["t"] for row in frame.selectExpr("unix_micros(approximateArrivalTimestamp) t").sort("t").collect()]
     last = f"{times[-1] / 1e6:.6f}"
-    before = keys(spark, source.options(endingPosition=last))
+    before, since, *nothing = keys(
+        spark,
+        source.options(endingPosition=last),
+        source.options(startingPosition=last, endingPosition="now"),
+        source.options(endingPosition="TRIM_HORIZON"),
+        source.options(startingPosition="LATEST"),
+    )
     assert len(before) == sum(time < times[-1] for time in times)
-    since = keys(spark, source.options(startingPosition=last, endingPosition="now"))
     assert len(since) == sum(time // 1000 >= times[-1] // 1000 for time in times)
-    assert keys(spark, source.options(endingPosition="TRIM_HORIZON")) == []
-    assert keys(spark, source.options(startingPosition="LATEST")) == []
+    assert nothing == [[], []]
 
 
 def test_no_row_is_lost_or_doubled_at_the_seam(
