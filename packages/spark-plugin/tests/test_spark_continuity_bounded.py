@@ -11,6 +11,7 @@ import pytest
 from patience import overlapping
 from reading_driver import Runs
 
+from penstock.efo_consumer import StreamRecreatedError
 from penstock.emulator import Behaviour
 from penstock.emulator.testing import ManualClock, OtherClock, running_emulator
 from penstock.spark_plugin import KinesisOptions
@@ -221,3 +222,16 @@ def test_available_now_has_the_children_of_a_reshard_that_was_just_made() -> Non
             assert sorted(runs.keys) == sorted(source.keys)
 
     overlapping(check, [("kind",), ("hostile",)])
+
+
+def test_a_stream_that_is_made_again_after_the_plan_is_another_one() -> None:
+    """Its records would arrive after the end of the read, which would seem to have none."""
+    with source_of(OtherClock(0)) as source:
+        source.put(4)
+        reader, partitions = planned(source.options(**TRIM))
+        source.client.delete_stream(StreamName="flights")
+        source.client.get_waiter("stream_not_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
+        source.client.create_stream(StreamName="flights", ShardCount=2)
+        source.client.get_waiter("stream_exists").wait(StreamName="flights", WaiterConfig={"Delay": 1})
+        with pytest.raises(StreamRecreatedError, match="flights"):
+            rows(reader, partitions)

@@ -9,6 +9,7 @@ from ._consumer.checkpoint import (
 from ._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
 from ._consumer.lag import ShardLag, measure_lag
 from ._consumer.spark_checkpoint import LoggedBatch, SparkCheckpoint
+from ._continuity.guard import check_streams
 from ._embedded.blocking import BlockingSession, connect_reader
 from ._embedded.host import ReaderHost
 from ._model.events import WIRE_SCHEMA, ShardEvent
@@ -151,6 +152,7 @@ __all__ = [
     "StreamRecreatedError",
     "SubscribeTransportType",
     "call_patiently",
+    "check_streams",
     "connect_reader",
     "deaggregate",
     "find_leftovers",

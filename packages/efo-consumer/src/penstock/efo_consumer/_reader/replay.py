@@ -113,14 +113,23 @@ class CheckedRead:
         stream: name or ARN.
         shard_id: the shard.
         fail_on_data_loss: whether a loss is an error; otherwise it is counted, and what is left is given.
+        created_millis: when the stream that is meant was created, if known.
     """
 
-    def __init__(self, backend: ReaderBackend, stream: str, shard_id: str, *, fail_on_data_loss: bool) -> None:
+    def __init__(
+        self,
+        backend: ReaderBackend,
+        stream: str,
+        shard_id: str,
+        *,
+        fail_on_data_loss: bool,
+        created_millis: int | None = None,
+    ) -> None:
         self._backend = backend
         self._stream = stream
         self._shard_id = shard_id
         self._fail = fail_on_data_loss
-        self._guard = ShardGuard(backend, stream, shard_id)
+        self._guard = ShardGuard(backend, stream, shard_id, created_millis=created_millis)
 
     async def events(self, after: ShardPosition) -> AsyncGenerator[ShardEvent, None]:
         """Give what the shard holds after a position, up to its tip or end.

@@ -32,6 +32,8 @@ class BoundedShard:
     """When the read was planned, by the service's clock: what arrived before is there."""
     with_children: bool = False
     """Whether shards that continue this one, and that no list showed when the read was planned, belong to it."""
+    created_millis: int | None = None
+    """When the stream was created, if that may be asked: another one of its name is not what was planned."""
 
     @property
     def complete_millis(self) -> int:

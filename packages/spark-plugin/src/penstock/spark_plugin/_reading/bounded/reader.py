@@ -143,6 +143,10 @@ async def _plan(
             patience = timedelta(seconds=options.retry_patience)
             listed = await list_shards(client, identity, filter=since, retry_patience=patience)
             found = bounds.of_stream(stream, listed, fail_on_data_loss=options.fail_on_data_loss)
+            purpose = f"cannot tell whether {stream} is deleted and created again while it is read"
+            summary = await describe_stream(client, options.arn_of(stream) or stream, purpose, options.retry_patience)
+            if summary is not None:
+                found = (replace(one, created_millis=summary.created_millis) for one in found)
             if options.shard_ids:
                 found = (replace(one, with_children=False) for one in found if one.shard_id in options.shard_ids)
             unseen.difference_update(one.shard_id for one in listed)

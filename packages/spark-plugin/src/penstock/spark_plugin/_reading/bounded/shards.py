@@ -17,6 +17,7 @@ from penstock.efo_consumer import (
     Shard,
     ShardPosition,
     StreamIdentity,
+    check_streams,
     deaggregate,
     to_read_batch,
 )
@@ -59,6 +60,10 @@ async def read_shards(
                     )
             await one.prove()
             pending.extend(push_down.narrow(_entrants(shard, one.children)))
+        # Once for all of them: few calls are allowed.
+        created = {options.arn_of(one.stream_name) or one.stream_name: one.created_millis for one in shards}
+        known = {stream: millis for stream, millis in created.items() if millis is not None}
+        await check_streams(backend, known, known)
     finally:
         await finder.aclose()
         await backend.aclose()
@@ -96,7 +101,13 @@ class _ShardRead:
         self._clock = session.service_clock()
         self._finder = finder
         self._stream = options.arn_of(shard.stream_name) or shard.stream_name
-        self._read = CheckedRead(backend, self._stream, shard.shard_id, fail_on_data_loss=options.fail_on_data_loss)
+        self._read = CheckedRead(
+            backend,
+            self._stream,
+            shard.shard_id,
+            fail_on_data_loss=options.fail_on_data_loss,
+            created_millis=shard.created_millis,
+        )
         self._is_asked = False
         self._beyond: int | None = None if shard.upto is None else int(shard.upto) + 1
         """The first sequence number beyond the bound, once it is known."""
