@@ -35,9 +35,11 @@ CONFIG = RecordPublisherConfig(resubscribe_interval=timedelta(milliseconds=50))
 
 
 class World:
-    """A stream of one shard on an emulator whose clock the test moves, and a caller that logs positions as JSON."""
+    """A stream on an emulator whose clock the test moves, and a caller that logs positions as JSON."""
 
-    def __init__(self, emulator: RunningEmulator, clock: ManualClock, publisher: RecordPublisherType) -> None:
+    def __init__(
+        self, emulator: RunningEmulator, clock: ManualClock, publisher: RecordPublisherType, *, shards: int = 1
+    ) -> None:
         self.emulator = emulator
         self.clock = clock
         self.client = emulator.client()
@@ -45,11 +47,11 @@ class World:
         self.consumers: tuple[StreamConsumer, ...] = ()
         self.positions: list[ShardPosition] = []
         """After each record that was put."""
-        self.create()
+        self.create(shards)
 
-    def create(self) -> None:
+    def create(self, shards: int = 1) -> None:
         arn = (
-            self.client.create_stream(StreamName="s", ShardCount=1)
+            self.client.create_stream(StreamName="s", ShardCount=shards)
             and self.client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
         )
         if self._publisher is RecordPublisherType.EFO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -39,6 +40,45 @@ async def test_a_shard_is_read_to_its_end_and_its_children_after_it(
             written += world.put(4)
             position, more = await world.read(reader, epoch, position, 4)
             assert sorted(found + more) == sorted(written)
+            assert {stats.losses for stats in await reader.stats("q")} == {0}
+
+
+@PUBLISHERS
+@pytest.mark.parametrize(
+    "behaviour",
+    [Behaviour(late_children=timedelta(seconds=5), seed=3), Behaviour.hostile(seed=3)],
+    ids=["late", "hostile"],
+)
+async def test_a_merged_shard_waits_for_a_parent_that_is_not_listed_yet(
+    publisher: RecordPublisherType, behaviour: Behaviour
+) -> None:
+    """One parent of it ended, the other came of a shard that is read more slowly, and ListShards shows neither yet."""
+    clock = ManualClock()
+    with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
+        world = World(emulator, clock, publisher, shards=2)
+        for operation in ("GetRecords", "SubscribeToShard"):
+            emulator.faults.add("throttle", operation=operation, shard=SHARD)
+        client, slow, other = world.client, SHARD, "shardId-000000000001"
+        client.split_shard(StreamName="s", ShardToSplit=slow, NewStartingHashKey=str(2**126))
+        keys = {str(key): str(key * 2**125 + 1) for key in range(8)}
+        entries = [{"Data": key.encode(), "PartitionKey": "k", "ExplicitHashKey": at} for key, at in keys.items()]
+        client.put_records(StreamName="s", Records=entries)
+        client.merge_shards(StreamName="s", ShardToMerge="shardId-000000000003", AdjacentShardToMerge=other)
+        client.put_records(
+            StreamName="s", Records=[{"Data": b"last", "PartitionKey": "k", "ExplicitHashKey": keys["7"]}]
+        )
+        position = StreamPositions({"s": {shard: ShardPosition.trim_horizon() for shard in (slow, other)}})
+        async with world.reader(discovery_interval=timedelta(milliseconds=20)) as reader:
+            epoch = await world.open(reader, position)
+            position, found = await world.read(reader, epoch, position, 4)
+            # Time enough to ask ListShards, which goes on to show the stream as it was: its clock stands still.
+            for _ in range(5):
+                snapshot = await reader.positions("q", epoch, position, wait_seconds=0.1)
+                assert snapshot.records == 0
+                assert not {"shardId-000000000003", "shardId-000000000004"} & snapshot.positions.streams["s"].keys()
+            emulator.faults.clear()
+            position, more = await world.read(reader, epoch, position, 5)
+            assert sorted(found + more) == sorted([*map(str.encode, keys), b"last"])
             assert {stats.losses for stats in await reader.stats("q")} == {0}
 
 

@@ -43,10 +43,30 @@ def test_a_merge_waits_for_a_parent_that_has_yet_to_enter() -> None:
 def test_an_expired_parent_does_not_hold_up_its_child() -> None:
     """A parent that nothing can bring any more counts as finished; one that was never learnt does not."""
     family = graph(p="", c="px")
-    assert family.unknown_parents() == {"x"}
+    assert family.unknown({"p": END}) == {"x"}
     assert family.entrants({"p": END}) == []
     family.add("x", ())
+    assert family.unknown({"p": END}) == set()
     assert family.entrants({"p": END}) == ["c"]
+
+
+def test_a_child_waits_until_all_that_leads_to_it_is_known() -> None:
+    """An ancestor that was only named may come of a shard that is still read."""
+    family = graph(p="", q="", c="pa", a="x")
+    assert family.unknown({"p": END, "q": AT}) == {"x"}
+    assert family.entrants({"p": END, "q": AT}) == []
+    family.add("x", ("q",))
+    assert family.unknown({"p": END, "q": AT}) == set()
+    assert family.entrants({"p": END, "q": AT}) == []
+    assert family.entrants({"p": END, "q": END}) == ["x"]
+
+
+def test_nothing_is_asked_about_shards_that_nobody_waits_for() -> None:
+    """Of a stream's list most shards have parents that expired long ago."""
+    family = graph(p="", q="xy", c="p")
+    assert family.unknown({"p": AT, "q": AT}) == set()
+    assert family.unknown({"p": END, "q": AT}) == set()
+    assert family.unknown({"p": AT, "q": END}) == set()
 
 
 def test_a_parent_leaves_when_all_its_children_have_positions() -> None:

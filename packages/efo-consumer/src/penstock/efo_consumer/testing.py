@@ -230,8 +230,11 @@ class FakeKinesis:
         return StreamFacts(86_400_000, self.created.get(stream_name))
 
     async def oldest_record(self, stream_name: str, shard_id: str) -> OldestRecord | None:
-        """See `ContinuitySource.oldest_record`."""
-        shard = self.shards[stream_name, shard_id]
+        """See `ContinuitySource.oldest_record`; a shard that is gone is refused."""
+        shard = self.shards.get((stream_name, shard_id))
+        if shard is None or shard.gone:
+            code = "ResourceNotFoundException"
+            raise RecordPublisherFatalError("expired", stream=stream_name, shard_id=shard_id, code=code)
         left = [number for number in shard.sequence_numbers if number > shard.trimmed]
         return OldestRecord(left[0], arrival_micros(left[0]) // 1000) if left else None
 

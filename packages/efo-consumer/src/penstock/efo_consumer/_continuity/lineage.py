@@ -70,9 +70,27 @@ class ShardGraph:
                 pending += found[shard_id]
         return sorted(found.items())
 
-    def unknown_parents(self) -> set[str]:
-        """Give parents that were named by a child, but never learnt themselves: ask ListShards."""
-        return {parent for parent in self._children if parent not in self._parents}
+    def unknown(self, positions: Mapping[str, ShardPosition]) -> set[str]:
+        """Give the shards that were only named so far, and that keep a child of an ended shard from entering.
+
+        Nobody can tell without them whether the child comes after a shard that is still read.
+        """
+        found: list[str] = []
+        seen: set[str] = set()
+        pending = [
+            child
+            for shard_id, position in positions.items()
+            if position.is_shard_end
+            for child in self._children.get(shard_id, ())
+            if not self._is_passed(child, positions)
+        ]
+        while pending:
+            for parent in self._parents[pending.pop()]:
+                if parent in positions or parent in seen:
+                    continue
+                seen.add(parent)
+                (pending if parent in self._parents else found).append(parent)
+        return set(found)
 
     def entrants(self, positions: Mapping[str, ShardPosition]) -> list[str]:
         """Give the shards that may enter these positions now: children, all of whose parents are finished.
@@ -81,8 +99,8 @@ class ShardGraph:
         its parents were known.
 
         A parent is finished when it stands at SHARD_END. One without a position counts as finished only when
-        no ancestor of it has one either: then nothing will ever bring it (it expired before the positions
-            began).
+        all of its ancestors are known and none of them has one either: then nothing will ever bring it (it expired
+        before the positions began).
         """
         found: set[str] = set()
         for shard_id, position in positions.items():
@@ -129,19 +147,16 @@ class ShardGraph:
         position = positions.get(shard_id)
         if position is not None:
             return position.is_shard_end
-        # Of a parent that was only named so far nobody knows yet where it comes from.
-        return shard_id in self._parents and not self._has_ancestor_in(shard_id, positions)
-
-    def _has_ancestor_in(self, shard_id: str, positions: Mapping[str, ShardPosition]) -> bool:
-        pending, seen = list(self._parents.get(shard_id, ())), {shard_id}
+        pending, seen = [shard_id], {shard_id}
         while pending:
-            parent = pending.pop()
-            if parent in positions:
-                return True
-            if parent not in seen:
-                seen.add(parent)
-                pending.extend(self._parents.get(parent, ()))
-        return False
+            shard = pending.pop()
+            # Of a shard that was only named so far nobody knows yet where it comes from.
+            if shard in positions or shard not in self._parents:
+                return False
+            more = set(self._parents[shard]) - seen
+            seen |= more
+            pending += more
+        return True
 
 
 def entering(parents: Iterable[ShardPosition]) -> ShardPosition:

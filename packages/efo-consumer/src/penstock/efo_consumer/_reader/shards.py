@@ -11,11 +11,12 @@ from penstock.efo_consumer._continuity.guard import check_streams, judge_refusal
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
+from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.publisher import RecordPublisherType
 from penstock.efo_consumer._publish.retries import ReadRetries
 from penstock.efo_consumer._reader.api import OpenRequest, ShardLineage
 from penstock.efo_consumer._reader.shard import FollowedShard
-from penstock.efo_consumer.errors import RecordPublisherRetriesError, ShardFailedError
+from penstock.efo_consumer.errors import RecordPublisherError, RecordPublisherRetriesError, ShardFailedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.signal import Bell
 
 _log = logging.getLogger(__name__)
+# GetRecords may be a second behind what was written.
+_EMPTY_SECONDS = 2.0
 
 
 class SessionShards:
@@ -304,7 +307,7 @@ class SessionShards:
 
     def _discovery_needed(self, stream: str) -> bool:
         graph = self.graphs[stream]
-        return bool(graph.unknown_parents()) or any(
+        return bool(graph.unknown(self._standing(stream))) or any(
             not graph.children(shard) for shard in self._finished.get(stream, ())
         )
 
@@ -312,7 +315,7 @@ class SessionShards:
         """A shard whose parents or children have to be listed."""
         graph = self.graphs[stream]
         unlisted = [shard for shard in self._finished.get(stream, ()) if not graph.children(shard)]
-        return min([*unlisted, *graph.unknown_parents()], default="")
+        return min([*unlisted, *graph.unknown(self._standing(stream))], default="")
 
     def _discover(self, stream: str) -> None:
         task = self._discoveries.get(stream)
@@ -329,12 +332,14 @@ class SessionShards:
             patience_seconds=self.backend.retry_patience.total_seconds(),
             service_seconds=lambda: self.backend.service_millis() / 1000,
         )
+        empty_since: dict[str, float] = {}
         while self._discovery_needed(stream):
             try:
                 listed = await self.backend.list_shards(stream)
                 retries.succeeded()
                 for shard in listed:
                     graph.add(shard.shard_id, shard.parent_shard_ids)
+                await self._learn_expired(stream, empty_since)
             except Exception as error:
                 # Children wait for it; what is read meanwhile is not held up.
                 try:
@@ -352,13 +357,41 @@ class SessionShards:
                     return
                 _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
             else:
-                for expired in graph.unknown_parents():
-                    graph.add(expired, ())
                 self._find_successors(stream, listed)
                 self._begin_children(stream)
                 self._news.ring()
             if self._discovery_needed(stream):
-                await asyncio.sleep(self._config.discovery_interval.total_seconds())
+                seconds = self._config.discovery_interval.total_seconds()
+                await asyncio.sleep(min(seconds, _EMPTY_SECONDS) if empty_since else seconds)
+
+    async def _learn_expired(self, stream: str, empty_since: dict[str, float]) -> None:
+        """Learn shards that a child named, and that are not listed: gone, if Kinesis does not know them, or empty.
+
+        A shard that ListShards shows late can be read, and has to be read before its children.
+
+        Args:
+            stream: name or ARN.
+            empty_since: when each of them was first seen to hold no record, by this process' clock.
+
+        Raises:
+            EfoConsumerError: Kinesis could not be asked.
+            AwsError: Kinesis could not be asked.
+        """
+        graph = self.graphs[stream]
+        for shard_id in sorted(graph.unknown(self._standing(stream))):
+            try:
+                oldest = await self.backend.oldest_record(stream, shard_id)
+            except RecordPublisherError as error:
+                if error.code != NOT_FOUND:
+                    raise
+                graph.add(shard_id, ())
+                continue
+            if oldest is not None:
+                empty_since.pop(shard_id, None)
+                _log.warning("%s/%s, whose children wait for it, is not listed yet, asking again", stream, shard_id)
+            elif self._clock() - empty_since.setdefault(shard_id, self._clock()) >= _EMPTY_SECONDS:
+                # It was closed when its child was made: nothing will come, and what it held has expired.
+                graph.add(shard_id, ())
 
     def _find_successors(self, stream: str, listed: Sequence[Shard]) -> None:
         """Learn what follows shards that were read to their end, and expired with their children."""
