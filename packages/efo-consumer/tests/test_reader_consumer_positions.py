@@ -22,6 +22,7 @@ from penstock.efo_consumer import (
     OpenRequest,
     PositionsSnapshot,
     ShardPosition,
+    ShardStats,
     SqliteCheckpointStore,
     StreamPositions,
     to_read_batch,
@@ -67,6 +68,9 @@ class Scripted:
 
     async def close_session(self, *_: Any) -> None:
         """Nothing is kept."""
+
+    async def stats(self, *_: Any) -> list[ShardStats]:
+        return []
 
 
 async def test_a_checkpoint_of_version_1_is_read_and_version_2_is_written(tmp_path: Path) -> None:
