@@ -54,7 +54,9 @@ KNOWN: Final = {
         "penstock-cli[kinesis]",
         "penstock.efo_consumer",
     ),
-    "consumers": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
+    "registry": Known("stream consumers: who holds them, for how long, at what cost", "penstock-consumer-registry"),
+    "consumers": Known("the same as registry, by an older name", "penstock-consumer-registry"),
+    "reader": Known("serve shard readers; tail and lag are of it", "penstock-shard-reader"),
     "sink": Known("a gateway's destinations: limit, goodput, throttles, dead letters", "penstock-sink-gateway"),
     "dead-letters": Known(
         "list, show and redrive records that could not be written", "penstock-cli[kinesis]", "penstock.async_sink"

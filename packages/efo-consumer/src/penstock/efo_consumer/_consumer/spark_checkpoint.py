@@ -270,11 +270,9 @@ class _S3Objects:
         return str(answer["Body"].read().decode())
 
     def create(self, name: str, text: str) -> None:
-        from botocore.exceptions import ClientError
-
         try:
             self._client.put_object(Bucket=self._bucket, Key=self._prefix + name, Body=text.encode(), IfNoneMatch="*")
-        except ClientError as error:
+        except self._client.exceptions.ClientError as error:
             if error.response["Error"]["Code"] in ("PreconditionFailed", "ConditionalRequestConflict"):
                 raise FileExistsError(name) from error
             raise

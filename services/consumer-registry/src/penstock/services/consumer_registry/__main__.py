@@ -34,9 +34,14 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     return run_command(lambda: _ask(arguments, prog))
 
 
+def registry_command(argv: Sequence[str], *, prog: str = "penstock registry") -> int:
+    """Serve the registry; list, release and adopt stream consumers (`penstock registry`); by default `ls`."""
+    return main(with_default(argv, "ls", ("ls", "gc", "release", "adopt", "serve")), prog=prog)
+
+
 def consumers_command(argv: Sequence[str]) -> int:
-    """List, release and adopt stream consumers (`penstock consumers`); `ls` when no command is named."""
-    return main(with_default(argv, "ls", ("ls", "gc", "release", "adopt", "serve")), prog="penstock consumers")
+    """`penstock registry` by an older name."""
+    return registry_command(argv, prog="penstock consumers")
 
 
 def _parser(prog: str) -> argparse.ArgumentParser:

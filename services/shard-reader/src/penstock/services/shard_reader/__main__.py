@@ -45,6 +45,11 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     return _look(arguments, prog if prog == NAME else f"{prog} {arguments.command}")
 
 
+def reader_command(argv: Sequence[str]) -> int:
+    """Serve the shard reader, or look into streams (`penstock reader`)."""
+    return main(argv, prog="penstock reader")
+
+
 def tail_command(argv: Sequence[str]) -> int:
     """Write records of streams as they come (`penstock tail`)."""
     return main(["tail", *argv], prog="penstock")

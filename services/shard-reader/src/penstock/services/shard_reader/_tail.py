@@ -178,7 +178,7 @@ def _avro_decoder(schema_file: Path) -> Callable[[bytes], Any]:
     try:
         import fastavro
     except ImportError as error:
-        reason = "avro needs fastavro: pip install fastavro"
+        reason = "avro needs fastavro: pip install 'penstock-shard-reader[avro]'"
         raise EfoConsumerConfigError(option="--format", reason=reason) from error
     try:
         schema = fastavro.parse_schema(json.loads(schema_file.read_text()))
