@@ -475,8 +475,8 @@ SERVICES = (
         default="random",
         doc="Name of the query that stays the same over restarts: with it, a restart takes over the stream consumer at "
         "once. Without it, it does so by a name in the checkpoint; with efoRegistration=eager, and before the first "
-        "micro-batch is logged, only on the machine of a predecessor whose process is dead. Elsewhere it waits for that "
-        "one's lease to end.",
+        "micro-batch is logged, only on the machine of a predecessor whose process is dead. Elsewhere it waits for the "
+        "end of that one's lease.",
     ),
     OptionSpec(
         name="traceparent",
