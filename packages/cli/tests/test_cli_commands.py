@@ -152,6 +152,18 @@ def test_options_are_searched_by_words(capsys: pytest.CaptureFixture[str]) -> No
     assert options_rows("| a | b |\n| --- | --- |\n| x \\| y | `z` |\n") == [{"a": "x | y", "b": "`z`"}]
 
 
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("pyspark", "'penstock-spark-plugin[pyspark]'"), ("penstock.spark_plugin", '"penstock-cli[spark]"')],
+)
+def test_options_say_what_to_install(module: str, package: str) -> None:
+    """The plugin, or the PySpark that the plugin leaves to platforms."""
+    script = f"import sys; sys.modules[{module!r}] = None\nfrom penstock.cli._options import main\nsys.exit(main([]))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr.count("pip install")) == (1, 1)
+    assert f"pip install {package}" in done.stderr
+
+
 def test_a_pipe_gets_lines_and_a_terminal_a_table() -> None:
     """Real processes: the same command, seen by a script and by a person, with colours and without."""
     environ = {**os.environ, "TERM": "xterm-256color"}

@@ -22,7 +22,9 @@ def main(argv: Sequence[str]) -> int:
         # It imports PySpark: only for those who ask.
         from penstock.spark_plugin import options_table
     except ImportError as error:
-        sys.stderr.write(f'penstock options: {error}: pip install "penstock-cli[spark]"\n')
+        # The plugin, which leaves PySpark to platforms, says itself how to get that.
+        cure = "" if "pip install" in str(error) else ': pip install "penstock-cli[spark]"'
+        sys.stderr.write(f"penstock options: {error}{cure}\n")
         return ExitCode.FAILED
     rows = [row for row in map(_row, options_rows(options_table())) if _has(row, arguments.words)]
     screen.show(Table(columns=_COLUMNS, rows=rows, empty="no option has these words"))
