@@ -64,6 +64,8 @@ metrics.set_meter_provider(Provider())
 import penstock.efo_consumer._continuity.guard
 import penstock.efo_consumer._reader.metrics
 import penstock.rpc._server.attempts
+import penstock.rpc._server.audit
+import penstock.rpc._security.principals
 import penstock.rpc._security.token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
@@ -101,6 +103,8 @@ DECLARING = {
     "operator_attributes/_schedule/metrics.py",
     "registration/_local/metrics.py",
     "rpc/_server/attempts.py",
+    "rpc/_server/audit.py",
+    "rpc/_security/principals.py",
     "rpc/_security/token_file.py",
     "spark_plugin/_reading/progress/listener_metrics.py",
     "spark_plugin/_reading/progress/metrics.py",

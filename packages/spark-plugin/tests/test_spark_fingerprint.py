@@ -92,6 +92,12 @@ def test_what_cannot_be_compared_is_unlike_anything() -> None:
     assert function_fingerprint(function) != function_fingerprint(function)
 
 
+@pytest.fixture(autouse=True)
+def no_stale_bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is edited within a second, to the same size, would be taken for the one that was compiled."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
 def user_module(folder: Path, name: str, text: str) -> types.ModuleType:
     """A module of the user's, freshly imported."""
     file = folder / f"{name}.py"
