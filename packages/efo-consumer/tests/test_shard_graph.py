@@ -55,6 +55,7 @@ def test_a_child_waits_until_all_that_leads_to_it_is_known() -> None:
     family = graph(p="", q="", c="pa", a="x")
     assert family.unknown({"p": END, "q": AT}) == {"x"}
     assert family.entrants({"p": END, "q": AT}) == []
+    assert family.unknown({"p": END, "q": AT, "c": AT}) == {"x"}, "its caller's positions may not have it yet"
     family.add("x", ("q",))
     assert family.unknown({"p": END, "q": AT}) == set()
     assert family.entrants({"p": END, "q": AT}) == []

@@ -71,9 +71,10 @@ class ShardGraph:
         return sorted(found.items())
 
     def unknown(self, positions: Mapping[str, ShardPosition]) -> set[str]:
-        """Give the shards that were only named so far, and that keep a child of an ended shard from entering.
+        """Give the shards that were only named so far, and that lead to a child of an ended shard.
 
-        Nobody can tell without them whether the child comes after a shard that is still read.
+        Nobody can tell without them whether the child comes after a shard that is still read. Also of a child that has
+        a position here: it has to enter those of a caller, which are behind.
         """
         found: list[str] = []
         seen: set[str] = set()
@@ -82,7 +83,6 @@ class ShardGraph:
             for shard_id, position in positions.items()
             if position.is_shard_end
             for child in self._children.get(shard_id, ())
-            if not self._is_passed(child, positions)
         ]
         while pending:
             for parent in self._parents[pending.pop()]:

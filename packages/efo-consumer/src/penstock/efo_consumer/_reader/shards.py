@@ -339,6 +339,7 @@ class SessionShards:
                 retries.succeeded()
                 for shard in listed:
                     graph.add(shard.shard_id, shard.parent_shard_ids)
+                self._find_successors(stream, listed)
                 await self._learn_expired(stream, empty_since)
             except Exception as error:
                 # Children wait for it; what is read meanwhile is not held up.
@@ -357,7 +358,6 @@ class SessionShards:
                     return
                 _log.warning("cannot list the shards of %s, trying again: %s", stream, error)
             else:
-                self._find_successors(stream, listed)
                 self._begin_children(stream)
                 self._news.ring()
             if self._discovery_needed(stream):
