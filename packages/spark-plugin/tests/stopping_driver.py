@@ -35,17 +35,20 @@ def session() -> SparkSession:
 def descendants(process: int) -> Iterator[int]:
     """Processes below one, by /proc."""
     for task in Path(f"/proc/{process}/task").glob("*"):
-        for child in (task / "children").read_text().split():
-            yield int(child)
-            yield from descendants(int(child))
+        # A thread, and the process, may end between two looks.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            for child in (task / "children").read_text().split():
+                yield int(child)
+                yield from descendants(int(child))
 
 
 def sources() -> list[int]:
     """The processes of sources."""
     found = []
     for process in descendants(os.getpid()):
-        if RUNNER in Path(f"/proc/{process}/cmdline").read_text():
-            found.append(process)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if RUNNER in Path(f"/proc/{process}/cmdline").read_text():
+                found.append(process)
     return found
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +22,9 @@ from penstock.operator_attributes import Boundedness, JobGraph, OperatorAttribut
 from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry
 from penstock.rpc import Attempts
+from penstock.rpc._security.principals import PrincipalsFile
 from penstock.rpc._security.token_file import TokenFile
+from penstock.rpc._server.audit import AuditLog
 from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
 from penstock.telemetry import configure
 
@@ -65,6 +68,15 @@ async def read(consumer: Consumer) -> None:
     file = TokenFile(tokens)
     tokens.unlink()
     file.tokens()
+    principals = Path(sys.argv[2]) / "principals"
+    principals.write_text(f'[[principal]]\nname = "reader"\ntoken_sha256 = "{"0" * 64}"\n')
+    known = PrincipalsFile(principals)
+    principals.unlink()
+    known.takes_certificates()
+    (Path(sys.argv[2]) / "log").mkdir()
+    audit = AuditLog(str(Path(sys.argv[2]) / "log" / "audit"), "components")
+    shutil.rmtree(Path(sys.argv[2]) / "log")
+    audit.changed(who="reader", address="", change="acquired", outcome="done")
     Attempts().wrong("203.0.113.7")
     counts = DeaggregationCounts(aggregates=1, user_records=2, malformed=1)
     PublisherMetrics().deaggregated(counts, stream=STREAM, shard_id="shardId-0")
