@@ -126,3 +126,57 @@ def totals():
     done = run(code)
     assert done.returncode == 0, done.stdout + done.stderr
     assert [row["total"] for row in server.rows(spark, "joined")] == 10 * [6]
+
+
+def test_a_staged_job_is_no_definition(tmp_path: Path, run: Callable[[str], Any]) -> None:
+    """Neither in a file of definitions nor in the function of one: its queries would run beside Spark's own graph."""
+    code = f"""
+from pyspark import pipelines as dp
+
+from penstock.spark_plugin import Pipeline, run_staged
+
+pipeline = Pipeline("delays", store="{tmp_path}/store")
+
+
+@pipeline.source(bounded=True)
+def numbers(spark):
+    return spark.range(3)
+
+
+@pipeline.sink()
+def out(numbers):
+    return numbers.write.format("noop").mode("overwrite")
+
+
+def told(call):
+    try:
+        call()
+    except Exception as error:
+        with open("{tmp_path}/told", "a") as file:
+            print(f"{{type(error).__name__}}: {{error}}", file=file)
+
+
+told(lambda: pipeline.run(spark))
+
+
+@dp.table
+def live():
+    frame = spark.readStream.format("rate").load()
+    told(lambda: run_staged(frame.writeStream.format("noop"), store="{tmp_path}/other"))
+    told(lambda: pipeline.run(spark))
+    raise SystemExit("seen")
+"""
+    run(code)
+    cure = (
+        "cannot run inside of Spark Declarative Pipelines, whose files and functions only define what "
+        "`spark-pipelines` runs: start it as a job of its own (`python job.py`), and let the definitions "
+        "read what it writes"
+    )
+    site = f"{tmp_path}/jobs.py"
+    assert (tmp_path / "told").read_text().splitlines() == [
+        f"PipelineDefinitionError: pipeline 'delays' ({site}:6) {cure}",
+        f"PipelineDefinitionError: run_staged ({site}:33) {cure}",
+        f"PipelineDefinitionError: pipeline 'delays' ({site}:6) {cure}",
+    ]
+    assert not (tmp_path / "store").exists()
+    assert not (tmp_path / "other").exists()

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.operator_attributes import OperatorAttributes, StagePlan, VertexKind, caller
-from penstock.spark_plugin._stages.declare.pipeline import Pipeline
+from penstock.spark_plugin._stages.declare.pipeline import Pipeline, refuse_in_definitions
 from penstock.spark_plugin._stages.fingerprints.sources import plan_fingerprint
 from penstock.spark_plugin._stages.plans.cut import find_cuts, stage_plan
 from penstock.spark_plugin._stages.plans.plans import Plans, plans_of
@@ -84,12 +84,13 @@ def run_staged(
     Raises:
         penstock.operator_attributes.errors.FullDamOverUnboundedError: An operator would wait for the end of a stream.
         PipelineDefinitionError: It is no writer of a stream, or was started; or one of Spark Connect whose columns
-            refer to half of a blocking part.
+            refer to half of a blocking part; or it is started by the definitions of Spark Declarative Pipelines.
         StageFailedError: See `Pipeline.run`.
         StoreInUseError: See there.
         SchedulerUnavailableError: See there.
     """
     site = caller(also_skip=(_PACKAGE,))
+    refuse_in_definitions(f"run_staged ({site})")
     _check_writer(writer, site)
     plans = plans_of(writer)
     frame = plans.written(writer)

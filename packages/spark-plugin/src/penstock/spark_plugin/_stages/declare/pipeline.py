@@ -2,11 +2,13 @@
 
 import inspect
 import logging
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -364,7 +366,8 @@ class Pipeline:
             restarts_per_hour: Of each query, after which its stage is FAILED.
 
         Raises:
-            PipelineDefinitionError: It has no sink, or is declared in a way that is found to be wrong before it runs.
+            PipelineDefinitionError: It has no sink, or is declared in a way that is found to be wrong before it runs,
+                or the definitions of Spark Declarative Pipelines run it.
             StageFailedError: A stage failed for good, after all others that do not depend on it were run. Its `run` is
                 what this would have returned.
             StoreInUseError: Another driver runs on the store.
@@ -374,6 +377,7 @@ class Pipeline:
         from penstock.spark_plugin._stages.run.restarts import RestartPolicy
         from penstock.spark_plugin._stages.run.start import RunSettings, run_pipeline
 
+        refuse_in_definitions(f"pipeline {self.name!r} ({self.site})")
         if not self._declared:
             raise PipelineDefinitionError(
                 f"pipeline {self.name!r} ({self.site}) is empty: declare its functions by @pipeline.source(…), "
@@ -499,6 +503,27 @@ class Pipeline:
                 f"{', '.join(map(repr, one.inputs))}"
             )
         self._declared[one.name] = one
+
+
+def refuse_in_definitions(subject: str) -> None:
+    """Refuse a staged job in what Spark Declarative Pipelines reads as definitions: it would run beside their graph.
+
+    Raises:
+        PipelineDefinitionError: `subject` is started there.
+    """
+    # Spark has the module from 4.1 on, and has imported it where it reads definitions.
+    module = sys.modules.get("pyspark.pipelines.graph_element_registry")
+    if module is None:
+        return
+    try:
+        module.get_active_graph_element_registry()
+    except PySparkException:
+        return
+    raise PipelineDefinitionError(
+        f"{subject} cannot run inside of Spark Declarative Pipelines, whose files and functions only define what "
+        "`spark-pipelines` runs: start it as a job of its own (`python job.py`), and let the definitions read what it "
+        "writes"
+    )
 
 
 def _sorts_itself(one: Declared, attributes: OperatorAttributes | None) -> OperatorAttributes | None:
