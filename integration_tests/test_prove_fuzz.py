@@ -18,8 +18,17 @@ def test_what_nobody_should_send_is_answered_in_a_way_that_was_foreseen(name: st
     target, chance = fuzz.TARGETS[name], random.Random(name)
     seeds = target.seeds()
     ways = {target.attempt(one) for one in seeds}
-    ways |= {target.attempt(fuzz.changed(chance.choice(seeds), seeds, chance)) for _ in range(500)}
+    ways |= {target.attempt(fuzz.changed(chance.choice(seeds), seeds, chance)) for _ in range(300)}
     assert len(ways) > 1, "nothing that was changed made any difference"
+
+
+def test_there_is_a_target_for_each_service_and_all_that_is_read() -> None:
+    """With a bound on its memory, which is less than what one message may take."""
+    services = {"consumer-registry", "shard-reader", "sink-gateway", "stage-scheduler"}
+    assert {name.removeprefix("calls-") for name in fuzz.TARGETS if name.startswith("calls-")} == services
+    kept = {"offset", "spark-checkpoint", "consumer-checkpoint", "gateway-journal", "principals", "tokens"}
+    assert kept | {"event-stream", "kpl", "http-answer"} <= fuzz.TARGETS.keys()
+    assert all(0 < target.memory_bytes <= 128 * 2**20 for target in fuzz.TARGETS.values())
 
 
 # What longer runs have found.

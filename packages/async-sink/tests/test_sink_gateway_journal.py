@@ -131,6 +131,39 @@ async def test_a_damaged_batch_is_an_error_that_names_it(tmp_path: Path) -> None
         journal(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("UPDATE batch SET content = 'text'", "is damaged: batch 1 cannot be read"),
+        ("UPDATE batch SET weight = 'heavy'", "is damaged: batch 1 cannot be read"),
+        ("UPDATE batch SET destination = x'ff'", "is damaged: batch 1 cannot be read"),
+        ("UPDATE batch SET client_id = CAST(x'ff' AS TEXT)", "is damaged"),
+        (b"NOT NULL", "is damaged"),
+    ],
+    ids=["content", "weight", "blob", "no text", "schema"],
+)
+async def test_damage_that_sqlite_takes_for_another_type_is_damage(
+    tmp_path: Path, damage: str | bytes, words: str
+) -> None:
+    """Also where the damaged bytes are in SQLite's own message, which is no text then."""
+    kept = journal(tmp_path)
+    await append(kept, b"batch")
+    await kept.close()
+    if isinstance(damage, str):
+        with sqlite3.connect(tmp_path / DATABASE) as database:
+            database.execute(damage)
+        database.close()
+    else:
+        whole = (tmp_path / DATABASE).read_bytes()
+        (tmp_path / DATABASE).write_bytes(whole.replace(damage, b"NOT NU\xffL", 1))
+        left = find_leftover_journal(tmp_path)
+        assert left is not None
+        assert left.trouble is not None
+        assert not left.remove()
+    with pytest.raises(JournalError, match=words):
+        journal(tmp_path)
+
+
 async def test_files_of_other_versions_and_other_origin_are_refused(tmp_path: Path) -> None:
     """Nothing is written to them."""
     await journal(tmp_path).close()

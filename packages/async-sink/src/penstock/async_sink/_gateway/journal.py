@@ -40,6 +40,8 @@ COMMIT;
 _MEBIBYTE: Final = 1024 * 1024
 _CURE: Final = "make room on its disk, or wait until destinations have taken what is there"
 _DAMAGE: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+# A message of SQLite's has the damaged bytes in it, which may be no text.
+_UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 _FILES: Final = ("journal.db", "journal.db-wal", "journal.db-shm", "reserve")
 _REJECTED: Final = "rejected.jsonl"
 _logger = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ class LeftoverJournal:
                     return False
                 for name in _FILES:
                     (self.folder / name).unlink(missing_ok=True)
-        except (OSError, sqlite3.Error, JournalError):
+        except (OSError, *_UNREADABLE, JournalError):
             return False
         with suppress(OSError):
             # Not where other files are.
@@ -108,8 +110,8 @@ def find_leftover_journal(folder: Path) -> LeftoverJournal | None:
             raise _of_former_release(old[0])
         with _alone(path) as database:
             pending = _count(database, path)
-    except sqlite3.Error as error:
-        if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+    except _UNREADABLE as error:
+        if _code_of(error) == sqlite3.SQLITE_BUSY:
             return None
         trouble = f"{path} cannot be read: {error}"
     except (OSError, JournalError) as error:
@@ -117,6 +119,11 @@ def find_leftover_journal(folder: Path) -> LeftoverJournal | None:
     about = [file.stat() for file in files if file.exists()]
     age = max(0.0, default_time() - max((one.st_mtime for one in about), default=0.0))
     return LeftoverJournal(folder, pending, sum(one.st_size for one in about), age, trouble)
+
+
+def _code_of(error: sqlite3.Error | UnicodeDecodeError) -> int:
+    """SQLite's code; for what Python itself could not read, that of damage."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
 
 
 @contextmanager
@@ -185,7 +192,7 @@ class Journal:
         self._reserved_bytes = self._reserve_path.stat().st_size if self._reserve_path.exists() else 0
         try:
             self._load()
-        except sqlite3.Error as error:
+        except _UNREADABLE as error:
             self._database.close()
             raise self._explained(error) from error
         except BaseException:
@@ -236,24 +243,28 @@ class Journal:
         try:
             _check_log(log, self._log_path, self._merge())
         except sqlite3.Error as error:
-            if error.sqlite_errorcode & 0xFF in _DAMAGE:
+            if _code_of(error) in _DAMAGE:
                 raise
             _logger.warning("the journal in %s has no room: %s", self._folder, error)
-        query = "SELECT sequence, kind, destination, checksum, content FROM batch"
+        query = "SELECT sequence, kind, destination, client_id, weight, checksum, content FROM batch"
         with closing(database.execute(query)) as rows:
-            for sequence, kind, destination, checksum, content in rows:
+            for sequence, kind, destination, client_id, weight, checksum, content in rows:
+                # What a damaged file says of types is not what the table was made with.
+                texts = all(isinstance(one, str) for one in (kind, destination, client_id))
+                if not (texts and isinstance(weight, int) and isinstance(content, bytes)):
+                    raise JournalError(str(self._path), f"is damaged: batch {sequence} cannot be read")
                 if crc32(content) != checksum:
                     raise JournalError(str(self._path), f"is damaged: the checksum of batch {sequence} is wrong")
                 self._live[sequence] = (kind, destination)
 
-    def _explained(self, error: sqlite3.Error) -> Exception:
-        code = error.sqlite_errorcode & 0xFF
+    def _explained(self, error: sqlite3.Error | UnicodeDecodeError) -> Exception:
+        code = _code_of(error)
         if code == sqlite3.SQLITE_BUSY:
             reason = "is in use by another gateway: end that one, or give this one a folder of its own"
             return JournalError(str(self._path), reason)
         if code in _DAMAGE:
             return JournalError(str(self._path), f"is damaged: {error}")
-        return OSError(errno.EIO, f"{error} ({error.sqlite_errorname})")
+        return OSError(errno.EIO, f"{error} ({getattr(error, 'sqlite_errorname', code)})")
 
     @property
     def pending_batches(self) -> int:

@@ -1,0 +1,343 @@
+"""What services answer to any calls: an input is a short history of the calls of a service that is new.
+
+The servicers are the real ones; what is behind them is in memory, so that nothing depends on time or on a network.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import struct
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache, partial
+from itertools import groupby
+from typing import Any
+
+import grpc
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError
+
+from penstock.async_sink import AsyncSinkBase, AsyncSinkConfig
+from penstock.async_sink.gateway import SharedDestinations, SinkGatewayServicer
+from penstock.async_sink.testing import FakeDestination, FakeWriter, settle
+from penstock.efo_consumer import LocalShardReader, ShardPosition, ShardReaderServicer
+from penstock.efo_consumer.errors import RecordPublisherFatalError
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.operator_attributes import LocalStageScheduler, StageSchedulerServicer
+from penstock.proto.consumer_registry.v1 import consumer_registry_pb2
+from penstock.proto.shard_reader.v1 import shard_reader_pb2
+from penstock.proto.sink_gateway.v1 import sink_gateway_pb2
+from penstock.proto.stage_scheduler.v1 import stage_scheduler_pb2
+from penstock.registration import ConsumerRegistryServicer, LocalConsumerRegistry, StreamConsumerRegistrar
+from penstock.registration.testing import FakeKinesis as FakeConsumers
+from penstock.registration.testing import InMemoryLeaseStore, ManualClock
+from penstock.rpc import Principal, ServiceRights
+from tools.prove.fuzz.target import MEBIBYTE, Target, loop, shape
+
+MOST_CALLS = 6
+"""Of one input."""
+_PATIENCE_SECONDS = 0.02
+_ANSWERS = 3
+TOLD = {
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.NOT_FOUND,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.FAILED_PRECONDITION,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.PERMISSION_DENIED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""What a service may say of a message that it can read; the rest would be a mistake of its own."""
+_INSIDE = re.compile(r"Traceback|File \"|site-packages|\.py\b|/src/|object at 0x|<class")
+
+
+@dataclass(frozen=True, eq=False)
+class _Served:
+    """A service: its servicer over what is in memory, what its contract says, and a request that it can do."""
+
+    contract: Any
+    rights: ServiceRights
+    make: Callable[[], AbstractAsyncContextManager[Any]]
+    seeds: Callable[[], Sequence[tuple[str, Any]]]
+
+    @property
+    def methods(self) -> Sequence[MethodDescriptor]:
+        return list(self.contract.DESCRIPTOR.services_by_name[self.rights.service.rpartition(".")[2]].methods)
+
+
+class _Refused(grpc.aio.AbortError):
+    pass
+
+
+class _Context:
+    """As much of a call's context as servicers use."""
+
+    def __init__(self) -> None:
+        self.status: tuple[grpc.StatusCode, str] | None = None
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
+        self.status = code, details
+        raise _Refused
+
+    def invocation_metadata(self) -> tuple[()]:
+        return ()
+
+    def time_remaining(self) -> None:
+        return None
+
+
+async def _several(messages: Sequence[Any]) -> AsyncIterator[Any]:
+    for message in messages:
+        yield message
+
+
+async def _answered(servicer: Any, method: MethodDescriptor, messages: Sequence[Any]) -> str:
+    context = _Context()
+
+    async def take() -> int:
+        behaviour = getattr(servicer, method.name)
+        answers = 0
+        given = _several(messages) if method.client_streaming else messages[0]
+        if not method.server_streaming:
+            await behaviour(given, context)
+            return 1
+        async with aclosing(behaviour(given, context)) as streamed:
+            async for _ in streamed:
+                answers += 1
+                if answers == _ANSWERS:
+                    break
+        return answers
+
+    task = asyncio.ensure_future(take())
+    await settle()
+    if not task.done():
+        await asyncio.wait({task}, timeout=_PATIENCE_SECONDS)
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+        return f"{method.name} waits"
+    try:
+        return f"{method.name} {task.result()}"
+    except _Refused:
+        assert context.status is not None
+        code, details = context.status
+        assert code in TOLD, (method.name, code, details)
+        assert not _INSIDE.search(details), (method.name, details)
+        return f"{method.name} {code.name} {shape(details)}"
+
+
+def _calls(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The parts of an input: a byte for the method, two for the length of the message, the message."""
+    at = 0
+    for _ in range(MOST_CALLS):
+        if len(data) < at + 3:
+            return
+        index, length = struct.unpack_from(">BH", data, at)
+        yield index, data[at + 3 : at + 3 + length]
+        at += 3 + length
+
+
+def _attempt(served: _Served, data: bytes) -> str:
+    methods = served.methods
+    parsed = []
+    for index, content in _calls(data):
+        method = methods[index % len(methods)]
+        try:
+            parsed.append((method, getattr(served.contract, method.input_type.name).FromString(content)))
+        except DecodeError:
+            return f"{method.name} none"
+    for method, message in parsed:
+        _judge(served.rights, method, message)
+
+    async def use() -> list[str]:
+        async with served.make() as servicer:
+            said = []
+            for method, group in groupby(parsed, key=lambda one: one[0]):
+                messages = [message for _, message in group]
+                parts = [messages] if method.client_streaming else [[one] for one in messages]
+                said += [await _answered(servicer, method, part) for part in parts]
+            return said
+
+    return "; ".join(loop().run_until_complete(use())[:2])
+
+
+_CALLER = Principal(name="fuzz", streams=("a*",), jobs=("a*", "[b]*"), destinations=("*",))
+
+
+def _judge(rights: ServiceRights, method: MethodDescriptor, message: Any) -> None:
+    """What the gate does about a request before its servicer sees it, as a principal's."""
+    asked = type(message).FromString(message.SerializeToString())
+    one = rights.methods[method.name]
+    one.refusal(_CALLER, asked)
+    one.used(asked)
+    one.take_as_own(_CALLER, asked)
+    asked.SerializeToString()
+
+
+@asynccontextmanager
+async def _registry() -> AsyncIterator[ConsumerRegistryServicer]:
+    clock = ManualClock()
+    consumers = FakeConsumers(streams=("abc",), looks=0)
+    registrar = StreamConsumerRegistrar(consumers, sleep=clock.sleep, clock=clock)
+    local = LocalConsumerRegistry(registrar, InMemoryLeaseStore(), clock=clock, wall_clock=clock, sleep=clock.sleep)
+    yield ConsumerRegistryServicer(local)
+
+
+class _Streams(FakeKinesis):
+    """Refuses shards that it does not have, as Kinesis does."""
+
+    async def follow(self, stream: str, shard_id: str, position: ShardPosition) -> Any:
+        self._check(stream, shard_id)
+        async for event in super().follow(stream, shard_id, position):
+            yield event
+
+    async def read_once(self, stream_name: str, shard_id: str, after: ShardPosition, **note: Any) -> Any:
+        self._check(stream_name, shard_id)
+        async for event in super().read_once(stream_name, shard_id, after, **note):
+            yield event
+
+    def _check(self, stream: str, shard_id: str) -> None:
+        if (stream, shard_id) not in self.shards:
+            code = "ResourceNotFoundException"
+            raise RecordPublisherFatalError("it is not there", stream=stream, shard_id=shard_id, code=code)
+
+
+@asynccontextmanager
+async def _reader() -> AsyncIterator[ShardReaderServicer]:
+    kinesis = _Streams()
+    (shard,) = kinesis.create_stream("abc")
+    kinesis.put("abc", shard, 5)
+    async with LocalShardReader(kinesis) as reader:
+        yield ShardReaderServicer(reader)
+
+
+_CONFIG = AsyncSinkConfig(max_time_in_buffer=timedelta(milliseconds=1), retry_backoff_base=timedelta(0))
+
+
+class _Sink(AsyncSinkBase[Any, Any]):
+    def create_writer(self) -> Any:
+        return _Writer(FakeDestination(), _CONFIG)
+
+    def restore_writer(self, states: Any) -> Any:
+        raise NotImplementedError
+
+
+class _Writer(FakeWriter):
+    def get_size_in_bytes(self, entry: Any) -> int:
+        return len(str(entry))
+
+
+@asynccontextmanager
+async def _gateway() -> AsyncIterator[SinkGatewayServicer]:
+    others = dict.fromkeys(("firehose", "dynamodb", "sqs"), lambda _: _Sink())
+    destinations = SharedDestinations(lambda _: _Sink(), others)
+    yield SinkGatewayServicer(destinations)
+    await destinations.close(0)
+
+
+@asynccontextmanager
+async def _scheduler() -> AsyncIterator[StageSchedulerServicer]:
+    scheduler = LocalStageScheduler(clock=lambda: 1.0)
+    try:
+        yield StageSchedulerServicer(scheduler)
+    finally:
+        await scheduler.close()
+
+
+def _registry_seeds() -> list[tuple[str, Any]]:
+    pb: Any = consumer_registry_pb2  # enums by their numbers
+    acquire = pb.AcquireRequest(stream_name="abc", consumer_name="c", job_id="j", strategy=1, conflict_policy=1)
+    return [("Acquire", acquire), ("ListConsumers", pb.ListConsumersRequest(stream_name="abc")), ("Acquire", acquire)]
+
+
+def _reader_seeds() -> list[tuple[str, Any]]:
+    pb: Any = shard_reader_pb2  # enums by their numbers
+    start = [
+        pb.StreamPositions(
+            stream_name="abc",
+            shards={"shardId-000000000000": pb.ShardPosition(type=pb.POSITION_TYPE_TRIM_HORIZON)},
+        )
+    ]
+    epoch = 1
+    return [
+        ("Open", pb.OpenRequest(session_id="q", positions=start, record_publisher=2, epoch=epoch)),
+        ("Positions", pb.PositionsRequest(session_id="q", epoch=epoch, start=start, max_records=3)),
+        ("Follow", pb.FollowRequest(session_id="q", epoch=epoch, start=start)),
+        ("Close", pb.CloseRequest(session_id="q", epoch=epoch)),
+    ]
+
+
+def _gateway_seeds() -> list[tuple[str, Any]]:
+    pb = sink_gateway_pb2
+    entry = pb.Entry(data=b"abc", partition_key="k")
+    return [
+        ("Write", pb.WriteRequest(hello=pb.Hello(kind="kinesis", destination="abc", client_id="c", weight=1))),
+        ("Write", pb.WriteRequest(batch=pb.Batch(batch_id=1, entries=[entry, entry]))),
+        ("Stats", pb.StatsRequest()),
+    ]
+
+
+def _scheduler_seeds() -> list[tuple[str, Any]]:
+    pb: Any = stage_scheduler_pb2  # enums by their numbers
+    graph = pb.JobGraph(
+        name="g",
+        vertices=[
+            pb.Vertex(name="in", kind=1, bounded=True, parallelism=1),
+            pb.Vertex(name="sort", kind=2, output_only_after_end_of_stream=True, parallelism=1),
+            pb.Vertex(name="out", kind=3, parallelism=1),
+        ],
+        edges=[pb.Edge(source="in", target="sort"), pb.Edge(source="sort", target="out", keyed=True)],
+    )
+    return [
+        ("Claim", pb.ClaimRequest(store="s", fingerprint="f", owner="o#secret", lease_seconds=60)),
+        ("ListJobs", pb.ListJobsRequest()),
+        ("Submit", pb.SubmitRequest(job_id="abc", graph=graph)),
+        ("GetJob", pb.GetJobRequest(job_id="abc")),
+        ("Report", pb.ReportRequest(job_id="abc", stage_id="stage-1", event=1)),
+        ("Watch", pb.WatchRequest(job_id="abc")),
+    ]
+
+
+def _filled(kind: Any, depth: int = 0) -> Any:
+    """A message with each of its texts and parts."""
+    message = kind()
+    for one in message.DESCRIPTOR.fields:
+        value = getattr(message, one.name)
+        if one.message_type is not None:
+            if depth < 3 and not one.message_type.GetOptions().map_entry:
+                part = _filled(one.message_type._concrete_class, depth + 1)
+                (value.append if hasattr(value, "append") else value.CopyFrom)(part)
+        elif one.type == one.TYPE_STRING:
+            text = "arn:aws:kinesis:r:1:stream/abc/consumer/a:1" if "arn" in one.name else "abc"
+            value.append(text) if hasattr(value, "append") else setattr(message, one.name, text)
+    return message
+
+
+@cache
+def _seeds(served: _Served) -> list[bytes]:
+    index = {method.name: number for number, method in enumerate(served.methods)}
+
+    def part(name: str, message: Any) -> bytes:
+        content: bytes = message.SerializeToString()
+        return struct.pack(">BH", index[name], len(content)) + content
+
+    history = [part(name, message) for name, message in served.seeds()]
+    alone = [part(one.name, _filled(getattr(served.contract, one.input_type.name))) for one in served.methods]
+    return [b"".join(history), *history, *alone]
+
+
+_SERVED = [
+    _Served(consumer_registry_pb2, ConsumerRegistryServicer.rights, _registry, _registry_seeds),
+    _Served(shard_reader_pb2, ShardReaderServicer.rights, _reader, _reader_seeds),
+    _Served(sink_gateway_pb2, SinkGatewayServicer.rights, _gateway, _gateway_seeds),
+    _Served(stage_scheduler_pb2, StageSchedulerServicer.rights, _scheduler, _scheduler_seeds),
+]
+CALLS = {
+    f"calls-{one.rights.name}": Target(partial(_seeds, one), partial(_attempt, one), memory_bytes=128 * MEBIBYTE)
+    for one in _SERVED
+}

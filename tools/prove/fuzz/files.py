@@ -1,0 +1,154 @@
+"""What reads files and items that are kept: a gateway's journal, checkpoints of Spark and of consumers."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import shutil
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from penstock.async_sink.errors import JournalError
+from penstock.async_sink.gateway import Journal
+from penstock.aws import AwsSession
+from penstock.efo_consumer import (
+    DynamoDbCheckpointStore,
+    ShardPosition,
+    SparkCheckpoint,
+    StreamPositions,
+)
+from penstock.efo_consumer.errors import CheckpointError
+from tools.prove.fuzz.target import MEBIBYTE, Target, loop, told
+
+_IN_MEMORY = Path("/dev/shm")  # noqa: S108  # a folder of our own is made there
+
+
+def _new_folder() -> Path:
+    """Where a sync costs nothing, if there is such a place."""
+    return Path(tempfile.mkdtemp(prefix="penstock-fuzz-", dir=_IN_MEMORY if _IN_MEMORY.is_dir() else None))
+
+
+@cache
+def _folder() -> Path:
+    folder = _new_folder()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+_JOURNAL_FILES = ("journal.db", "journal.db-wal", "reserve")
+
+
+def _journal_seeds() -> Sequence[bytes]:
+    """The first byte says which file it is: the database, which is small here, or its log."""
+    folder = _new_folder()
+
+    async def keep() -> list[bytes]:
+        journal = Journal(folder, fsync=False)
+        for _ in range(2):
+            await journal.append("kinesis", "abc", "client", 1, b"content")
+        log = (folder / "journal.db-wal").read_bytes()
+        await journal.close()
+        return [b"\0" + (folder / "journal.db").read_bytes(), b"\1" + log]
+
+    try:
+        return loop().run_until_complete(keep())
+    finally:
+        shutil.rmtree(folder)
+
+
+@cache
+def _whole_database() -> bytes:
+    return _journal_seeds()[0][1:]
+
+
+def _journal(data: bytes) -> str:
+    folder = _folder()
+    for name in _JOURNAL_FILES:
+        (folder / name).unlink(missing_ok=True)
+    is_log = data[:1] == b"\1"
+    (folder / "journal.db").write_bytes(_whole_database() if is_log else data[1:])
+    if is_log:
+        (folder / "journal.db-wal").write_bytes(data[1:])
+
+    async def read() -> str:
+        try:
+            journal = Journal(folder, fsync=False)
+        except (JournalError, OSError) as error:
+            return told(error)
+        try:
+            found = [one for kind, name in journal.destinations() for one in journal.pending(kind, name)]
+        finally:
+            await journal.close()
+        return f"{min(len(found), 4)} batches"
+
+    return loop().run_until_complete(read())
+
+
+_POSITION = {"type": "AFTER_SEQUENCE_NUMBER", "value": "49", "caughtUp": 1}
+_OFFSET = {"version": 2, "streams": {"s": {"shardId-0": _POSITION}}, "epoch": 3, "query": "q"}
+_HEAD = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
+_ELSEWHERE = StreamPositions({"s": {"shardId-0": ShardPosition.trim_horizon()}})
+
+
+def _spark_checkpoint(data: bytes) -> str:
+    folder = _folder() / "spark"
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, content in (("offsets", data), ("commits", b'v1\n{"nextBatchWatermarkMs":0}')):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "0").write_bytes(content)
+    checkpoint = SparkCheckpoint(str(folder))
+    try:
+        found = checkpoint.positions()
+        added = checkpoint.reset(dict.fromkeys(found, _ELSEWHERE))
+        assert checkpoint.positions() == dict.fromkeys(found, _ELSEWHERE) | {}, "it was not set back"
+    except CheckpointError as error:
+        return told(CheckpointError(name="", reason=error.reason))
+    return f"{added} {min(len(found), 3)} sources"
+
+
+class _Item:
+    """A session whose only item holds an input's texts."""
+
+    def __init__(self, data: bytes) -> None:
+        positions, _, claims = data.decode(errors="replace").partition("\0")
+        self._item = {"name": {"S": "c"}, "positions": {"S": positions}}
+        if claims:
+            self._item["claims"] = {"S": claims}
+
+    def aio_client(self, service_name: str) -> _Item:
+        return self
+
+    async def call(self, operation: str, **request: Any) -> dict[str, Any]:
+        return {"Item": self._item} if operation == "get_item" else {}
+
+
+def _consumer_checkpoint(data: bytes) -> str:
+    async def use() -> str:
+        store = DynamoDbCheckpointStore(cast("AwsSession", _Item(data)), "table", clock=lambda: 1.0)
+        try:
+            loaded = await store.load("c")
+            claim = await store.claim("c", ["s"], "me")
+            await store.save(claim, _ELSEWHERE)
+        except CheckpointError as error:
+            return told(CheckpointError(name="", reason=error.reason))
+        return f"{0 if loaded is None else min(len(loaded.streams), 3)} {min(claim.numbers['s'], 3)}"
+
+    return loop().run_until_complete(use())
+
+
+_CLAIMS = {"s": {"number": 1, "owner": "she", "at": 1.5}}
+
+FILES = {
+    "gateway-journal": Target(_journal_seeds, _journal, memory_bytes=128 * MEBIBYTE),
+    "spark-checkpoint": Target(
+        lambda: [f"v1\n{_HEAD}\n{json.dumps(_OFFSET)}\n-".encode()], _spark_checkpoint, memory_bytes=64 * MEBIBYTE
+    ),
+    "consumer-checkpoint": Target(
+        lambda: [(json.dumps(_OFFSET) + "\0" + json.dumps(_CLAIMS)).encode(), json.dumps(_OFFSET).encode()],
+        _consumer_checkpoint,
+        memory_bytes=64 * MEBIBYTE,
+    ),
+}
