@@ -27,10 +27,10 @@ def test_a_half_or_contradictory_option_is_named(options, named):
     assert error.value.option == named
 
 
-def test_names_are_read_in_any_case_and_written_back():
-    """Spark hands option names over in lower case; options survive the round trip and pickling."""
+def test_names_are_read_in_any_case():
+    """Spark hands option names over in lower case; options can be pickled."""
     options = AwsOptions.from_mapping({name.lower(): value for name, value in {**KEYS, "region": "eu-west-1"}.items()})
-    assert options.to_mapping() == {**KEYS, "region": "eu-west-1"}
+    assert (options.region, options.access_key_id) == ("eu-west-1", KEYS["awsAccessKeyId"])
     assert pickle.loads(pickle.dumps(options)) == options
 
 

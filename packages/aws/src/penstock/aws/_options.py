@@ -1,9 +1,11 @@
 """What it takes to reach AWS: region, endpoint, credentials, role."""
 
+import argparse
+import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 from urllib.parse import urlsplit
 
 from penstock.aws.errors import AwsOptionError
@@ -27,6 +29,16 @@ _OPTION_NAMES = {
     "proxy_url": "proxyUrl",
 }
 
+_FLAGS: Final = {
+    "region": "region of the streams; boto3's default chain decides when it is not given",
+    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
+    "profile": "profile of the shared configuration files",
+    "role_arn": "role to assume",
+    "role_session_name": "name of the role's session",
+    "role_external_id": "external id that the role asks for",
+    "sts_endpoint_url": "endpoint of STS",
+    "ca_bundle": "PEM file of the authorities to trust for AWS",
+}
 CREDENTIALS_PROVIDER = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*"
 """What `credentialsProvider` looks like."""
 
@@ -150,12 +162,28 @@ class AwsOptions:
             values["role_session_tags"] = session_tags(values["role_session_tags"])
         return cls(**values)
 
-    def to_mapping(self) -> dict[str, str]:
-        """The options that are set, by their camelCase names. Holds secrets."""
-        values = {_OPTION_NAMES[item.name]: getattr(self, item.name) for item in fields(self)}
-        tags = values.pop("roleSessionTags")
-        texts = {name: str(value) for name, value in values.items() if value is not None}
-        return texts | ({"roleSessionTags": ",".join("=".join(tag) for tag in tags)} if tags else {})
+    @staticmethod
+    def add_arguments(parser: argparse.ArgumentParser, prefix: str, *, note: str = "") -> None:
+        """Add the flags of a service; each falls back to `<prefix>_<NAME>`. Keys are no flags: anybody could see them.
+
+        Args:
+            parser: of the service's command.
+            prefix: of the variables of the environment.
+            note: added to the help of each flag.
+        """
+        for name, text in _FLAGS.items():
+            variable = f"{prefix}_{name.upper()}"
+            flag = "--" + name.replace("_", "-")
+            parser.add_argument(flag, default=os.environ.get(variable), help=f"{text}{note} [{variable}]")
+
+    @classmethod
+    def from_arguments(cls, arguments: argparse.Namespace) -> Self:
+        """Options from the flags of `add_arguments`.
+
+        Raises:
+            AwsOptionError: naming the option that is wrong.
+        """
+        return cls(**{name: value for name in _FLAGS if (value := getattr(arguments, name))})
 
 
 def session_tags(text: str) -> tuple[tuple[str, str], ...]:

@@ -2,6 +2,7 @@
 from ._arguments import (
     Parser,
     add_json_argument,
+    add_setting,
     positive_count,
     positive_seconds,
     run_command,
@@ -25,6 +26,7 @@ __all__ = [
     "Screen",
     "Table",
     "add_json_argument",
+    "add_setting",
     "age",
     "bar",
     "plain",

@@ -6,12 +6,14 @@ import argparse
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
 from penstock.rpc import ClientSecurity
 from penstock.services.console._values import Kind
 from penstock.services.console.errors import ConsoleOptionError
+from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_CONSOLE"
 SERVICES: Final = (Kind.REGISTRY, Kind.READER, Kind.SINK, Kind.STAGES)
@@ -60,19 +62,25 @@ class Endpoint:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add flags of all services; each falls back to `PENSTOCK_CONSOLE_<NAME>`."""
+        add = partial(add_setting, parser, PREFIX)
         for kind in SERVICES:
             words = f"host:port of the {_TITLES[kind]}"
             if kind in _SEVERAL:
                 words += "; may be repeated, or name several with commas between them"
-            _add(parser, f"{kind.value}_endpoint", words, several=kind in _SEVERAL)
+            name, variable = f"{kind.value}-endpoint", f"{PREFIX}_{kind.name}_ENDPOINT"
+            # Not "append": flags would be added to what the environment says.
+            action = _Several if kind in _SEVERAL else "store"
+            parser.add_argument(
+                f"--{name}", action=action, default=os.environ.get(variable), help=f"{words} [{variable}]"
+            )
         parser.add_argument(
             "--services-tls", action="store_true", help="use TLS to the services, with the authorities that gRPC trusts"
         )
         for name, words in _FILES.items():
-            _add(parser, name, words)
-        _add(parser, "services_token_file", "file that holds the bearer token of the services")
+            add(name, words)
+        add("services_token_file", "file that holds the bearer token of the services")
         for kind in SERVICES:
-            _add(parser, f"{kind.value}_token_file", f"the same, of the {_TITLES[kind]} alone")
+            add(f"{kind.value}_token_file", f"the same, of the {_TITLES[kind]} alone")
 
     @classmethod
     def from_arguments(
@@ -115,16 +123,6 @@ def _addresses(given: list[str] | str | None, kind: Kind) -> list[str]:
         if not address.startswith("unix:") and not address.rpartition(":")[2].isdigit():
             raise ConsoleOptionError(f"{kind.value}_endpoint", f"{address!r} is not host:port")
     return addresses
-
-
-def _add(parser: argparse.ArgumentParser, name: str, words: str, *, several: bool = False) -> None:
-    variable = f"{PREFIX}_{name.upper()}"
-    option = "--" + name.replace("_", "-")
-    if several:
-        # Without a default: flags would be added to what the environment says.
-        parser.add_argument(option, action=_Several, default=os.environ.get(variable), help=f"{words} [{variable}]")
-    else:
-        parser.add_argument(option, default=os.environ.get(variable), help=f"{words} [{variable}]")
 
 
 class _Several(argparse.Action):

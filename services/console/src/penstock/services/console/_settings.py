@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted
@@ -14,17 +15,8 @@ from penstock.registration import CONSUMER_SHARD_HOUR_USD
 from penstock.rpc import RpcOptionError, ServerSettings
 from penstock.services.console._endpoints import PREFIX, Endpoint
 from penstock.services.console.errors import ConsoleOptionError
+from penstock.terminal import add_setting
 
-_AWS: Final = {
-    "region": "region of the streams",
-    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
-    "profile": "profile of the shared configuration files",
-    "role_arn": "role to assume",
-    "role_session_name": "name of the role's session",
-    "role_external_id": "external id that the role asks for",
-    "sts_endpoint_url": "endpoint of STS",
-    "ca_bundle": "PEM file of the authorities to trust for AWS",
-}
 _NUMBERS: Final = {
     "interval_seconds": (2.0, 0.2, "seconds between two questions to a service"),
     "shards_interval_seconds": (60.0, 5.0, "seconds between two calls of ListShards for a stream"),
@@ -79,20 +71,16 @@ class ConsoleSettings:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_CONSOLE_<NAME>`."""
+        add = partial(add_setting, parser, PREFIX)
         ServerSettings.add_arguments(parser, PREFIX)
         Endpoint.add_arguments(parser)
-        _add(parser, "list_shards", "true: list shards with AWS's default settings, if none of those below is given")
-        for name, words in _AWS.items():
-            _add(parser, name, f"{words}; turns listing shards on")
-        _add(
-            parser,
-            "allow_insecure_endpoint",
-            "true: credentials may go to an http:// endpoint of another host",
-        )
-        _add(parser, "streams", "streams to show beside those that services name, with commas between them")
-        _add(parser, "allowed_hosts", "names by which browsers may call it, with commas between them")
+        add("list_shards", "true: list shards with AWS's default settings, if none of those below is given")
+        AwsOptions.add_arguments(parser, PREFIX, note="; turns listing shards on")
+        add("allow_insecure_endpoint", "true: credentials may go to an http:// endpoint of another host")
+        add("streams", "streams to show beside those that services name, with commas between them")
+        add("allowed_hosts", "names by which browsers may call it, with commas between them")
         for name, (default, _, words) in _NUMBERS.items():
-            _add(parser, name, f"{words}; default {default:g}")
+            add(name, f"{words}; default {default:g}")
         variable = f"{PREFIX}_ALLOW_ACTIONS"
         parser.add_argument(
             "--allow-actions",
@@ -127,19 +115,13 @@ class ConsoleSettings:
 
 
 def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOptions | None:
-    given = {name: getattr(arguments, name) for name in _AWS if getattr(arguments, name)}
+    options = AwsOptions.from_arguments(arguments)
     wanted = (arguments.list_shards or "").lower()
     if wanted not in ("", "true", "false"):
         raise ConsoleOptionError("list_shards", f"{wanted!r} is neither true nor false")
-    if wanted == "false" or not (given or wanted):
+    if wanted == "false" or not (wanted or options != AwsOptions()):
         return None
-    return check_encrypted(AwsOptions(**given), arguments.allow_insecure_endpoint, environ)
-
-
-def _add(parser: argparse.ArgumentParser, name: str, words: str) -> None:
-    variable = f"{PREFIX}_{name.upper()}"
-    option = "--" + name.replace("_", "-")
-    parser.add_argument(option, default=os.environ.get(variable), help=f"{words} [{variable}]")
+    return check_encrypted(options, arguments.allow_insecure_endpoint, environ)
 
 
 def _number(name: str, text: str) -> float:

@@ -8,9 +8,10 @@ from dataclasses import asdict
 from types import MappingProxyType
 from typing import Final, TextIO
 
+from penstock.aws import AwsOptions
 from penstock.registration import Lease, Orphan, OrphanFate, RemoteConsumerRegistry
 from penstock.rpc import ClientSettings, RpcOptionError
-from penstock.services.consumer_registry._settings import PREFIX, add_aws_arguments
+from penstock.services.consumer_registry._settings import PREFIX
 from penstock.services.consumer_registry._table import consumer_table, orphan_table
 from penstock.terminal import ExitCode, Row, Screen, Table, add_json_argument, age, positive_seconds, watch
 
@@ -40,7 +41,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         add_json_argument(command)
     for command in (listing, garbage, release, adopt):
         ClientSettings.add_arguments(command, PREFIX)
-    add_aws_arguments(listing)
+    AwsOptions.add_arguments(listing, PREFIX)
 
 
 async def answer(arguments: argparse.Namespace, settings: ClientSettings, out: TextIO) -> int:

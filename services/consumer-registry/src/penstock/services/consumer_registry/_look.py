@@ -7,7 +7,7 @@ import sqlite3
 from dataclasses import replace
 from typing import TextIO
 
-from penstock.aws import AwsConnectionError, AwsSession
+from penstock.aws import AwsConnectionError, AwsOptions, AwsSession
 from penstock.registration import (
     LeaseStore,
     SqliteLeaseStore,
@@ -16,7 +16,6 @@ from penstock.registration import (
     open_store,
 )
 from penstock.registration.errors import LeaseStoreError
-from penstock.services.consumer_registry._settings import aws_options
 from penstock.services.consumer_registry._table import consumer_table
 from penstock.terminal import ExitCode, Screen, Table, watch
 
@@ -31,7 +30,7 @@ async def look_into_store(arguments: argparse.Namespace, out: TextIO) -> int:
         AwsOptionError, RegistrationOptionError: naming the setting that is wrong.
         RegistrationError: the store cannot be read, or Kinesis not be asked for states.
     """
-    session = AwsSession(aws_options(arguments))
+    session = AwsSession(AwsOptions.from_arguments(arguments))
     registry = open_local_registry(session, store=_store(arguments.registry_store, session))
     screen = Screen(out, as_json=arguments.json)
 

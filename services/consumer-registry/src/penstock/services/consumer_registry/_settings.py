@@ -7,25 +7,17 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Final, Self
 
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.registration import CONSUMER_SHARD_HOUR_USD, LeaseSettings, store_location
 from penstock.registration.errors import RegistrationOptionError
 from penstock.rpc import ServerSettings
+from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_REGISTRY"
 
-_AWS: Final = {
-    "region": "region of the streams; boto3's default chain decides when it is not given",
-    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
-    "profile": "profile of the shared configuration files",
-    "role_arn": "role to assume",
-    "role_session_name": "name of the role's session",
-    "role_external_id": "external id that the role asks for",
-    "sts_endpoint_url": "endpoint of STS",
-    "ca_bundle": "PEM file of the authorities to trust for AWS",
-}
 _SECONDS: Final = {
     "time_to_live_seconds": (30.0, "seconds that a lease lives without a heartbeat, unless its request names them"),
     "longest_time_to_live_seconds": (300.0, "most seconds that a request may name"),
@@ -61,18 +53,15 @@ class RegistrySettings:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_REGISTRY_<NAME>`."""
+        add = partial(add_setting, parser, PREFIX)
         ServerSettings.add_arguments(parser, PREFIX)
-        _add(parser, "store", "where leases are kept: sqlite:///PATH, or dynamodb://TABLE for several replicas")
-        add_aws_arguments(parser)
-        _add(
-            parser,
-            _INSECURE,
-            "true: credentials may go to an http:// endpoint of another host",
-        )
-        _add(parser, _ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
+        add("store", "where leases are kept: sqlite:///PATH, or dynamodb://TABLE for several replicas")
+        AwsOptions.add_arguments(parser, PREFIX)
+        add(_INSECURE, "true: credentials may go to an http:// endpoint of another host")
+        add(_ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
         for name, (default, text) in _SECONDS.items():
-            _add(parser, name, f"{text}; default {default:g}")
-        _add(parser, _PRICE, f"US dollars for a consumer, shard and hour; default {CONSUMER_SHARD_HOUR_USD:g}")
+            add(name, f"{text}; default {default:g}")
+        add(_PRICE, f"US dollars for a consumer, shard and hour; default {CONSUMER_SHARD_HOUR_USD:g}")
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
@@ -91,7 +80,7 @@ class RegistrySettings:
             raise RegistrationOptionError(option="sweep_seconds", reason="must be positive")
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=check_encrypted(aws_options(arguments), getattr(arguments, _INSECURE), environment),
+            aws=check_encrypted(AwsOptions.from_arguments(arguments), getattr(arguments, _INSECURE), environment),
             endpoint_aliases=endpoint_aliases(getattr(arguments, _ALIASES), _ALIASES),
             store=arguments.store,
             leases=LeaseSettings(
@@ -102,26 +91,6 @@ class RegistrySettings:
             sweep_interval=seconds["sweep_seconds"],
             consumer_shard_hour_usd=_price(getattr(arguments, _PRICE)),
         )
-
-
-def add_aws_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where Kinesis is and who we are."""
-    for name, text in _AWS.items():
-        _add(parser, name, text)
-
-
-def aws_options(arguments: argparse.Namespace) -> AwsOptions:
-    """The options from the flags of `add_aws_arguments`.
-
-    Raises:
-        AwsOptionError: naming the setting that is wrong.
-    """
-    return AwsOptions(**{name: value for name in _AWS if (value := getattr(arguments, name))})
-
-
-def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    variable = f"{PREFIX}_{name.upper()}"
-    parser.add_argument("--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]")
 
 
 def _seconds(name: str, value: str | None, default: float) -> timedelta:

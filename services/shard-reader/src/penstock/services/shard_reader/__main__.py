@@ -12,11 +12,11 @@ import sys
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
-from penstock.aws import AwsConnectionError, AwsError, AwsServiceError
+from penstock.aws import AwsConnectionError, AwsError, AwsOptions, AwsServiceError
 from penstock.efo_consumer import EfoConsumerError
 from penstock.registration.errors import RegistrationError
 from penstock.services.shard_reader._lag import add_lag_arguments, lag
-from penstock.services.shard_reader._settings import PREFIX, ReaderSettings, add_aws_arguments, aws_options
+from penstock.services.shard_reader._settings import PREFIX, ReaderSettings
 from penstock.services.shard_reader._tail import add_tail_arguments, tail
 from penstock.terminal import ExitCode, Parser, told_by_flag
 
@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None, *, prog: str = NAME) -> int:
     ):
         command = commands.add_parser(name, help=text)
         add(command)
-        add_aws_arguments(command)
+        AwsOptions.add_arguments(command, PREFIX)
     arguments = parser.parse_args(argv)
     if arguments.command == "serve":
         return _serve(arguments)
@@ -66,7 +66,7 @@ def _look(arguments: argparse.Namespace, prog: str) -> int:
     logging.getLogger("botocore.credentials").setLevel(logging.ERROR)
     look = tail if arguments.command == "tail" else lag
     try:
-        asyncio.run(_until_told(look(arguments, aws_options(arguments), sys.stdout)))
+        asyncio.run(_until_told(look(arguments, AwsOptions.from_arguments(arguments), sys.stdout)))
     except (AwsError, EfoConsumerError, RegistrationError) as error:
         return _refuse(told_by_flag(error, arguments, PREFIX, **_FLAGS), _code_of(error), prog)
     except (KeyboardInterrupt, BrokenPipeError):

@@ -7,26 +7,18 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.efo_consumer import EfoConsumerConfigError, ReaderConfig, RecordPublisherConfig
 from penstock.rpc import ServerSettings
+from penstock.terminal import add_setting
 
 T = TypeVar("T")
 PREFIX: Final = "PENSTOCK_READER"
 
-_AWS: Final = {
-    "region": "region of the streams; boto3's default chain decides when it is not given",
-    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
-    "profile": "profile of the shared configuration files",
-    "role_arn": "role to assume",
-    "role_session_name": "name of the role's session",
-    "role_external_id": "external id that the role asks for",
-    "sts_endpoint_url": "endpoint of STS",
-    "ca_bundle": "PEM file of the authorities to trust for AWS",
-}
 # Callers of a service come and go without a word; their subscriptions must not stay for good.
 _DEFAULTS: Final = ReaderConfig(session_timeout=timedelta(hours=1))
 _BYTES: Final = {
@@ -59,27 +51,24 @@ class ReaderSettings:
     @staticmethod
     def add_arguments(parser: argparse.ArgumentParser) -> None:
         """Add a flag per setting; each falls back to `PENSTOCK_READER_<NAME>`."""
+        add = partial(add_setting, parser, PREFIX)
         ServerSettings.add_arguments(parser, PREFIX)
-        add_aws_arguments(parser)
-        _add(
-            parser,
-            _INSECURE,
-            "true: credentials may go to an http:// endpoint of another host",
-        )
-        _add(parser, _ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
+        AwsOptions.add_arguments(parser, PREFIX)
+        add(_INSECURE, "true: credentials may go to an http:// endpoint of another host")
+        add(_ALIASES, "further URLs, with commas, by which callers know the endpoint of Kinesis")
         for name, text in _BYTES.items():
-            _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name)}")
+            add(name, f"{text}; default {getattr(_DEFAULTS, name)}")
         for name, text in _SECONDS.items():
-            _add(parser, name, f"{text}; default {getattr(_DEFAULTS, name).total_seconds():g}")
+            add(name, f"{text}; default {getattr(_DEFAULTS, name).total_seconds():g}")
         patience = (
             "seconds for which errors of Kinesis that may pass are retried for clients that do not say, 0 for ever"
         )
-        _add(parser, _RETRY_PATIENCE, f"{patience}; default {_DEFAULTS.publisher.retry_patience.total_seconds():g}")
-        _add(parser, _SUBSCRIBE_TRANSPORT, "what carries SubscribeToShard: auto, http2 or http1; default auto")
-        _add(parser, "spill_folder", "where the folder for that is made; default: the system's temporary folder")
-        _add(parser, "deaggregate", "whether aggregates of the Kinesis Producer Library are taken apart; default true")
+        add(_RETRY_PATIENCE, f"{patience}; default {_DEFAULTS.publisher.retry_patience.total_seconds():g}")
+        add(_SUBSCRIBE_TRANSPORT, "what carries SubscribeToShard: auto, http2 or http1; default auto")
+        add("spill_folder", "where the folder for that is made; default: the system's temporary folder")
+        add("deaggregate", "whether aggregates of the Kinesis Producer Library are taken apart; default true")
         lost = "whether a range that the stream no longer holds is an error for clients that do not say; default true"
-        _add(parser, "fail_on_data_loss", lost)
+        add("fail_on_data_loss", lost)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
@@ -98,7 +87,7 @@ class ReaderSettings:
             publisher = replace(publisher, retry_patience=_number(_RETRY_PATIENCE, given[_RETRY_PATIENCE], _time))
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
-            aws=check_encrypted(aws_options(arguments), given.get(_INSECURE), environment),
+            aws=check_encrypted(AwsOptions.from_arguments(arguments), given.get(_INSECURE), environment),
             endpoint_aliases=endpoint_aliases(given.get(_ALIASES), _ALIASES),
             reader=ReaderConfig(
                 buffer_bytes_per_shard=numbers.get("buffer_bytes_per_shard", _DEFAULTS.buffer_bytes_per_shard),
@@ -114,26 +103,6 @@ class ReaderSettings:
                 publisher=publisher,
             ),
         )
-
-
-def add_aws_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say where Kinesis is and who we are."""
-    for name, text in _AWS.items():
-        _add(parser, name, text)
-
-
-def aws_options(arguments: argparse.Namespace) -> AwsOptions:
-    """The options from the flags of `add_aws_arguments`.
-
-    Raises:
-        AwsOptionError: naming the setting that is wrong.
-    """
-    return AwsOptions(**{name: value for name in _AWS if (value := getattr(arguments, name))})
-
-
-def _add(parser: argparse.ArgumentParser, name: str, text: str) -> None:
-    variable = f"{PREFIX}_{name.upper()}"
-    parser.add_argument("--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]")
 
 
 def _number(name: str, value: str, kind: Callable[[str], T]) -> T:

@@ -15,19 +15,10 @@ from penstock.async_sink.errors import SinkOptionError
 from penstock.async_sink.gateway import CreditWindow
 from penstock.aws import AwsOptions, check_encrypted, endpoint_aliases
 from penstock.rpc import ServerSettings
+from penstock.terminal import add_setting
 
 PREFIX: Final = "PENSTOCK_SINK"
 
-_AWS: Final = {
-    "region": "region of the streams; boto3's default chain decides when it is not given",
-    "endpoint_url": "endpoint of Kinesis, for emulators and VPC endpoints",
-    "profile": "profile of the shared configuration files",
-    "role_arn": "role to assume",
-    "role_session_name": "name of the role's session",
-    "role_external_id": "external id that the role asks for",
-    "sts_endpoint_url": "endpoint of STS",
-    "ca_bundle": "PEM file of the authorities to trust for AWS",
-}
 _SINK: Final = {
     "max_batch_size": "entries in a request",
     "max_in_flight_requests": "requests in flight per destination",
@@ -105,11 +96,9 @@ class GatewaySettings:
         ServerSettings.add_arguments(parser, PREFIX)
         rates = {name: text for name, (_, text) in _RATES.items()}
         numbers = {**_SINK, **rates, **_CREDIT, **_FAIR, **_DESTINATIONS}
-        for name, text in {**_AWS, **_ENDPOINTS, **_ALIASES, **numbers, **_DURABLE}.items():
-            variable = f"{PREFIX}_{name.upper()}"
-            parser.add_argument(
-                "--" + name.replace("_", "-"), default=os.environ.get(variable), help=f"{text} [{variable}]"
-            )
+        AwsOptions.add_arguments(parser, PREFIX)
+        for name, text in {**_ENDPOINTS, **_ALIASES, **numbers, **_DURABLE}.items():
+            add_setting(parser, PREFIX, name, text)
 
     @classmethod
     def from_arguments(cls, arguments: argparse.Namespace, environment: Mapping[str, str] | None = None) -> Self:
@@ -135,7 +124,7 @@ class GatewaySettings:
         return cls(
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             aws=check_encrypted(
-                AwsOptions(**{name: value for name in _AWS if (value := getattr(arguments, name))}),
+                AwsOptions.from_arguments(arguments),
                 arguments.allow_insecure_endpoint,
                 environment,
                 {name: getattr(arguments, name) for name in _ENDPOINTS},
