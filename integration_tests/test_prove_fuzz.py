@@ -35,6 +35,7 @@ def test_there_is_a_target_for_each_service_and_all_that_is_read() -> None:
 FOUND = [
     ("offset", b'{"version": 1, "streams": {}, "epoch": Infinity}'),
     ("offset", b'{"version": 1, "streams": {}, "epoch": 1e999}'),
+    ("principals", b'[[principal]]\nname = "a"\ncertificate = "a"\ncalls_per_second = 1' + b"0" * 400),
 ]
 
 

@@ -44,6 +44,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _HEADER: Final = re.compile(r"\s*\[\[\s*principal\s*\]\]\s*(#.*)?")
 _ASSIGNED: Final = re.compile(r"\s*([A-Za-z0-9_-]+)\s*=")
 _OPTION: Final = "principals"
+_MOST_PER_SECOND: Final = 1e15
 _ERRORS = metrics.get_meter("penstock.rpc").create_counter(
     "principalsFileErrors", unit="{error}", description="Changed files of principals that could not be read"
 )
@@ -216,8 +217,9 @@ def _principal(table: Any, lines: dict[str, int]) -> Principal:
     for key in _RATES:
         if key in table:
             rate = table[key]
-            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < float("inf"):
-                raise wrong(key, f"{key} must be a positive number")
+            # Numbers of TOML have no bound, and what is beyond it is no float any more.
+            if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= _MOST_PER_SECOND:
+                raise wrong(key, f"{key} must be a positive number, and at most {_MOST_PER_SECOND:g}")
             given[key] = float(rate)
     expires = table.get("expires")
     if expires is not None and not (isinstance(expires, datetime) and expires.tzinfo is not None):
