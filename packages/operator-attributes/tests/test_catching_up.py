@@ -155,7 +155,7 @@ def job_at(service: BlockingStageScheduler, *, slots: int | None = None) -> Stag
 
 
 def run_all_ready(job: StagedJob) -> None:
-    while stages := [stage for stage in job.ready(0.0) if stage.bounded]:
+    while stages := [stage for stage in job.ready() if stage.bounded]:
         for stage in stages:
             job.apply(StageStarted(stage_id=stage.id))
             job.apply(StageFinished(stage_id=stage.id, rows=7))
@@ -168,7 +168,7 @@ def test_a_job_goes_on_without_its_scheduler_and_tells_it_later() -> None:
     job = job_at(service)
     assert job.begin() == ()
     job.go_on()
-    first = job.ready(0.0)[0]
+    first = job.ready()[0]
     job.apply(StageStarted(stage_id=first.id))
     wait_until(lambda: service.get_job("job").stage(first.id).progress.state is StageState.RUNNING)
     api.away.set()
@@ -206,7 +206,7 @@ def test_a_driver_that_came_back_goes_on_in_its_job() -> None:
     assert states[gone] is StageState.READY
     assert all(states[one] is StageState.FINISHED for one in kept)
     assert states[live] is StageState.WAITING
-    assert [stage.id for stage in job.ready(0.0)] == [gone]
+    assert [stage.id for stage in job.ready()] == [gone]
     job.close()
 
 
@@ -257,7 +257,7 @@ def test_a_live_stage_is_no_reason_to_wait_for_a_stage_that_the_service_gave_up(
     job = driver()
     job.apply(StageStarted(stage_id=live))
     fail(job)
-    assert [stage.id for stage in job.ready(0.0)] == [reader]
+    assert [stage.id for stage in job.ready()] == [reader]
     job.apply(StageStarted(stage_id=reader))
     wait_until(lambda: service.get_job("job").stage(reader).progress.state is StageState.RUNNING)
     job.close()

@@ -166,7 +166,7 @@ def test_an_attempt_that_ended_with_its_driver_is_no_failure() -> None:
         start(scheduler, 1)
         changes = scheduler.apply(StageInterrupted(stage_id="stage-1", at=4.0))
         assert changes == (StageChange("stage-1", RUNNING, INTERRUPTED),)
-        assert [stage.id for stage in scheduler.ready(4.0)] == ["stage-1"]
+        assert [stage.id for stage in scheduler.ready()] == ["stage-1"]
     run(scheduler, 1)
     assert scheduler.progress(9.0)["stage-1"].attempts == 4
     assert not scheduler.ended

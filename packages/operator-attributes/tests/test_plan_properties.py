@@ -315,7 +315,7 @@ def test_whatever_is_lost_fails_or_is_interrupted_no_stage_is_deployed_without_i
 
     for _ in range(data.draw(st.integers(0, 25))):
         running = [stage_id for stage_id, state in scheduler.states.items() if state is StageState.RUNNING]
-        events: list[StageEvent] = [StageStarted(stage_id=stage.id) for stage in scheduler.ready(0.0)]
+        events: list[StageEvent] = [StageStarted(stage_id=stage.id) for stage in scheduler.ready()]
         for stage_id in running:
             events += [StageFinished(stage_id=stage_id), StageInterrupted(stage_id=stage_id)]
             events.append(StageFailed(stage_id=stage_id, error="made to fail"))

@@ -27,7 +27,7 @@ def job(**widths: int) -> JobGraph:
 
 
 def names(scheduler: StageScheduler) -> list[str]:
-    return [stage.name for stage in scheduler.ready(0.0)]
+    return [stage.name for stage in scheduler.ready()]
 
 
 def stage_id(scheduler: StageScheduler, name: str) -> str:

@@ -1,5 +1,3 @@
-from datetime import timedelta
-
 import pytest
 
 from penstock.operator_attributes import (
@@ -38,8 +36,8 @@ def two_branches() -> StagePlan:
     return plan
 
 
-def names(scheduler: StageScheduler, now: float = 0.0) -> list[str]:
-    return [stage.name for stage in scheduler.ready(now)]
+def names(scheduler: StageScheduler) -> list[str]:
+    return [stage.name for stage in scheduler.ready()]
 
 
 def started(stage_id: str, at: float = 0.0) -> StageEvent:
@@ -133,16 +131,6 @@ def test_a_failure_that_would_repeat_itself_is_not_tried_again() -> None:
     assert scheduler.state("stage-1") is StageState.FAILED
 
 
-def test_a_retry_waits_for_its_delay() -> None:
-    """Until then the stage is READY but not named; the scheduler says when to ask again."""
-    scheduler = StageScheduler(two_branches(), retry_delay=timedelta(seconds=10))
-    assert scheduler.next_retry_at() is None
-    fail(scheduler, "stage-1")
-    assert names(scheduler, now=10.9) == ["b"]
-    assert scheduler.next_retry_at() == 11.0
-    assert names(scheduler, now=11.0) == ["a", "b"]
-
-
 def test_a_reused_stage_counts_as_finished() -> None:
     """What an earlier run committed need not run, whether its own inputs are there or not."""
     scheduler = StageScheduler(two_branches())
@@ -207,19 +195,17 @@ def test_an_unknown_stage_is_refused() -> None:
 
 
 def test_impossible_settings_are_refused_by_name() -> None:
-    """Slots and attempts count from one, delays from zero."""
+    """Slots and attempts count from one."""
     plan = two_branches()
     with pytest.raises(InvalidOptionError, match="slots"):
         StageScheduler(plan, slots=0)
     with pytest.raises(InvalidOptionError, match="max_attempts"):
         StageScheduler(plan, max_attempts=0)
-    with pytest.raises(InvalidOptionError, match="retry_delay"):
-        StageScheduler(plan, retry_delay=timedelta(seconds=-1))
 
 
 def test_a_job_can_be_played_to_its_end() -> None:
-    """The play of the testing module deploys, fails and finishes as told, retry delays included."""
-    scheduler = StageScheduler(two_branches(), retry_delay=timedelta(seconds=3))
+    """The play of the testing module deploys, fails and finishes as told."""
+    scheduler = StageScheduler(two_branches())
     events = play(scheduler, failures={"stage-1": 1})
     assert scheduler.succeeded
     assert [event.stage_id for event in events if isinstance(event, StageFailed)] == ["stage-1"]

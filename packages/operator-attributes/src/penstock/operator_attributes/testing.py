@@ -54,10 +54,7 @@ def play(
         events.append(event)
 
     while not scheduler.ended:
-        retry_at = scheduler.next_retry_at()
-        if not running and retry_at is not None:
-            now = max(now, retry_at)
-        for stage in scheduler.ready(now):
+        for stage in scheduler.ready():
             tell(StageStarted(stage_id=stage.id, at=now))
             running.append(stage.id)
         batch = [stage_id for stage_id in running if bounded[stage_id]]

@@ -196,7 +196,7 @@ def _committed_at(plan: StagePlan, known: Mapping[str, StageMeasure], slots: int
     running: list[tuple[float, str]] = []
     now = 0.0
     while True:
-        for stage in scheduler.ready(now):
+        for stage in scheduler.ready():
             scheduler.apply(StageStarted(stage_id=stage.id, at=now))
             if stage.bounded:
                 heapq.heappush(running, (now + known[stage.id].seconds, stage.id))

@@ -60,7 +60,7 @@ class _Job:
                 )
                 for stage in plan.stages
             ),
-            deployable=tuple(stage.id for stage in self.scheduler.ready(now)),
+            deployable=tuple(stage.id for stage in self.scheduler.ready()),
             version=self.version,
             slots=self.scheduler.slots,
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import timedelta
 
 from penstock.operator_attributes._compile.plan import Stage, StagePlan
 from penstock.operator_attributes._schedule.events import (
@@ -58,7 +57,6 @@ class _Run:
     error: str = ""
     started_at: float | None = None
     ended_at: float | None = None
-    not_before: float = float("-inf")
     rows: int | None = None
     size_bytes: int | None = None
     readers: list[str] = field(default_factory=list)
@@ -84,7 +82,6 @@ class StageScheduler:
         *,
         slots: int | None = None,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
-        retry_delay: timedelta = timedelta(0),
     ) -> None:
         """Begin to schedule.
 
@@ -92,7 +89,6 @@ class StageScheduler:
             plan: The stages.
             slots: Slots for stages that run at the same time; None for no bound.
             max_attempts: Failures of a stage, since it last committed, after which it counts as failed; at least 1.
-            retry_delay: Time from a failure to the stage's next deployment.
 
         Raises:
             InvalidOptionError: An argument is outside of its range.
@@ -102,15 +98,12 @@ class StageScheduler:
             raise InvalidOptionError("slots", slots, "at least 1, or None for no bound")
         if max_attempts < 1:
             raise InvalidOptionError("max_attempts", max_attempts, "at least 1")
-        if retry_delay < timedelta(0):
-            raise InvalidOptionError("retry_delay", retry_delay, "not negative")
         live = sum(stage.slots for stage in plan.stages if not stage.bounded)
         if slots is not None and live > slots:
             raise InsufficientSlotsError(needed=live, slots=slots)
         self.plan = plan
         self.slots = slots
         self.max_attempts = max_attempts
-        self._retry_delay = retry_delay.total_seconds()
         self._runs = {stage.id: _Run(stage, set(stage.blocking_inputs)) for stage in plan.stages}
         for stage in plan.stages:
             for before in stage.blocking_inputs:
@@ -147,24 +140,17 @@ class StageScheduler:
         """How far each stage has come, by stage id, in the order of the plan."""
         return {stage_id: _progress(run, now) for stage_id, run in self._runs.items()}
 
-    def ready(self, now: float) -> tuple[Stage, ...]:
+    def ready(self) -> tuple[Stage, ...]:
         """The stages that may all be deployed now, batch stages first."""
         free = self._free()
         chosen: list[Stage] = []
-        candidates = [run for run in self._runs.values() if run.state.deployable and run.not_before <= now]
+        candidates = [run for run in self._runs.values() if run.state.deployable]
         for run in sorted(candidates, key=lambda run: not run.stage.bounded):
             width = self._width(run.stage)
             if free is None or width <= free - self._reserved(run.stage, chosen):
                 chosen.append(run.stage)
                 free = None if free is None else free - width
         return tuple(chosen)
-
-    def next_retry_at(self) -> float | None:
-        """When the next stage that waits for its retry may be deployed; None if there is none."""
-        times = [
-            run.not_before for run in self._runs.values() if run.state.deployable and run.not_before > float("-inf")
-        ]
-        return min(times, default=None)
 
     def apply(self, event: StageEvent) -> tuple[StageChange, ...]:
         """Take note of an event, and say which states it changed: the stage's own first.
@@ -190,7 +176,7 @@ class StageScheduler:
                 run.attempts += 1
                 return (_move(run, StageState.RUNNING),)
             case StageInterrupted():
-                run.ended_at, run.not_before = event.at, float("-inf")
+                run.ended_at = event.at
                 after = StageState.WAITING if run.missing else StageState.INTERRUPTED
                 return (_move(run, after), *self._skip_if_hopeless(run))
 
@@ -246,7 +232,6 @@ class StageScheduler:
         run.error, run.ended_at = event.error, event.at
         run.failures += 1
         if event.retryable and run.failures < self.max_attempts:
-            run.not_before = event.at + self._retry_delay
             # An input that was lost while the stage ran may well be why it failed.
             return (_move(run, StageState.WAITING if run.missing else StageState.READY), *self._skip_if_hopeless(run))
         return (_move(run, StageState.FAILED), *self._skip_readers(run))
@@ -254,7 +239,6 @@ class StageScheduler:
     def _lose(self, run: _Run, event: StageLost) -> tuple[StageChange, ...]:
         run.rows = run.size_bytes = None
         run.error = event.error
-        run.not_before = float("-inf")
         # Inputs of a reused stage may never have been there.
         run.missing = {one for one in run.stage.blocking_inputs if not self._runs[one].state.committed}
         changes = [_move(run, StageState.WAITING if run.missing else StageState.READY)]

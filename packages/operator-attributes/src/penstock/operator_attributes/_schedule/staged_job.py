@@ -145,13 +145,13 @@ class StagedJob:
                 self._changed.notify_all()
             return changes
 
-    def ready(self, now: float) -> tuple[Stage, ...]:
+    def ready(self) -> tuple[Stage, ...]:
         """The stages that may all be deployed now, batch stages first."""
         with self._changed:
             if not self._thread.is_alive():
-                return self._scheduler.ready(now)
+                return self._scheduler.ready()
             answered = self._changed.wait_for(lambda: self._away or self._is_told(), _ANSWER_SECONDS)
-            here = self._scheduler.ready(now)
+            here = self._scheduler.ready()
             if self._away or not answered or self._told is None:
                 return here
             there = tuple(stage for stage in here if stage.id in self._told.deployable)

@@ -1,7 +1,8 @@
 """The stage scheduler behind gRPC."""
 
 import dataclasses
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -92,10 +93,8 @@ class RemoteStageScheduler:
             cyclic_regions=CYCLIC_REGIONS[cyclic_regions],
             restart=restart,
         )
-        try:
+        with _typed_errors():
             response = await self._stub.Submit(request, timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
         return job_from_wire(response.job)
 
     async def report(self, job_id: str, event: StageEvent) -> JobStatus:
@@ -103,26 +102,20 @@ class RemoteStageScheduler:
 
         After RemoteSchedulerError the event may have arrived or not: `get_job` tells.
         """
-        try:
+        with _typed_errors():
             response = await self._stub.Report(event_to_wire(job_id, event), timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
         return job_from_wire(response.job)
 
     async def get_job(self, job_id: str) -> JobStatus:
         """See `StageSchedulerApi.get_job`."""
-        try:
+        with _typed_errors():
             response = await self._stub.GetJob(pb.GetJobRequest(job_id=job_id), timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
         return job_from_wire(response.job)
 
     async def get_plan(self, job_id: str) -> StagePlan:
         """See `StageSchedulerApi.get_plan`: compiled again here, from the graph."""
-        try:
+        with _typed_errors():
             response = await self._stub.GetGraph(pb.GetGraphRequest(job_id=job_id), timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
         regions = cyclic_regions_from_wire(response.cyclic_regions)
         return compile(graph_from_wire(response.graph), cyclic_regions=regions)
 
@@ -130,19 +123,16 @@ class RemoteStageScheduler:
         """See `StageSchedulerApi.watch`. Closing the generator ends the call."""
         call = self._stub.Watch(pb.WatchRequest(job_id=job_id))
         try:
-            async for response in call:
-                yield job_from_wire(response.job)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
+            with _typed_errors():
+                async for response in call:
+                    yield job_from_wire(response.job)
         finally:
             call.cancel()
 
     async def list_jobs(self) -> tuple[JobStatus, ...]:
         """See `StageSchedulerApi.list_jobs`."""
-        try:
+        with _typed_errors():
             response = await self._stub.ListJobs(pb.ListJobsRequest(), timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
         return tuple(job_from_wire(job) for job in response.jobs)
 
     async def claim(
@@ -165,57 +155,50 @@ class RemoteStageScheduler:
             lease_seconds=lease_seconds or 0.0,
             wait_seconds=wait_seconds,
         )
-        try:
+        with _typed_errors():
             response = await self._stub.Claim(request, timeout=self._timeout + max(0.0, wait_seconds))
-        except grpc.RpcError as error:
-            raise _typed(error) from error
         return claim_from_wire(store, fingerprint, response)
 
     async def renew_claim(self, claim: Claim) -> Claim:
         """See `StageSchedulerApi.renew_claim`."""
         request = pb.RenewClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
-        try:
+        with _typed_errors():
             response = await self._stub.RenewClaim(request, timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
         return dataclasses.replace(claim, expires_seconds=response.expires_seconds)
 
     async def commit_claim(
         self, claim: Claim, *, location: str, rows: int | None = None, size_bytes: int | None = None
     ) -> None:
         """See `StageSchedulerApi.commit_claim`. May be repeated after RemoteSchedulerError."""
-        try:
+        with _typed_errors():
             await self._stub.CommitClaim(
                 commit_to_wire(claim, location=location, rows=rows, size_bytes=size_bytes), timeout=self._timeout
             )
-        except grpc.RpcError as error:
-            raise _typed(error) from error
 
     async def release_claim(self, claim: Claim) -> None:
         """See `StageSchedulerApi.release_claim`."""
         request = pb.ReleaseClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
-        try:
+        with _typed_errors():
             await self._stub.ReleaseClaim(request, timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
 
     async def forget_claim(self, claim: Claim) -> None:
         """See `StageSchedulerApi.forget_claim`."""
         request = pb.ForgetClaimRequest(store=claim.store, fingerprint=claim.fingerprint, token=claim.token)
-        try:
+        with _typed_errors():
             await self._stub.ForgetClaim(request, timeout=self._timeout)
-        except grpc.RpcError as error:
-            raise _typed(error) from error
 
     async def close(self) -> None:
         """Close the channel. May be repeated."""
         await self._channel.close(None)
 
 
-def _typed(error: grpc.RpcError) -> Exception:
-    known = typed_error(error, _ERRORS)
-    if known is not None:
-        return known
-    if isinstance(error, grpc.aio.AioRpcError):
-        return RemoteSchedulerError(error.code().name, error.details() or "")
-    return RemoteSchedulerError("UNKNOWN", str(error))
+@contextmanager
+def _typed_errors() -> Iterator[None]:
+    """Raise the package's errors in the place of gRPC's."""
+    try:
+        yield
+    except grpc.RpcError as error:
+        known = typed_error(error, _ERRORS)
+        if known is None and isinstance(error, grpc.aio.AioRpcError):
+            known = RemoteSchedulerError(error.code().name, error.details() or "")
+        raise known or RemoteSchedulerError("UNKNOWN", str(error)) from error

@@ -1,7 +1,7 @@
 """The gRPC face of a stage scheduler."""
 
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 import grpc
@@ -62,7 +62,7 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
 
     async def Submit(self, request: pb.SubmitRequest, context: _Context) -> pb.SubmitResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             job = await self._scheduler.submit(
                 request.job_id,
                 graph_from_wire(request.graph),
@@ -71,54 +71,43 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
                 cyclic_regions=cyclic_regions_from_wire(request.cyclic_regions),
                 restart=request.restart,
             )
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.SubmitResponse(job=job_to_wire(job))
+            return pb.SubmitResponse(job=job_to_wire(job))
 
     async def Report(self, request: pb.ReportRequest, context: _Context) -> pb.ReportResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             job = await self._scheduler.report(request.job_id, event_from_wire(request))
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.ReportResponse(job=job_to_wire(job))
+            return pb.ReportResponse(job=job_to_wire(job))
 
     async def GetJob(self, request: pb.GetJobRequest, context: _Context) -> pb.GetJobResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             job = await self._scheduler.get_job(request.job_id)
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.GetJobResponse(job=job_to_wire(job))
+            return pb.GetJobResponse(job=job_to_wire(job))
 
     async def GetGraph(self, request: pb.GetGraphRequest, context: _Context) -> pb.GetGraphResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             plan = await self._scheduler.get_plan(request.job_id)
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.GetGraphResponse(graph=graph_to_wire(plan.graph), cyclic_regions=CYCLIC_REGIONS[plan.cyclic_regions])
+            return pb.GetGraphResponse(
+                graph=graph_to_wire(plan.graph), cyclic_regions=CYCLIC_REGIONS[plan.cyclic_regions]
+            )
 
     async def Watch(self, request: pb.WatchRequest, context: _Context) -> AsyncIterator[pb.WatchResponse]:
         """See the contract."""
-        try:
-            async with aclosing(self._scheduler.watch(request.job_id)) as jobs:
-                async for job in jobs:
-                    yield pb.WatchResponse(job=job_to_wire(job))
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
+        async with _errors_as_status(context), aclosing(self._scheduler.watch(request.job_id)) as jobs:
+            async for job in jobs:
+                yield pb.WatchResponse(job=job_to_wire(job))
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: _Context) -> pb.ListJobsResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             jobs = await self._scheduler.list_jobs()
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.ListJobsResponse(jobs=[job_to_wire(job) for job in jobs])
+            return pb.ListJobsResponse(jobs=[job_to_wire(job) for job in jobs])
 
     async def Claim(self, request: pb.ClaimRequest, context: _Context) -> pb.ClaimResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             claim = await self._scheduler.claim(
                 request.store,
                 request.fingerprint,
@@ -126,43 +115,42 @@ class StageSchedulerServicer(pb_grpc.StageSchedulerServiceServicer):
                 lease_seconds=request.lease_seconds or None,
                 wait_seconds=request.wait_seconds,
             )
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return claim_to_wire(claim)
+            return claim_to_wire(claim)
 
     async def RenewClaim(self, request: pb.RenewClaimRequest, context: _Context) -> pb.RenewClaimResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             claim = await self._scheduler.renew_claim(reference_from_wire(request))
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.RenewClaimResponse(expires_seconds=claim.expires_seconds)
+            return pb.RenewClaimResponse(expires_seconds=claim.expires_seconds)
 
     async def CommitClaim(self, request: pb.CommitClaimRequest, context: _Context) -> pb.CommitClaimResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             await self._scheduler.commit_claim(
                 reference_from_wire(request),
                 location=request.location,
                 rows=request.rows if request.HasField("rows") else None,
                 size_bytes=request.size_bytes if request.HasField("size_bytes") else None,
             )
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.CommitClaimResponse()
+            return pb.CommitClaimResponse()
 
     async def ReleaseClaim(self, request: pb.ReleaseClaimRequest, context: _Context) -> pb.ReleaseClaimResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             await self._scheduler.release_claim(reference_from_wire(request))
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.ReleaseClaimResponse()
+            return pb.ReleaseClaimResponse()
 
     async def ForgetClaim(self, request: pb.ForgetClaimRequest, context: _Context) -> pb.ForgetClaimResponse:
         """See the contract."""
-        try:
+        async with _errors_as_status(context):
             await self._scheduler.forget_claim(reference_from_wire(request))
-        except OperatorAttributesError as error:
-            await abort_with(context, error, STATUS_TABLE)
-        return pb.ForgetClaimResponse()
+            return pb.ForgetClaimResponse()
+
+
+@asynccontextmanager
+async def _errors_as_status(context: _Context) -> AsyncIterator[None]:
+    """Answer the package's errors by status, class and fields."""
+    try:
+        yield
+    except OperatorAttributesError as error:
+        await abort_with(context, error, STATUS_TABLE)

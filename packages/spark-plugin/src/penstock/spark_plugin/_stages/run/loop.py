@@ -87,7 +87,7 @@ class RunLoop:
         with ThreadPoolExecutor(len(self._run.plan.stages) or 1, thread_name_prefix="penstock-stage") as pool:
             try:
                 while True:
-                    while stages := self._job.ready(self._clock()):
+                    while stages := self._job.ready():
                         for stage in stages:
                             if not self._deploy(stage, pool):
                                 break
