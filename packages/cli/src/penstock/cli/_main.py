@@ -11,6 +11,7 @@ from typing import Final
 from penstock.cli._commands import Command, CommandBrokenError, find_commands
 from penstock.terminal import Cell, Column, ExitCode, Form, Row, Screen, Table, run_command
 
+_GROUND: Final = ("pyspark", "boto3", "grpcio", "pyarrow")
 USAGE: Final = "usage: penstock [--help] [--version] [--json] COMMAND ..."
 _EXITS: Final = (
     "exit codes: 0 fine, 1 problem found or refused, 2 wrong usage, 3 service not reachable, 130 interrupted"
@@ -40,9 +41,7 @@ def _dispatch(arguments: Sequence[str], commands: Mapping[str, Command]) -> int:
     if unknown := flags - {"--help", "-h", "--version", "-V", "--json"}:
         return _refuse(f"unknown flag {min(unknown)}\n{USAGE}")
     if flags & {"--version", "-V"}:
-        from penstock.cli._versions import versions_table
-
-        screen.show(versions_table())
+        screen.show(_versions_table())
         return ExitCode.OK
     if flags & {"--help", "-h"} or not rest or rest == ["help"]:
         _show_commands(screen, commands)
@@ -117,3 +116,23 @@ def _pip(command: Command, *flags: str) -> str:
 def _refuse(text: str, code: int = ExitCode.USAGE) -> int:
     sys.stderr.write(f"penstock: {text}\n")
     return code
+
+
+def _versions_table() -> Table:
+    """The versions of all of Penstock's packages and of what they stand on, a row each."""
+    # Here: no other command needs them.
+    import importlib.metadata
+    import platform
+
+    from packaging.utils import canonicalize_name
+
+    versions: dict[str, str] = {}
+    for distribution in importlib.metadata.distributions():
+        # A folder that is no package any more has no name.
+        name = canonicalize_name(distribution.metadata["Name"] or "")
+        if name.startswith("penstock-") or name in _GROUND:
+            versions.setdefault(name, distribution.version)
+    order = sorted(versions, key=lambda name: (not name.startswith("penstock-"), name != "penstock-cli", name))
+    found = [(name, versions[name]) for name in order] + [("python", platform.python_version())]
+    rows = [Row([name, version], {"package": name, "version": version}) for name, version in found]
+    return Table(columns=[Column("PACKAGE"), Column("VERSION")], rows=rows)

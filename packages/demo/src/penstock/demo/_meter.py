@@ -111,14 +111,3 @@ def read_counts(file: Path) -> list[BatchCount]:
             count, ended, histogram = before.rows + count, max(before.ended, ended), before.latencies + histogram
         counts[batch] = BatchCount(batch, count, ended, histogram)
     return [counts[batch] for batch in sorted(counts)]
-
-
-def rows_read(file: Path) -> int:
-    """All rows that the source gave so far."""
-    if not file.exists():
-        return 0
-    connection = _open(file)
-    try:
-        return int(connection.execute("select coalesce(sum(rows), 0) from counts").fetchone()[0])
-    finally:
-        connection.close()

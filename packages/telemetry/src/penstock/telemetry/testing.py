@@ -1,4 +1,4 @@
-"""A receiver of OTLP over gRPC, as a collector is one, for tests of what a process exports; and what PromQL names."""
+"""A receiver of OTLP over gRPC, as a collector is one, for tests of what a process exports."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from penstock.telemetry._promql import parse_promql
-
-__all__ = ["OtlpReceiver", "attributes_of", "parse_promql", "running_receiver", "wait_until"]
+__all__ = ["OtlpReceiver", "attributes_of", "running_receiver", "wait_until"]
 
 
 def attributes_of(pairs: Any) -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left
-from typing import TYPE_CHECKING, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-from penstock.emulator._state.record import Record
+import msgspec
+import pybase64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -14,6 +15,52 @@ if TYPE_CHECKING:
 
 # How many trimmed records may stay in the columns before they are closed up.
 _SLACK = 1024
+
+
+def encode_record(
+    *, arrival_ms: int, sequence_number: str, partition_key: str, data: bytes, encrypted: bool = False
+) -> bytes:
+    """The JSON object in which a record is sent: built once, when the record is put, for all of its readers."""
+    return b'{"SequenceNumber":"%b","ApproximateArrivalTimestamp":%d.%03d,"Data":"%b","PartitionKey":%b%b}' % (
+        sequence_number.encode(),
+        arrival_ms // 1000,
+        arrival_ms % 1000,
+        pybase64.b64encode(data),
+        msgspec.json.encode(partition_key),
+        b',"EncryptionType":"KMS"' if encrypted else b"",
+    )
+
+
+class Record:
+    """One record; what its JSON object holds is taken out of it again only where a test looks inside."""
+
+    __slots__ = ("arrival_ms", "counter", "encoded", "size_bytes")
+
+    def __init__(self, *, counter: int, arrival_ms: int, size_bytes: int, encoded: bytes) -> None:
+        self.counter = counter
+        self.arrival_ms = arrival_ms
+        self.size_bytes = size_bytes
+        """Data and partition key, as the limits count them."""
+        self.encoded = encoded
+
+    @property
+    def sequence_number(self) -> str:
+        """The record's sequence number."""
+        return str(self._decoded()["SequenceNumber"])
+
+    @property
+    def partition_key(self) -> str:
+        """The record's partition key."""
+        return str(self._decoded()["PartitionKey"])
+
+    @property
+    def data(self) -> bytes:
+        """The record's data blob."""
+        return pybase64.b64decode(self._decoded()["Data"])
+
+    def _decoded(self) -> dict[str, Any]:
+        decoded: dict[str, Any] = msgspec.json.decode(self.encoded)
+        return decoded
 
 
 class RecordSlice:

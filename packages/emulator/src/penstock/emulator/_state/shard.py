@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.emulator._state.limits import TokenBucket
-from penstock.emulator._state.log import FrameCache, RecordLog
-from penstock.emulator._state.record import encode_record
+from penstock.emulator._state.log import FrameCache, RecordLog, encode_record
 from penstock.emulator._state.sequence import IssueTimes, SequenceNumbers
 
 if TYPE_CHECKING:
