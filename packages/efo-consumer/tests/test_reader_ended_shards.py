@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from datetime import timedelta
+
 from penstock.efo_consumer import (
     LocalShardReader,
     OpenRequest,
@@ -62,3 +65,29 @@ async def test_a_shard_that_expired_with_its_children_leaves_the_positions() -> 
             await reader.commit("q", epoch, position)
             kinesis.put("s", last, 1)
     assert set(position.streams["s"]) == {last}
+
+
+async def test_after_a_restart_the_children_of_a_shard_that_is_not_listed_yet_are_waited_for() -> None:
+    """ListShards is late after a reshard: that it does not show a shard does not mean that others follow it."""
+    kinesis = FakeKinesis()
+    root, other = kinesis.create_stream("s", 2)
+    (shard,) = kinesis.reshard("s", [root], 1)
+    written = kinesis.put("s", shard, 1)
+    (child,) = kinesis.reshard("s", [shard], 1)
+    written += kinesis.put("s", child, 1)
+    for late in (shard, child):
+        kinesis.shards["s", late].unlisted = True
+    position = StreamPositions({"s": {shard: ShardPosition.shard_end(), other: ShardPosition.trim_horizon()}})
+    config = ReaderConfig(discovery_interval=timedelta(milliseconds=20))
+    async with LocalShardReader(kinesis, config) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=position))
+        found = await reader.positions("q", epoch, position, wait_seconds=0.5)
+        assert found.positions.streams["s"].keys() == {shard, other}
+        for late in (shard, child):
+            kinesis.shards["s", late].unlisted = False
+        async with asyncio.timeout(60):
+            while child not in position.streams["s"] or position.streams["s"][child] == ShardPosition.trim_horizon():
+                found = await reader.positions("q", epoch, position, wait_seconds=1)
+                position = found.positions
+                await reader.commit("q", epoch, position)
+    assert {child, other} <= position.streams["s"].keys()

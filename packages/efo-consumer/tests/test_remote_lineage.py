@@ -135,6 +135,50 @@ def test_a_child_that_is_gone_too_leaves_its_own_children() -> None:
     run(kinesis, endpoints_apart(gone, [other]), test)
 
 
+def test_a_shard_that_was_read_to_its_end_and_expired_with_its_children_has_successors() -> None:
+    """A query that was stopped for longer than the retention goes on with what is left, also where readers are many."""
+    kinesis = FakeKinesis()
+    gone, other = kinesis.create_stream("s", 2)
+    children = kinesis.reshard("s", [gone], 2)
+    grandchildren = [shard for child in children for shard in kinesis.reshard("s", [child], 1)]
+    kept = [number for shard in (other, *grandchildren) for number in kinesis.put("s", shard, 2)]
+    for expired in (gone, *children):
+        kinesis.shards["s", expired].gone = True
+
+    async def test(world: World) -> None:
+        await world.read({gone: ShardPosition.shard_end(), other: BEGIN})
+        assert sorted(world.rows) == sorted(kept)
+        assert set(world.standing()) == {other, *grandchildren}
+
+    run(kinesis, endpoints_apart(gone, [other]), test)
+
+
+@pytest.mark.parametrize("at_end", [True, False], ids=["was read to its end", "is found gone"])
+def test_a_merged_shard_after_one_that_is_gone_waits_for_a_parent_that_is_not_listed_yet(at_end: bool) -> None:
+    """What ListShards does not show has not expired by that: its parent is still being read."""
+    kinesis = FakeKinesis()
+    gone, other = kinesis.create_stream("s", 2)
+    late, beside = kinesis.reshard("s", [other], 2)
+    (merged,) = kinesis.reshard("s", [gone, late], 1)
+    kept = [number for shard in (beside, merged) for number in kinesis.put("s", shard, 2)]
+    held = kinesis.shards["s", late]
+    held.sequence_numbers, held.data = [kinesis.tip + 1, kinesis.tip + 2], [b"1", b"2"]
+    kinesis.shards["s", gone].gone = held.unlisted = True
+    refusal = RecordPublisherFatalError("gone", stream="s", shard_id=gone, code="ResourceNotFoundException")
+    kinesis.fail("s", gone, refusal)
+    start = {gone: ShardPosition.shard_end() if at_end else ShardPosition.after("1"), beside: BEGIN}
+
+    async def test(world: World) -> None:
+        await world.read(start)
+        assert merged not in world.at.streams["s"]
+        held.unlisted = False
+        world.rows.clear()
+        await world.read(world.at.streams["s"] | {late: BEGIN})
+        assert sorted(world.rows) == sorted([*kept[2:], *held.sequence_numbers])
+
+    run(kinesis, endpoints_apart(gone, [beside, late]), test)
+
+
 def test_a_child_enters_with_what_is_known_of_its_parents() -> None:
     """All of its records arrived after its parents were closed; and the stream's creation time stays."""
     kinesis = FakeKinesis()

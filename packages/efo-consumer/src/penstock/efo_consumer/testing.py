@@ -81,6 +81,7 @@ class FakeShard:
     children: tuple[Shard, ...] = ()
     trimmed: int = 0
     gone: bool = False
+    unlisted: bool = False
     hash_keys: tuple[int, int] = (0, 2**128 - 1)
 
     def listed(self) -> Shard:
@@ -185,7 +186,11 @@ class FakeKinesis:
     async def list_shards(self, stream_name: str) -> list[Shard]:
         """See `ReaderBackend.list_shards`."""
         await asyncio.sleep(0)
-        return [shard.listed() for (name, _), shard in self.shards.items() if name == stream_name and not shard.gone]
+        return [
+            shard.listed()
+            for (name, _), shard in self.shards.items()
+            if name == stream_name and not (shard.gone or shard.unlisted)
+        ]
 
     @property
     def retry_patience(self) -> timedelta:

@@ -79,11 +79,16 @@ class OpenRequest:
 
 @dataclass(frozen=True)
 class ShardLineage:
-    """Where a shard comes from: no parent, one after a split, two after a merge."""
+    """Where a shard comes from: no parent, one after a split, two after a merge.
+
+    Attributes:
+        is_gone: whether nothing of it is left in Kinesis. All shards that are listed are shown beside it.
+    """
 
     stream_name: str
     shard_id: str
     parent_shard_ids: tuple[str, ...]
+    is_gone: bool = False
 
 
 @dataclass(frozen=True)

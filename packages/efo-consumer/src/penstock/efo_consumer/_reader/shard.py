@@ -94,8 +94,6 @@ class FollowedShard:
         self.shard_id = shard_id
         self.buffer = ShardBuffer(origin)
         self.failure: ShardReaderError | None = None
-        self.lineage: tuple[Shard, ...] = ()
-        """All shards of the stream, if this one was gone before its end was read."""
         self.replays = 0
         self.losses = 0
         self._pool = pool
@@ -269,7 +267,6 @@ class FollowedShard:
                 # The next event is beyond the gap, which was reported.
                 self._is_gap_reported = True
                 return ShardPosition.trim_horizon()
-            self.lineage = found.listed
             self.buffer.close()
             self._note(ShardSign.END, "the shard is gone")
             self._on_end(self, found.children)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.efo_consumer._continuity.guard import check_streams, judge_refusal
+from penstock.efo_consumer._continuity.guard import Loss, check_streams, judge_refusal
 from penstock.efo_consumer._continuity.lineage import ShardGraph, entering, successors
 from penstock.efo_consumer._model.positions import ShardPosition
 from penstock.efo_consumer._model.shards import StreamIdentity
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from penstock.efo_consumer._buffer.pool import BufferPool
-    from penstock.efo_consumer._continuity.guard import Loss, Resume
+    from penstock.efo_consumer._continuity.guard import Resume
     from penstock.efo_consumer._model.positions import StreamPositions
     from penstock.efo_consumer._model.shards import Shard
     from penstock.efo_consumer._publish.publisher import RecordPublisher
@@ -78,6 +79,12 @@ class SessionShards:
         self._publisher_key: object = None
         self._poller: RecordPublisher | None = None
         self._discoveries: dict[str, asyncio.Task[None]] = {}
+        # Shards that are not listed, and of which Kinesis says that nothing is left.
+        self._gone: dict[str, set[str]] = {}
+        # Shards at their end that are not listed, and after which it is to be found out what comes.
+        self._unlisted: dict[str, set[str]] = {}
+        # What the caller has to know to find the shards that follow one that is gone.
+        self._told: dict[ShardKey, tuple[ShardLineage, ...]] = {}
         self._closed = False
         self._named_only = False
         self.fail_on_data_loss = config.fail_on_data_loss
@@ -113,7 +120,7 @@ class SessionShards:
         # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
         await asyncio.gather(*(self.shards[key].stop() for key in self._outdated(wanted)))
         outdated = [self._remove(key) for key in self._outdated(wanted)]
-        self._finished = {}
+        self._finished, self._told, self._unlisted = {}, {}, {}
         for key, shard in self.shards.items():
             shard.fail_on_data_loss = self.fail_on_data_loss
             shard.retry_patience = self.backend.retry_patience
@@ -159,6 +166,8 @@ class SessionShards:
         for stream, shards in positions.streams.items():
             finished = self._finished.get(stream, {})
             self._finished[stream] = {shard_id: finished[shard_id] for shard_id in finished if shard_id in shards}
+            for key in [key for key in self._told if key[0] == stream and key[1] not in shards]:
+                del self._told[key]
             if not self._named_only and stream in self.graphs:
                 followed = {shard_id for name, shard_id in self.shards if name == stream}
                 self.graphs[stream].prune(followed | shards.keys())
@@ -180,14 +189,10 @@ class SessionShards:
         for stream, shards in positions.streams.items():
             ended = [shard_id for shard_id, position in shards.items() if position.is_shard_end]
             if stream in self.graphs:
-                known = dict(self.graphs[stream].lineage(ended))
+                for shard_id, parents in self.graphs[stream].lineage(ended):
+                    found[stream, shard_id] = ShardLineage(stream, shard_id, parents)
                 for shard_id in ended:
-                    shard = self.shards.get((stream, shard_id))
-                    if shard is not None and shard.lineage:
-                        known |= {one.shard_id: one.parent_shard_ids for one in shard.lineage}
-                        # One that is not listed is known to be gone by that.
-                        known.pop(shard_id, None)
-                found |= {(stream, one): ShardLineage(stream, one, parents) for one, parents in known.items()}
+                    found |= {(stream, one.shard_id): one for one in self._told.get((stream, shard_id), ())}
         return tuple(found.values())
 
     def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
@@ -277,7 +282,7 @@ class SessionShards:
 
     async def _judge(self, shard: FollowedShard, code: str, is_last_try: bool) -> Loss | Resume | None:
         stream = shard.stream.name
-        return await judge_refusal(
+        found = await judge_refusal(
             self.backend,
             stream,
             shard.shard_id,
@@ -287,6 +292,8 @@ class SessionShards:
             standing=self._standing(stream),
             is_last_try=is_last_try,
         )
+        # What follows a shard that is gone depends on the shards of other readers: then the caller decides.
+        return replace(found, children=()) if self._named_only and isinstance(found, Loss) else found
 
     def _polling_publisher(self) -> RecordPublisher:
         if self._poller is None:
@@ -296,9 +303,6 @@ class SessionShards:
     def _ended(self, shard: FollowedShard, children: tuple[Shard, ...]) -> None:
         graph = self.graphs[shard.stream.name]
         graph.add(shard.shard_id, ())
-        if self._named_only and shard.lineage:
-            # What follows a shard that is gone depends on the shards of other readers: the caller decides.
-            children = ()
         for child in children:
             graph.add(child.shard_id, child.parent_shard_ids)
         if self._on_children is not None:
@@ -307,15 +311,18 @@ class SessionShards:
 
     def _discovery_needed(self, stream: str) -> bool:
         graph = self.graphs[stream]
-        return bool(graph.unknown(self._standing(stream))) or any(
-            not graph.children(shard) for shard in self._finished.get(stream, ())
-        )
+        return bool(graph.unknown(self._standing(stream)) or self._childless(stream))
+
+    def _childless(self, stream: str) -> set[str]:
+        """The shards at their end after which nobody knows yet what comes."""
+        graph = self.graphs[stream]
+        ended = self._finished.get(stream, {})
+        found = {one for one in ended if not graph.children(one) and (stream, one) not in self._told}
+        return found | (self._unlisted.get(stream, set()) & ended.keys())
 
     def _waiting(self, stream: str) -> str:
         """A shard whose parents or children have to be listed."""
-        graph = self.graphs[stream]
-        unlisted = [shard for shard in self._finished.get(stream, ()) if not graph.children(shard)]
-        return min([*unlisted, *graph.unknown(self._standing(stream))], default="")
+        return min(self._childless(stream) | self.graphs[stream].unknown(self._standing(stream)), default="")
 
     def _discover(self, stream: str) -> None:
         task = self._discoveries.get(stream)
@@ -337,10 +344,12 @@ class SessionShards:
             try:
                 listed = await self.backend.list_shards(stream)
                 retries.succeeded()
+                # Before any child of theirs is known: others may be gone, and have left children.
+                self._unlisted[stream] = self._childless(stream) - {shard.shard_id for shard in listed}
                 for shard in listed:
                     graph.add(shard.shard_id, shard.parent_shard_ids)
+                await self._learn_gone(stream, listed, empty_since)
                 self._find_successors(stream, listed)
-                await self._learn_expired(stream, empty_since)
             except Exception as error:
                 # Children wait for it; what is read meanwhile is not held up.
                 try:
@@ -364,42 +373,61 @@ class SessionShards:
                 seconds = self._config.discovery_interval.total_seconds()
                 await asyncio.sleep(min(seconds, _EMPTY_SECONDS) if empty_since else seconds)
 
-    async def _learn_expired(self, stream: str, empty_since: dict[str, float]) -> None:
-        """Learn shards that a child named, and that are not listed: gone, if Kinesis does not know them, or empty.
+    async def _learn_gone(self, stream: str, listed: Sequence[Shard], empty_since: dict[str, float]) -> None:
+        """Learn shards that lead to others, and that are not listed: gone, if Kinesis does not know them, or empty.
 
         A shard that ListShards shows late can be read, and has to be read before its children.
 
         Args:
             stream: name or ARN.
+            listed: all shards that are listed.
             empty_since: when each of them was first seen to hold no record, by this process' clock.
 
         Raises:
             EfoConsumerError: Kinesis could not be asked.
             AwsError: Kinesis could not be asked.
         """
-        graph = self.graphs[stream]
-        for shard_id in sorted(graph.unknown(self._standing(stream))):
+        graph, gone = self.graphs[stream], self._gone.setdefault(stream, set())
+        parents = {shard.shard_id: shard.parent_shard_ids for shard in listed}
+        unlisted = self._unlisted[stream]
+        asked = graph.unknown(self._standing(stream)) | unlisted
+        if self._named_only:
+            # Whatever the caller reads elsewhere.
+            asked |= {
+                parent
+                for shard_id in unlisted
+                for one in successors(shard_id, listed, ())
+                for parent in parents[one.shard_id]
+                if parent not in parents
+            }
+        for shard_id in sorted(asked - gone):
             try:
                 oldest = await self.backend.oldest_record(stream, shard_id)
             except RecordPublisherError as error:
                 if error.code != NOT_FOUND:
                     raise
-                graph.add(shard_id, ())
+                gone.add(shard_id)
                 continue
             if oldest is not None:
                 empty_since.pop(shard_id, None)
                 _log.warning("%s/%s, whose children wait for it, is not listed yet, asking again", stream, shard_id)
             elif self._clock() - empty_since.setdefault(shard_id, self._clock()) >= _EMPTY_SECONDS:
-                # It was closed when its child was made: nothing will come, and what it held has expired.
-                graph.add(shard_id, ())
+                # It is closed: nothing will come, and what it held has expired.
+                gone.add(shard_id)
+        for shard_id in asked & gone:
+            graph.add(shard_id, ())
+        if self._named_only and asked <= gone:
+            every = [ShardLineage(stream, shard.shard_id, shard.parent_shard_ids) for shard in listed]
+            every += [ShardLineage(stream, shard_id, (), is_gone=True) for shard_id in asked]
+            self._told |= {(stream, shard_id): tuple(every) for shard_id in unlisted}
+            self._unlisted[stream] = set()
 
     def _find_successors(self, stream: str, listed: Sequence[Shard]) -> None:
         """Learn what follows shards that were read to their end, and expired with their children."""
-        graph, ids = self.graphs[stream], {shard.shard_id for shard in listed}
-        for gone in () if self._named_only else self._finished.get(stream, ()):
-            if gone not in ids and not graph.children(gone):
-                for child in successors(gone, listed, self._standing(stream)):
-                    graph.add(child.shard_id, child.parent_shard_ids)
+        for gone in () if self._named_only else self._unlisted[stream] & self._gone[stream]:
+            self._unlisted[stream].remove(gone)
+            for child in successors(gone, listed, self._standing(stream)):
+                self.graphs[stream].add(child.shard_id, child.parent_shard_ids)
 
     def _remove(self, key: ShardKey) -> FollowedShard:
         shard = self.shards.pop(key)

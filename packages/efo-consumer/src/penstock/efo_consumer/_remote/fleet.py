@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from penstock.efo_consumer._model.positions import ShardPosition, ShardRange
     from penstock.efo_consumer._reader.api import OpenRequest, RangeOptions, ShardReader, ShardStats
+    from penstock.efo_consumer._reader.reach import ShardKey
     from penstock.rpc import ClientSecurity
 
 _log = logging.getLogger(__name__)
@@ -91,6 +92,8 @@ class FleetShardReader:
         self._request: OpenRequest | None = None
         self._start = _NOWHERE
         self._graphs: dict[str, ShardGraph] = {}
+        # Shards that are gone, and whose successors were found.
+        self._followed: set[ShardKey] = set()
         self._turn = 0
         self._hearts: list[asyncio.Task[None]] = []
         self._taken_over: StaleEpochError | FencedConsumerError | None = None
@@ -116,6 +119,7 @@ class FleetShardReader:
         self._request = replace(request, named_shards_only=True, session_seconds=self._lease_seconds)
         self._start, self._taken_over = request.positions, None
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
+        self._followed = set()
         for endpoint in self._readers:
             self._members.forget(endpoint)
         # Only a number: a reader that answers when nobody waits any more would take the session from this run.
@@ -204,6 +208,7 @@ class FleetShardReader:
         await asyncio.gather(*(commit_at(member.endpoint) for member in self._members.served()))
         for stream, shards in positions.streams.items():
             self._graph(stream).prune(shards)
+            self._followed -= {key for key in self._followed if key[0] == stream and key[1] not in shards}
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         """See `ShardReader.stats`. Shards whose reader does not answer are as it told last, with the cause."""
@@ -267,7 +272,7 @@ class FleetShardReader:
     def _merge(self, start: StreamPositions, answers: Sequence[PositionsSnapshot]) -> PositionsSnapshot:
         reached = union(start, (answer.positions for answer in answers))
         for answer in answers:
-            self._learn(start, answer, reached)
+            self._learn(answer, reached)
         streams: dict[str, dict[str, ShardPosition]] = {}
         for stream, shards in reached.streams.items():
             graph, known = self._graph(stream), dict(shards)
@@ -289,25 +294,21 @@ class FleetShardReader:
             -1 if unknown else max(behind, default=0),
         )
 
-    def _learn(self, start: StreamPositions, answer: PositionsSnapshot, reached: StreamPositions) -> None:
-        """Learn which shards follow those that ended since `start`; `reached` is where all readers stand."""
+    def _learn(self, answer: PositionsSnapshot, reached: StreamPositions) -> None:
+        """Learn which shards follow those that ended; `reached` is where all readers stand."""
         for stream, shards in answer.positions.streams.items():
             graph = self._graph(stream)
-            shown = [Shard(one.shard_id, one.parent_shard_ids) for one in answer.lineage if one.stream_name == stream]
-            ids = {shard.shard_id for shard in shown}
-            parents = {parent for shard in shown for parent in shard.parent_shard_ids}
-            for shard in shown:
-                graph.add(shard.shard_id, shard.parent_shard_ids)
-            for shard_id, position in shards.items():
-                before = start.get(stream, shard_id)
-                has_ended = position.is_shard_end and not (before is not None and before.is_shard_end)
-                if not has_ended or (shard_id in ids and shard_id in parents):
-                    continue
-                # It is gone: its reader shows all shards that are listed, but cannot know which of them others read.
-                for expired in parents - ids:
-                    graph.add(expired, ())
-                for successor in successors(shard_id, shown, reached.streams[stream].keys()):
-                    graph.add(successor.shard_id, successor.parent_shard_ids)
+            shown = [one for one in answer.lineage if one.stream_name == stream]
+            listed = [Shard(one.shard_id, one.parent_shard_ids) for one in shown if not one.is_gone]
+            for one in shown:
+                graph.add(one.shard_id, one.parent_shard_ids)
+            for one in shown:
+                position, key = shards.get(one.shard_id), (stream, one.shard_id)
+                if one.is_gone and position is not None and position.is_shard_end and key not in self._followed:
+                    # Its reader shows all shards that are listed, but cannot know which of them others read.
+                    self._followed.add(key)
+                    for successor in successors(one.shard_id, listed, reached.streams[stream].keys()):
+                        graph.add(successor.shard_id, successor.parent_shard_ids)
 
     def _graph(self, stream: str) -> ShardGraph:
         return self._graphs.setdefault(stream, ShardGraph())

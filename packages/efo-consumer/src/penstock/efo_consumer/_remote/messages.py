@@ -257,7 +257,10 @@ def snapshot_from_message(message: pb.PositionsResponse) -> PositionsSnapshot:
         message.records,
         message.bytes,
         message.millis_behind_latest,
-        tuple(ShardLineage(item.stream_name, item.shard_id, tuple(item.parent_shard_ids)) for item in message.lineage),
+        tuple(
+            ShardLineage(item.stream_name, item.shard_id, tuple(item.parent_shard_ids), item.is_gone)
+            for item in message.lineage
+        ),
     )
 
 

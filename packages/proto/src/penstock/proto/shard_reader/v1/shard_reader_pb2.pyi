@@ -569,10 +569,13 @@ class ShardLineage(_message.Message):
     STREAM_NAME_FIELD_NUMBER: _builtins.int
     SHARD_ID_FIELD_NUMBER: _builtins.int
     PARENT_SHARD_IDS_FIELD_NUMBER: _builtins.int
+    IS_GONE_FIELD_NUMBER: _builtins.int
     stream_name: _builtins.str
     """Name of the stream."""
     shard_id: _builtins.str
     """Id of the shard."""
+    is_gone: _builtins.bool
+    """Whether nothing of it is left in Kinesis: then all shards of the stream that are listed are shown beside it."""
     @_builtins.property
     def parent_shard_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """None, one after a split, two after a merge."""
@@ -583,10 +586,11 @@ class ShardLineage(_message.Message):
         stream_name: _builtins.str = ...,
         shard_id: _builtins.str = ...,
         parent_shard_ids: _abc.Iterable[_builtins.str] | None = ...,
+        is_gone: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["parent_shard_ids", b"parent_shard_ids", "shard_id", b"shard_id", "stream_name", b"stream_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["is_gone", b"is_gone", "parent_shard_ids", b"parent_shard_ids", "shard_id", b"shard_id", "stream_name", b"stream_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
