@@ -13,8 +13,7 @@ from penstock.async_sink import (
     RateLimitingStrategy,
     ResultHandler,
 )
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
-from penstock.async_sink.testing import FakeClock, settle
+from penstock.async_sink.testing import FakeClock, FakeKinesisWriter, settle
 
 RECORDS_PER_SECOND = 1_000.0
 _ROUND_TRIP_SECONDS = 0.02
@@ -110,27 +109,13 @@ class SimulatedStream:
         """A record for a shard."""
         return entry_for(shard, self.shards, number)
 
-    def writer(self, strategy: Strategy, **limits: Any) -> "SimulatedWriter":
+    def writer(self, strategy: Strategy, **limits: Any) -> FakeKinesisWriter:
         """A writer to the stream, to be entered."""
-        return SimulatedWriter(self, strategy, **limits)
+        config = AsyncSinkConfig(**limits)
+        return FakeKinesisWriter(self.put, config, strategy=strategy(config), clock=self.clock)
 
 
 def entry_for(shard: int, shards: int, number: int) -> KinesisRequestEntry:
     """A record for a shard of so many."""
     width = _SPACE // shards
     return KinesisRequestEntry(b"x", f"key-{number}", str(shard * width + number % 997 * (width // 997)))
-
-
-class SimulatedWriter(KinesisEntryWriter):
-    """A writer to such a stream."""
-
-    def __init__(self, stream: SimulatedStream, strategy: Strategy, **limits: Any) -> None:
-        config = AsyncSinkConfig(**limits)
-        super().__init__(config, destination="simulated", strategy=strategy(config), clock=stream.clock)
-        self._stream = stream
-
-    async def submit_request_entries(
-        self, entries: Sequence[KinesisRequestEntry], result_handler: ResultHandler[KinesisRequestEntry]
-    ) -> None:
-        """Put the records into the stream."""
-        await self._stream.put(entries, result_handler)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from benchmarks._harness import Case
 from penstock.async_sink import AsyncSinkWriter, KinesisRequestEntry, ResultHandler
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
+from penstock.async_sink.testing import FakeKinesisWriter
 
 _RECORDS = 100_000
 
@@ -26,24 +26,14 @@ class NoOpWriter(AsyncSinkWriter[bytes, bytes]):
         return len(entry)
 
 
-class NoOpKinesisWriter(KinesisEntryWriter):
-    """Accepts everything at once, from record batches too."""
-
-    async def submit_request_entries(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
-        """Say yes."""
-        result_handler.complete()
+async def _accept(entries: Sequence[KinesisRequestEntry], handler: ResultHandler[KinesisRequestEntry]) -> None:
+    handler.complete()
 
 
-class ReadingKinesisWriter(KinesisEntryWriter):
-    """Looks at every entry, and accepts everything."""
-
-    async def submit_request_entries(
-        self, entries: Sequence[KinesisRequestEntry], result_handler: ResultHandler[KinesisRequestEntry]
-    ) -> None:
-        """Say yes."""
-        for _ in entries:
-            pass
-        result_handler.complete()
+async def _read(entries: Sequence[KinesisRequestEntry], handler: ResultHandler[KinesisRequestEntry]) -> None:
+    for _ in entries:
+        pass
+    handler.complete()
 
 
 async def _one_by_one() -> float:
@@ -67,13 +57,15 @@ async def _list() -> float:
     return _RECORDS / seconds
 
 
-def _arrow(make_writer: Callable[[], KinesisEntryWriter]) -> Callable[[], Coroutine[Any, Any, float]]:
+def _arrow(
+    submit: Callable[[Sequence[KinesisRequestEntry], ResultHandler[KinesisRequestEntry]], Coroutine[Any, Any, None]],
+) -> Callable[[], Coroutine[Any, Any, float]]:
     batch = pa.record_batch(
         {"data": [b"x" * 100] * _RECORDS, "partitionKey": [f"key-{number}" for number in range(_RECORDS)]}
     )
 
     async def measure() -> float:
-        async with make_writer() as writer:
+        async with FakeKinesisWriter(submit) as writer:
             start = time.process_time()
             await writer.write_many(batch)
             await writer.flush(end_of_input=True)
@@ -87,8 +79,8 @@ def run(rounds: int) -> Iterator[Case]:
     """Records a second: one by one, from Arrow, from Arrow by a destination that looks at the entries, from a list."""
     for name, measure in (
         ("records-per-second-write", _one_by_one),
-        ("records-per-second-write-many", _arrow(NoOpKinesisWriter)),
-        ("records-per-second-write-many-read", _arrow(ReadingKinesisWriter)),
+        ("records-per-second-write-many", _arrow(_accept)),
+        ("records-per-second-write-many-read", _arrow(_read)),
         ("records-per-second-write-many-list", _list),
     ):
         asyncio.run(measure())

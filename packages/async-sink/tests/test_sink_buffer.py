@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.async_sink import RequestEntryWrapper
-from penstock.async_sink._core.batches import BatchCreator
+from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.buffer import RequestBuffer
-from penstock.async_sink._core.runs import EntryRows, EntryRun
+from penstock.async_sink._core.runs import EntryRows, EntryRun, fall_apart
 
 
 def wrapper(number: int, size: int = 10, not_before: float = 0.0) -> RequestEntryWrapper[str]:
@@ -52,16 +52,16 @@ def run_of(number: int, *sizes: int) -> EntryRun[str]:
 
 def test_a_run_counts_as_its_entries() -> None:
     """Number, bytes and order are those of the entries; a batch takes a run's head and leaves the rest."""
-    buffer, creator = buffer_of(5, 5), BatchCreator(4, 1_000)
+    buffer = buffer_of(5, 5)
     buffer.add_run(run_of(2, 1, 2, 3))
     buffer.add(wrapper(5, 7))
     assert (len(buffer), buffer.total_size_in_bytes) == (6, 23)
     assert [each.number for each in buffer] == [0, 1, 2, 3, 4, 5]
-    batch = creator.create(buffer, creator.measure(buffer, 9, 0.0), 0.0)
-    assert (batch.size, batch.size_in_bytes, batch.attempt) == (4, 13, 1)
+    assert buffer.measure(4, 1_000, 0.0) == (4, 13)
+    batch = Batch(buffer.take_parts(4, 13), 4, 13, 0.0, has_runs=True)
     assert (len(buffer), buffer.total_size_in_bytes, buffer.head.number) == (2, 10, 4)
     assert batch.entries == ["e0", "e1", "e2", "e3"]
-    assert [(each.number, each.attempts) for each in batch.wrappers] == [(0, 1), (1, 1), (2, 1), (3, 1)]
+    assert [(each.number, each.attempts) for each in batch.wrappers] == [(0, 0), (1, 0), (2, 0), (3, 0)]
     assert [(each.number, each.attempts) for each in buffer.take(2)] == [(4, 0), (5, 0)]
 
 
@@ -70,8 +70,7 @@ def test_a_run_is_cut_by_bytes_where_its_entries_would_be(room: int, expected: t
     """An exact fit is allowed; the entry that does not fit stays."""
     buffer = RequestBuffer[str]()
     buffer.add_run(run_of(0, 1, 2, 3, 1))
-    extent = BatchCreator(10, room).measure(buffer, 10, now=0.0)
-    assert (extent.batch_size, extent.size_in_bytes) == expected
+    assert buffer.measure(10, room, now=0.0) == expected
 
 
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=6), min_size=1), st.integers(1, 8), st.integers(9, 30))
@@ -84,12 +83,11 @@ def test_batches_of_runs_are_those_of_their_entries(runs: list[list[int]], most:
         for size in sizes:
             alone.add(wrapper(number, size))
             number += 1
-    creator = BatchCreator(most, most_bytes)
     while alone:
-        extent = creator.measure(alone, 100, 0.0)
-        assert creator.measure(in_runs, 100, 0.0) == extent
-        batches = [creator.create(buffer, extent, 0.0) for buffer in (in_runs, alone)]
-        left, right = ([(each.entry, each.number, each.attempts) for each in batch.wrappers] for batch in batches)
+        extent = alone.measure(most, most_bytes, 0.0)
+        assert in_runs.measure(most, most_bytes, 0.0) == extent
+        batches = [fall_apart(buffer.take_parts(*extent)) for buffer in (in_runs, alone)]
+        left, right = ([(each.entry, each.number) for each in batch] for batch in batches)
         assert left == right
         assert (len(in_runs), in_runs.total_size_in_bytes) == (len(alone), alone.total_size_in_bytes)
 
@@ -117,20 +115,12 @@ def test_whatever_order_requests_fail_in_entries_keep_the_order_of_writing(count
 
 def test_an_exact_fit_by_bytes_is_one_batch() -> None:
     """A batch may hold exactly its limit of bytes."""
-    extent = BatchCreator(10, 30).measure(buffer_of(10, 10, 10, 10), 10, now=0.0)
-    assert (extent.batch_size, extent.size_in_bytes) == (3, 30)
+    assert buffer_of(10, 10, 10, 10).measure(10, 30, now=0.0) == (3, 30)
 
 
 def test_a_batch_stops_before_the_entry_that_would_pass_the_bytes() -> None:
     """The entry that does not fit stays, and so do those behind it."""
-    extent = BatchCreator(10, 29).measure(buffer_of(10, 10, 10, 1), 10, now=0.0)
-    assert (extent.batch_size, extent.size_in_bytes) == (2, 20)
-
-
-@pytest.mark.parametrize(("own", "strategys", "expected"), [(4, 9, 4), (9, 4, 4), (9, 9, 6), (9, 0, 1)])
-def test_the_smaller_of_both_limits_of_the_number_holds(own: int, strategys: int, expected: int) -> None:
-    """The strategy can make batches smaller than the configuration, but not empty."""
-    assert BatchCreator(own, 1_000).measure(buffer_of(*[1] * 6), strategys, now=0.0).batch_size == expected
+    assert buffer_of(10, 10, 10, 1).measure(10, 29, now=0.0) == (2, 20)
 
 
 def test_an_entry_that_backs_off_ends_the_batch() -> None:
@@ -138,17 +128,5 @@ def test_an_entry_that_backs_off_ends_the_batch() -> None:
     buffer = buffer_of(1)
     buffer.add(wrapper(1, 1, not_before=5.0))
     buffer.add(wrapper(2, 1))
-    creator = BatchCreator(10, 100)
-    assert creator.measure(buffer, 10, now=4.9).batch_size == 1
-    assert creator.measure(buffer, 10, now=5.0).batch_size == 3
-
-
-def test_each_submission_is_counted() -> None:
-    """An entry knows how often it was sent."""
-    buffer, creator = buffer_of(1, 1), BatchCreator(10, 100)
-    batch = creator.create(buffer, creator.measure(buffer, 10, 0.0), 0.0)
-    buffer.put_back(batch.wrappers[:1])
-    buffer.add(wrapper(2))
-    again = creator.create(buffer, creator.measure(buffer, 10, 0.0), 0.0)
-    assert [each.attempts for each in again.wrappers] == [2, 1]
-    assert again.attempt == 2
+    assert buffer.measure(10, 100, now=4.9)[0] == 1
+    assert buffer.measure(10, 100, now=5.0)[0] == 3

@@ -23,8 +23,7 @@ from penstock.async_sink import (
     ResultHandler,
     aimd_strategy,
 )
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
-from penstock.async_sink.testing import FakeClock
+from penstock.async_sink.testing import FakeClock, FakeKinesisWriter
 
 
 def entry_of(number: int) -> KinesisRequestEntry:
@@ -46,20 +45,14 @@ def rows_of(numbers: Sequence[int]) -> pa.RecordBatch:
     return pa.record_batch(columns).slice(1, len(numbers))
 
 
-class PlannedWriter(KinesisEntryWriter):
+class PlannedWriter(FakeKinesisWriter):
     """Its destination takes or refuses entries as `plan` says, and keeps what it took."""
 
     def __init__(self, plan: "Plan", *arguments: Any, **keywords: Any) -> None:
-        self.plan = plan
-        super().__init__(*arguments, **keywords)
+        super().__init__(plan.submit, *arguments, **keywords)
 
     def get_order_key(self, entry: KinesisRequestEntry) -> Any:
         return number_of(entry) % 4 or None
-
-    async def submit_request_entries(
-        self, entries: Sequence[KinesisRequestEntry], result_handler: ResultHandler[KinesisRequestEntry]
-    ) -> None:
-        await self.plan.submit(entries, result_handler)
 
 
 @dataclass

@@ -27,7 +27,7 @@ from penstock.async_sink import (
     sqs_config,
 )
 from penstock.async_sink._destinations.dynamodb.entry import attribute_value
-from penstock.async_sink._destinations.dynamodb.wire import rounds_of
+from penstock.async_sink._destinations.dynamodb.sink import rounds_of
 from penstock.async_sink.errors import DestinationError, RecordsRejectedError
 from penstock.aws.testing import emulator_options
 

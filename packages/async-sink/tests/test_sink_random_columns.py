@@ -22,9 +22,8 @@ from penstock.async_sink import (
     TerminalRecord,
     aimd_strategy,
 )
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
 from penstock.async_sink.errors import RecordsRejectedError, WriterClosedError
-from penstock.async_sink.testing import FakeClock, FakeDestination, FakeRequest
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeKinesisWriter, FakeRequest
 
 KEYS = 5
 
@@ -59,17 +58,6 @@ class Unsteady(FakeDestination):
         self.accepted.extend(entry for index, entry in enumerate(request.entries) if index not in failed)
         lanes = [f"shard-{int(entry.partition_key[1:]) % 2}" for entry in entries]
         handler.retry_failures(failures, lanes=lanes if self.random.random() < 0.8 else ())
-
-
-class ColumnsWriter(KinesisEntryWriter):
-    """A writer of Kinesis entries to a fake destination."""
-
-    def __init__(self, fake: Unsteady, *arguments: Any, **keywords: Any) -> None:
-        self.fake = fake
-        super().__init__(*arguments, **keywords)
-
-    async def submit_request_entries(self, entries: Sequence[Any], result_handler: Any) -> None:
-        await self.fake.submit(entries, result_handler)
 
 
 class Ledger:
@@ -171,8 +159,8 @@ def test_rows_and_elements_are_accounted_for_however_a_writer_ends(
             time_to_live=None if time_to_live is None else timedelta(seconds=time_to_live),
         )
         shards = PerShardRateLimitingStrategy(records_per_second=40)
-        writer = ColumnsWriter(
-            fake,
+        writer = FakeKinesisWriter(
+            fake.submit,
             config,
             clock=clock,
             random=Random(seed).random,

@@ -21,23 +21,17 @@ from penstock.async_sink import (
 )
 from penstock.async_sink._core.runs import EntryRows, EntryRun, rows_until
 from penstock.async_sink._destinations.kinesis import rows as kinesis_rows
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
 from penstock.async_sink.errors import BufferFullError, RecordTooLargeError
-from penstock.async_sink.testing import FakeClock, FakeDestination, FakeWriter, settle
+from penstock.async_sink.testing import FakeClock, FakeDestination, FakeKinesisWriter, FakeWriter, settle
 
 
-class RowsWriter(KinesisEntryWriter):
+class RowsWriter(FakeKinesisWriter):
     """Keeps the requests that it gets, unseen, and answers as `answer` says."""
 
     def __init__(self, answer: Callable[[Sequence[Any], ResultHandler[Any]], Any], **options: Any) -> None:
-        self.answer = answer
         self.clock = FakeClock()
-        super().__init__(AsyncSinkConfig(**{"max_batch_size": 10, **options}), clock=self.clock, random=lambda: 0.5)
-
-    async def submit_request_entries(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
-        waiting = self.answer(entries, result_handler)
-        if waiting is not None:
-            await waiting
+        config = AsyncSinkConfig(**{"max_batch_size": 10, **options})
+        super().__init__(answer, config, clock=self.clock, random=lambda: 0.5)
 
 
 def rows(count: int, size: int = 1) -> pa.RecordBatch:

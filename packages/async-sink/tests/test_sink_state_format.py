@@ -276,7 +276,7 @@ def test_json_that_is_no_item_is_an_error(raw: bytes) -> None:
 def test_attributes_that_a_queue_refuses_are_an_error_before(values: Any, words: str) -> None:
     """The error names the record and the attribute."""
     with pytest.raises(InvalidRecordError, match=words):
-        sqs.check_entry(SqsRequestEntry("x", attributes=values), 3)
+        sqs.measure(SqsRequestEntry("x", attributes=values), 3)
 
 
 def test_dates_are_strings_in_items() -> None:

@@ -36,8 +36,9 @@ from ._core.writer import (
     AsyncSinkBase,
     AsyncSinkWriter,
 )
+from ._destinations.columns import RowFault
 from ._destinations.dynamodb.entry import DynamoDbRequestEntry
-from ._destinations.dynamodb.writer import (
+from ._destinations.dynamodb.sink import (
     DynamoDbSink,
     dynamodb_config,
 )
@@ -57,7 +58,7 @@ from ._destinations.kinesis.sink import (
     kinesis_aggregation_config,
 )
 from ._destinations.sqs.entry import SqsRequestEntry
-from ._destinations.sqs.writer import (
+from ._destinations.sqs.sink import (
     SqsSink,
     sqs_config,
 )
@@ -158,6 +159,7 @@ __all__ = [
     "RequestInfo",
     "ResultHandler",
     "ResultInfo",
+    "RowFault",
     "ScalingDecision",
     "ScalingStrategy",
     "ScalingTarget",

@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
+from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.writer import AsyncSinkWriter
+from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
+from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
+from penstock.async_sink._destinations.writer import DestinationWriter
 
-__all__ = ["FakeClock", "FakeDestination", "FakeRequest", "FakeWriter", "settle", "wait_until"]
+__all__ = ["FakeClock", "FakeDestination", "FakeKinesisWriter", "FakeRequest", "FakeWriter", "settle", "wait_until"]
 
 R = TypeVar("R")
 
@@ -181,3 +185,36 @@ class FakeWriter(AsyncSinkWriter[Any, Any]):
     def get_size_in_bytes(self, entry: Any) -> int:
         """The number itself, or the length."""
         return entry if isinstance(entry, int) else len(entry)
+
+
+class _Submitting:
+    """A destination of Kinesis entries that is a function."""
+
+    name = "simulated"
+
+    def __init__(self, submit: Callable[[Sequence[Any], ResultHandler[Any]], Awaitable[None] | None]) -> None:
+        self.kind = KinesisEntries()
+        self._submit = submit
+
+    async def open(self, writer: AsyncSinkWriter[Any, Any]) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+    async def submit(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
+        pending = self._submit(entries, result_handler)
+        if pending is not None:
+            await pending
+
+
+class FakeKinesisWriter(DestinationWriter[Any, KinesisRequestEntry]):
+    """A writer of Kinesis entries and record batches; a function gets its requests and answers them."""
+
+    def __init__(
+        self,
+        submit: Callable[[Sequence[Any], ResultHandler[Any]], Awaitable[None] | None],
+        config: AsyncSinkConfig | None = None,
+        **arguments: Any,
+    ) -> None:
+        super().__init__(_Submitting(submit), config, **arguments)

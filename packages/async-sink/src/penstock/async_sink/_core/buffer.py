@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, merge
+from itertools import islice
 from operator import attrgetter
 from typing import Generic, TypeVar
 
@@ -37,11 +38,6 @@ class RequestBuffer(Generic[R]):
                 yield from part.wrappers()
             else:
                 yield part
-
-    @property
-    def parts(self) -> Sequence[Part[R]]:
-        """Entries and runs of entries, in their order; to look at only."""
-        return self._parts
 
     @property
     def has_runs(self) -> bool:
@@ -111,6 +107,26 @@ class RequestBuffer(Generic[R]):
         taken = fall_apart(self.take_parts(count, 0))
         self.total_size_in_bytes -= total_size_in_bytes(taken)
         return taken
+
+    def measure(self, limit: int, room: int, now: float) -> tuple[int, int]:
+        """The next batch, by number and bytes: at most so many from the head, with at most so many bytes.
+
+        An exact fit is allowed; an entry that still backs off ends it.
+
+        Measuring comes before taking: a rate limiting strategy is asked about the batch that would really leave.
+        """
+        count = size = 0
+        for part in islice(self._parts, limit):
+            following = size + part.size_in_bytes
+            if following > room or part.not_before > now or count + part.count > limit:
+                if isinstance(part, EntryRun):
+                    fitting = part.fitting(limit - count, room - size)
+                    count += fitting
+                    size += part.size_of(fitting)
+                break
+            count += part.count
+            size = following
+        return count, size
 
     def take_parts(self, count: int, size_in_bytes: int) -> list[Part[R]]:
         """Remove that many entries from the head, runs as they are; `size_in_bytes` is their total."""

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from penstock.async_sink._config import AsyncSinkConfig, Ordering
-from penstock.async_sink._core.batches import Batch, BatchCreator
+from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.buffer import Backlog, KeyOf
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper, total_size_in_bytes
-from penstock.async_sink._core.runs import EntryRun, fall_apart, rows_until
+from penstock.async_sink._core.runs import EntryRun, Part, fall_apart, rows_until
 from penstock.async_sink._core.settlement import (
     EXPIRED,
     Settlement,
@@ -73,12 +73,6 @@ class _Demand:
         return "flush" if self.draining > 0 else None
 
 
-def _batch(wrappers: list[RequestEntryWrapper[R]], size: int, reason: str, now: float) -> Batch[R]:
-    for wrapper in wrappers:
-        wrapper.attempts += 1
-    return Batch(wrappers, len(wrappers), size, now, reason)
-
-
 class Dispatcher(Generic[R]):
     """Holds the buffer and what is in flight, and decides which batch leaves when. Takes `now`; does no I/O.
 
@@ -104,11 +98,11 @@ class Dispatcher(Generic[R]):
         single = self._strict and not requests_are_atomic
         self._max_batch_size = 1 if single else config.max_batch_size
         self._max_in_flight = 1 if self._strict else config.max_in_flight_requests
-        self._creator = BatchCreator(self._max_batch_size, config.max_batch_size_in_bytes)
         # Lanes let entries overtake each other.
-        self._limiter: LaneLimiter | None = None if self._strict else strategy.lane_limiter
+        self.lane_limiter: LaneLimiter | None = None if self._strict else strategy.lane_limiter
+        """The strategy's lanes, if it has some and the order allows them."""
         by_key = config.ordering is Ordering.PER_KEY
-        self.buffer: Backlog[R] = Backlog(self._limiter, key_of if by_key else None)
+        self.buffer: Backlog[R] = Backlog(self.lane_limiter, key_of if by_key else None)
         self._fresh = self.buffer.fresh
         self._most_batch_bytes = config.max_batch_size_in_bytes
         self.in_flight: dict[int, Batch[R]] = {}
@@ -129,11 +123,6 @@ class Dispatcher(Generic[R]):
         """What keeps a batch that is due: `rate` or `requests_in_flight`."""
         self.ask_again_at: float | None = None
         """Monotonic seconds at which `next_batch` may say something else though nothing happened; None: never."""
-
-    @property
-    def lane_limiter(self) -> LaneLimiter | None:
-        """The strategy's lanes, if it has some and the order allows them."""
-        return self._limiter
 
     @property
     def unsettled(self) -> int:
@@ -277,26 +266,26 @@ class Dispatcher(Generic[R]):
         if not self._admits(RequestInfo(len(part), total_size_in_bytes(part), now)):
             return None
         part = [wrapper for wrapper in self.buffer.take_half(limit) if not self._expire(wrapper, now)]
-        return self._launch(_batch(part, total_size_in_bytes(part), "bisected", now)) if part else None
+        return self._launch(part, len(part), total_size_in_bytes(part), "bisected", now) if part else None
 
     def _cut(self, reason: str, now: float) -> Batch[R] | None:
         fresh = self.buffer.fresh
-        self._expire_head(now)
+        if self._config.time_to_live is not None:
+            self._expire_head(now)
+        limit = max(1, min(self._max_batch_size, self._strategy.get_max_batch_size()))
         if self.buffer.is_plain:
             if not fresh:
                 return None
             if fresh.first.not_before > now:
                 self._block(fresh.first.not_before, "back_off")
                 return None
-            extent = self._creator.measure(fresh, self._strategy.get_max_batch_size(), now)
-            if not self._admits(RequestInfo(extent.batch_size, extent.size_in_bytes, now)):
+            count, size = fresh.measure(limit, self._most_batch_bytes, now)
+            if not self._admits(RequestInfo(count, size, now)):
                 return None
-            self._demand.met(extent.batch_size)
-            batch = self._creator.create(fresh, extent, now)
-            batch.reason = reason
-            return self._launch(batch)
-        limit = max(1, min(self._max_batch_size, self._strategy.get_max_batch_size()))
-        wrappers, looked_at = self.buffer.take(limit, self._config.max_batch_size_in_bytes, now)
+            self._demand.met(count)
+            has_runs = fresh.has_runs
+            return self._launch(fresh.take_parts(count, size), count, size, reason, now, has_runs=has_runs)
+        wrappers, looked_at = self.buffer.take(limit, self._most_batch_bytes, now)
         if self._config.time_to_live is not None:
             wrappers = [wrapper for wrapper in wrappers if not self._expire(wrapper, now)]
         size = total_size_in_bytes(wrappers)
@@ -306,7 +295,7 @@ class Dispatcher(Generic[R]):
         self._demand.met(looked_at)
         if not wrappers:
             return None
-        return self._launch(_batch(wrappers, size, reason, now))
+        return self._launch(wrappers, len(wrappers), size, reason, now)
 
     def _expire_head(self, now: float) -> None:
         fresh = self.buffer.fresh
@@ -333,11 +322,16 @@ class Dispatcher(Generic[R]):
         self._block(None if wait is None else request.now + wait, "rate")
         return False
 
-    def _launch(self, batch: Batch[R]) -> Batch[R]:
+    def _launch(
+        self, parts: Sequence[Part[R]], count: int, size: int, reason: str, now: float, *, has_runs: bool = False
+    ) -> Batch[R]:
+        for part in parts:
+            part.attempts += 1
+        batch = Batch(parts, count, size, now, reason, has_runs)
         self.in_flight[id(batch)] = batch
-        self._forget(batch.size, batch.size_in_bytes)
-        self.in_flight_messages += batch.size
-        self._strategy.register_in_flight_request(RequestInfo(batch.size, batch.size_in_bytes, batch.submitted_at))
+        self._forget(count, size)
+        self.in_flight_messages += count
+        self._strategy.register_in_flight_request(RequestInfo(count, size, now))
         return batch
 
     def _forget(self, entries: int, size_in_bytes: int) -> None:
@@ -371,10 +365,14 @@ class Dispatcher(Generic[R]):
         self.in_flight_messages -= batch.size
         self._blocked = False
         self.ask_again_at = None
-        settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
-        self._put_back(settlement, now, give_up=give_up)
-        terminated = [each.wrapper for each in settlement.terminated]
-        self._terminal.update((wrapper.number, wrapper) for wrapper in terminated)
+        terminated: list[RequestEntryWrapper[R]] = []
+        if failures:
+            settlement = self._settler.sort_out(batch, failures, now, give_up=give_up)
+            self._put_back(settlement, now, give_up=give_up)
+            terminated = [each.wrapper for each in settlement.terminated]
+            self._terminal.update((wrapper.number, wrapper) for wrapper in terminated)
+        else:
+            settlement = Settlement(batch.parts, batch.size, batch.size_in_bytes)
         self._forget(settlement.accepted, settlement.accepted_bytes)
         if self.buffer.keeps_keys:
             self._demand.follow(self.buffer.release_keys([*fall_apart(settlement.acknowledged), *terminated]))
@@ -388,8 +386,8 @@ class Dispatcher(Generic[R]):
                 now=now,
             )
         )
-        if self._limiter is not None and lanes:
-            self._limiter.observe(lane_observations(batch, failures, lanes), batch.submitted_at, now)
+        if self.lane_limiter is not None and lanes:
+            self.lane_limiter.observe(lane_observations(batch, failures, lanes), batch.submitted_at, now)
         return settlement
 
     def _put_back(self, settlement: Settlement[R], now: float, *, give_up: bool) -> None:

@@ -9,7 +9,6 @@ from opentelemetry.context import Context
 
 I_contra = TypeVar("I_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
-E = TypeVar("E")
 
 
 class WriteContext(Protocol):
@@ -31,34 +30,13 @@ class ElementConverter(Protocol[I_contra, R_co]):
         """The entry for the element."""
 
 
-class IdentityConverter:
-    """For callers that write request entries."""
-
-    def apply(self, element: E, context: WriteContext) -> E:
-        """The element itself."""
-        return element
-
-
-class FunctionConverter:
-    """A plain function as a converter."""
-
-    def __init__(self, function: Callable[[object], object]) -> None:
-        self._function = function
-
-    def apply(self, element: object, context: WriteContext) -> object:
-        """What the function makes of the element."""
-        return self._function(element)
-
-
-def as_converter(
-    converter: ElementConverter[I_contra, R_co] | Callable[[I_contra], R_co] | None,
-) -> ElementConverter[I_contra, R_co]:
-    """A converter of a converter, of a function, or of nothing: then elements are entries."""
-    if converter is None:
-        return cast("ElementConverter[I_contra, R_co]", IdentityConverter())
+def function_of(
+    converter: ElementConverter[I_contra, R_co] | Callable[[I_contra], R_co],
+) -> Callable[[I_contra, WriteContext], R_co]:
+    """What a converter does; a plain function is one that does not look at the context."""
     if hasattr(converter, "apply"):
-        return cast("ElementConverter[I_contra, R_co]", converter)
-    return cast("ElementConverter[I_contra, R_co]", FunctionConverter(cast("Callable[[object], object]", converter)))
+        return cast("ElementConverter[I_contra, R_co]", converter).apply
+    return lambda element, context: converter(element)
 
 
 R = TypeVar("R")

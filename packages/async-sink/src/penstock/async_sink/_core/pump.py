@@ -17,7 +17,6 @@ from penstock.async_sink._core.loop import Clock, Signal, Timer
 from penstock.async_sink._core.runs import Part
 from penstock.async_sink._core.settlement import Outcome, ResultHandler, all_failed
 from penstock.async_sink._core.terminal import Handover, TerminalRecordHandler
-from penstock.async_sink._rate.strategy import LaneLimiter
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.async_sink.errors import RequestTimeoutError, UnansweredRequestError
 
@@ -27,27 +26,17 @@ R = TypeVar("R")
 Submit = Callable[[Sequence[R], ResultHandler[R]], Awaitable[None]]
 
 
-class _Request(Generic[R]):
+class _Request(ResultHandler[R]):
     """A request in flight, until its answer or its time-out, whichever comes first."""
 
-    def __init__(
-        self,
-        batch: Batch[R],
-        span: Span | None,
-        settle: "Callable[[_Request[R], Outcome], None]",
-        limiter: LaneLimiter | None,
-    ) -> None:
-        self.batch = batch
-        self.span = span
-        self.handler: ResultHandler[R] = ResultHandler(batch, lambda outcome: settle(self, outcome), limiter=limiter)
-        self.timeout: Timer | None = None
-        self.task: asyncio.Task[None] | None = None
+    batch: Batch[R]
+    span: Span | None
+    timeout: Timer | None = None
+    task: asyncio.Task[None] | None = None
 
 
-def _throttled_lanes(outcome: Outcome) -> Counter[str] | None:
+def _throttled_lanes(outcome: Outcome) -> Counter[str]:
     lanes = outcome.lanes
-    if not lanes or not outcome.failures:
-        return None
     return Counter(lane for each in outcome.failures if each.throttled and (lane := lanes[each.index]) is not None)
 
 
@@ -168,40 +157,40 @@ class RequestPump(Generic[R]):
         self.pump()
 
     def _start(self, batch: Batch[R], now: float) -> None:
-        request = _Request(batch, self._telemetry.start(batch, now), self._settle, self._dispatcher.lane_limiter)
+        request = _Request(batch, self._settle, self._dispatcher.lane_limiter)
+        request.batch, request.span = batch, self._telemetry.start(batch, now)
         self._requests[request] = None
         request.timeout = self._clock.call_at(now + self._request_timeout, lambda: self._expire(request))
-        first = batch.first_number
-        task = asyncio.get_running_loop().create_task(self._run(request), name=f"{self._name} from record {first}")
-        request.task = task
+        name = f"{self._name} from record {batch.parts[0].number}"
+        request.task = task = asyncio.get_running_loop().create_task(self._run(request), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _run(self, request: _Request[R]) -> None:
-        handler, entries = request.handler, request.batch.entries
+        entries = request.batch.entries
         token = self._telemetry.enter(request.span, request.batch.parts[0].context)
         try:
-            await self._submit(entries, handler)
+            await self._submit(entries, request)
         except asyncio.CancelledError:
             # Those who cancel it have answered for it, or will on closing; this came from the destination itself.
-            if not (handler.answered or self._closed):
-                handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+            if not (request.answered or self._closed):
+                request.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
             raise
         except Exception as error:
-            if handler.answered:
+            if request.answered:
                 # The answer stands; the error would be lost without a word.
                 _logger.warning("%s raised after its answer", self._name, exc_info=error)
                 return
             fatal = self._classifier.fatal_error(error)
             if fatal is not None:
-                handler.complete_exceptionally(fatal)
+                request.complete_exceptionally(fatal)
             else:
-                handler.retry_failures(all_failed(len(entries), code=type(error).__name__, message=str(error)))
+                request.retry_failures(all_failed(len(entries), code=type(error).__name__, message=str(error)))
             return
         finally:
             self._telemetry.leave(token)
-        if not handler.answered:
-            handler.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
+        if not request.answered:
+            request.complete_exceptionally(UnansweredRequestError(self._name, len(entries)))
 
     def _expire(self, request: _Request[R]) -> None:
         request.timeout = None
@@ -209,20 +198,23 @@ class RequestPump(Generic[R]):
         self._telemetry.metrics.timed_out += 1
         if self._config.fail_on_timeout:
             error = RequestTimeoutError(self._request_timeout, batch.size, batch.first_number)
-            request.handler.complete_exceptionally(error)
+            request.complete_exceptionally(error)
         else:
-            request.handler.retry_failures(all_failed(batch.size, code="RequestTimeout"))
+            request.retry_failures(all_failed(batch.size, code="RequestTimeout"))
         if request.task is not None:
             request.task.cancel()
 
-    def _settle(self, request: _Request[R], outcome: Outcome) -> None:
+    def _settle(self, request: ResultHandler[R], outcome: Outcome) -> None:
+        assert isinstance(request, _Request)
         self._requests.pop(request, None)
         if request.timeout is not None:
             request.timeout.cancel()
         now, batch = self._clock.now(), request.batch
         give_up = outcome.error is not None or self.failure is not None or self._closed
         settlement = self._dispatcher.settle(batch, outcome.failures, now, give_up=give_up, lanes=outcome.lanes)
-        error = outcome.error or self._handover.give_up(settlement.terminated, failed=self.failure is not None)
+        error = outcome.error
+        if error is None and settlement.terminated:
+            error = self._handover.give_up(settlement.terminated, failed=self.failure is not None)
         acknowledged = settlement.acknowledged
         if outcome.failures and not self._closed:
             latest = outcome.failures[-1]
@@ -238,7 +230,7 @@ class RequestPump(Generic[R]):
             failed=len(outcome.failures),
             # What is given up stays for the snapshot: it is not sent again.
             retried=0 if give_up else len(settlement.retried) + len(settlement.spoilt),
-            throttled_lanes=_throttled_lanes(outcome),
+            throttled_lanes=_throttled_lanes(outcome) if outcome.failures and outcome.lanes else None,
             throttled=settlement.throttled,
             error=error,
         )
@@ -304,6 +296,6 @@ class RequestPump(Generic[R]):
             # Also when this is cancelled: the snapshot is to hold what was in flight.
             self._handover.keep(list(self._dispatcher.terminal))
             for request in list(self._requests):
-                request.handler.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
+                request.retry_failures(all_failed(request.batch.size, code="WriterClosed"))
             self._telemetry.spans.flush()
             self.changed.notify()

@@ -61,7 +61,7 @@ class EntryRun(Generic[R]):
     never sent, and needs no place for what can happen to an entry.
     """
 
-    __slots__ = ("_rows", "_start", "attempts", "context", "count", "index", "listener", "number", "written_at")
+    __slots__ = ("attempts", "context", "count", "index", "listener", "number", "rows", "start", "written_at")
 
     not_before = 0.0
     """As of an entry that never failed."""
@@ -79,8 +79,9 @@ class EntryRun(Generic[R]):
         count: int | None = None,
     ) -> None:
         """All rows, or `count` of them from `start` on; number and index are those of its first entry."""
-        self._rows = rows
-        self._start = start
+        self.rows = rows
+        """The rows, of which `count` from `start` on are its own."""
+        self.start = start
         self.count = len(rows.ends) - 1 - start if count is None else count
         self.number = number
         self.context = context
@@ -90,49 +91,39 @@ class EntryRun(Generic[R]):
         self.attempts = 0
 
     @property
-    def rows(self) -> Rows[R]:
-        """The rows, of which `count` from `start` on are its own."""
-        return self._rows
-
-    @property
-    def start(self) -> int:
-        """Its first row."""
-        return self._start
-
-    @property
     def size_in_bytes(self) -> int:
         """Bytes of all entries."""
-        ends, start = self._rows.ends, self._start
+        ends, start = self.rows.ends, self.start
         return ends[start + self.count] - ends[start]
 
     @property
     def are_entries(self) -> bool:
         """Whether the entries exist already."""
-        return self._rows.are_entries
+        return self.rows.are_entries
 
     def fitting(self, count: int, room: int) -> int:
         """How many from its head are at most so many, with at most so many bytes."""
-        ends, start = self._rows.ends, self._start
+        ends, start = self.rows.ends, self.start
         return bisect_right(ends, ends[start] + room, start, start + min(count, self.count) + 1) - 1 - start
 
     def size_of(self, count: int) -> int:
         """Bytes of that many from its head."""
-        ends, start = self._rows.ends, self._start
+        ends, start = self.rows.ends, self.start
         return ends[start + count] - ends[start]
 
     def split(self, count: int) -> "EntryRun[R]":
         """Take that many from its head, as a run of their own."""
         head = EntryRun(
-            self._rows,
+            self.rows,
             number=self.number,
             context=self.context,
             listener=self.listener,
             index=self.index,
             written_at=self.written_at,
-            start=self._start,
+            start=self.start,
             count=count,
         )
-        self._start += count
+        self.start += count
         self.count -= count
         self.number += count
         self.index += count
@@ -140,11 +131,11 @@ class EntryRun(Generic[R]):
 
     def entries(self) -> list[R]:
         """The entries, made anew each time unless they exist already."""
-        return self._rows.entries(self._start, self._start + self.count)
+        return self.rows.entries(self.start, self.start + self.count)
 
     def wrappers(self, entries: Sequence[R] | None = None) -> list[RequestEntryWrapper[R]]:
         """The entries one by one; `entries` if they were made before."""
-        ends, first = self._rows.ends, self._start
+        ends, first = self.rows.ends, self.start
         number, index = self.number, self.index
         context, listener, attempts, written_at = self.context, self.listener, self.attempts, self.written_at
         return [

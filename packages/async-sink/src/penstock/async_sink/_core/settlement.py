@@ -36,17 +36,16 @@ class ResultHandler(Generic[R]):
     """
 
     def __init__(
-        self, batch: Batch[R], settle: Callable[[Outcome], None], *, limiter: LaneLimiter | None = None
+        self,
+        batch: Batch[R],
+        settle: "Callable[[ResultHandler[R], Outcome], None]",
+        limiter: LaneLimiter | None = None,
     ) -> None:
         self._batch = batch
         self._settle = settle
         self._limiter = limiter
-        self._answered = False
-
-    @property
-    def answered(self) -> bool:
+        self.answered = False
         """Whether an answer, or the time-out, has come."""
-        return self._answered
 
     @property
     def wants_lanes(self) -> bool:
@@ -70,7 +69,7 @@ class ResultHandler(Generic[R]):
         Raises:
             ValueError: an entry is not of this request.
         """
-        if not self._answered:
+        if not self.answered:
             indices = self._indices(entries)
             self._answer(Outcome([EntryFailure(index, throttled=throttled) for index in indices]))
 
@@ -112,9 +111,9 @@ class ResultHandler(Generic[R]):
         self._answer(Outcome(failures, error))
 
     def _answer(self, outcome: Outcome) -> None:
-        if not self._answered:
-            self._answered = True
-            self._settle(outcome)
+        if not self.answered:
+            self.answered = True
+            self._settle(self, outcome)
 
     def _indices(self, entries: Sequence[R]) -> list[int]:
         places: dict[int, list[int]] = {}
@@ -214,8 +213,6 @@ class Settler(Generic[R]):
         self, batch: Batch[R], failures: Sequence[EntryFailure], now: float, *, give_up: bool
     ) -> Settlement[R]:
         """With `give_up` every failed entry is kept as it is: the writer has failed, its snapshot is to hold them."""
-        if not failures:
-            return Settlement(batch.parts, batch.size, batch.size_in_bytes)
         acknowledged: list[RequestEntryWrapper[R]] = []
         settlement = Settlement[R](acknowledged)
         by_index = {failure.index: failure for failure in failures}

@@ -211,8 +211,6 @@ class Handover(Generic[R]):
     def give_up(self, terminated: Sequence[Termination[R]], failed: bool) -> BaseException | None:
         """Tell the listeners; entries that have none go to the handler. The error that ends the writer, if any: then
         they stay in its snapshot. A writer that has `failed` hands nothing over any more."""
-        if not terminated:
-            return None
         self._telemetry.terminated(terminated)
         orphans: list[Termination[R]] = []
         listened: list[RequestEntryWrapper[R]] = []

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from random import random as default_random
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import ClassVar, Generic, Self, TypeVar, cast
 
 from opentelemetry import context as otel_context
 from opentelemetry.metrics import MeterProvider
@@ -14,9 +14,9 @@ from opentelemetry.trace import TracerProvider
 from penstock.async_sink._config import AsyncSinkConfig
 from penstock.async_sink._core.classifier import EVERYTHING_IS_FATAL, FatalExceptionClassifier
 from penstock.async_sink._core.dispatcher import Dispatcher
-from penstock.async_sink._core.entries import ElementConverter, EntryListener, RequestEntryWrapper, as_converter
+from penstock.async_sink._core.entries import ElementConverter, EntryListener, RequestEntryWrapper, function_of
 from penstock.async_sink._core.loop import Clock, LoopClock
-from penstock.async_sink._core.pump import RequestPump
+from penstock.async_sink._core.pump import RequestPump, Submit
 from penstock.async_sink._core.runs import EntryRows, EntryRun, Rows
 from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.state import BufferedRequestState
@@ -71,8 +71,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         """
         self._config = config or AsyncSinkConfig()
         self._destination = destination or type(self).__name__
-        self._apply = as_converter(converter).apply
-        self._converts = converter is not None
+        self._convert = None if converter is None else function_of(converter)
         self._strategy = strategy or aimd_strategy(self._config)
         self._complete = CompleteStrategy(self._strategy)
         self._classifier = classifier
@@ -87,6 +86,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
         )
         keeps_keys = self._dispatcher.buffer.keeps_keys
         self._size_of = self._size_with_key if keeps_keys else self.get_size_in_bytes
+        self._submit: Submit[R] = self.submit_request_entries
         self._pump: RequestPump[R] | None = None
         self._records_written = 0
         self._failure_was_raised = False
@@ -213,7 +213,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             self._config,
             self._dispatcher,
             self._telemetry,
-            self.submit_request_entries,
+            self._submit,
             self._classifier,
             self._clock or LoopClock(),
             self._terminal,
@@ -257,7 +257,7 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             SinkError: the writer has failed.
         """
         pump = self._open_pump()
-        entry = self._apply(element, self)
+        entry = cast("R", element) if self._convert is None else self._convert(element, self)
         size = self._size_of(entry)
         if size > self._config.max_record_size_in_bytes:
             raise RecordTooLargeError(self._records_written, size, self._config.max_record_size_in_bytes)
@@ -284,22 +284,24 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
                 many.
             SinkError: the writer has failed.
         """
-        if self._converts or not isinstance(elements, list | tuple):
+        if self._convert is not None or not isinstance(elements, list | tuple):
             # A converter may ask how many were written, and no more is taken of an iterator than can be written.
             for index, element in enumerate(elements):
                 await self.write(element, listener=listener, index=index)
             return
         for start in range(0, len(elements), step := self._config.max_batch_size):
-            await self._write_part(elements[start : start + step], listener, start)
-
-    async def _write_part(self, entries: Sequence[Any], listener: EntryListener | None, first_index: int) -> None:
-        self._open_pump()
-        if sizes := self._sizes(entries, self._size_of):
-            await self._write_entries(entries, sizes, listener=listener, first_index=first_index)
-            return
-        # One of them cannot be written: `write` says which, when those before it are written.
-        for index, entry in enumerate(entries, start=first_index):
-            await self.write(entry, listener=listener, index=index)
+            self._open_pump()
+            entries = cast("Sequence[R]", elements[start : start + step])
+            try:
+                sizes = list(map(self._size_of, entries))
+            except Exception:
+                sizes = []
+            if sizes and max(sizes) <= self._config.max_record_size_in_bytes:
+                await self._write_rows(EntryRows.of(entries, sizes), listener=listener, first_index=start)
+                continue
+            # One of them cannot be written: `write` says which, when those before it are written.
+            for index, element in enumerate(elements[start : start + step], start=start):
+                await self.write(element, listener=listener, index=index)
 
     def _open_pump(self) -> RequestPump[R]:
         pump = self._pump
@@ -309,20 +311,6 @@ class AsyncSinkWriter(ABC, Generic[I, R]):
             self._failure_was_raised = True
             raise pump.failure
         return pump
-
-    def _sizes(self, entries: Sequence[R], size_of: Callable[[R], int]) -> list[int]:
-        """Bytes of each entry; none if one of them cannot be written."""
-        try:
-            sizes = list(map(size_of, entries))
-        except Exception:
-            return []
-        return sizes if max(sizes) <= self._config.max_record_size_in_bytes else []
-
-    async def _write_entries(
-        self, entries: Sequence[R], sizes: Iterable[int], *, listener: EntryListener | None, first_index: int
-    ) -> None:
-        """Write entries whose sizes are known and checked."""
-        await self._write_rows(EntryRows.of(entries, sizes), listener=listener, first_index=first_index)
 
     async def _write_rows(self, rows: Rows[R], *, listener: EntryListener | None, first_index: int = 0) -> None:
         """Write rows whose sizes are checked. Batches leave as if they were written one by one."""

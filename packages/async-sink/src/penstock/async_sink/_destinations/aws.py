@@ -1,12 +1,12 @@
-"""What the writers for AWS's services share: the connection pool, look-ups, and what an error means."""
+"""What the sinks for AWS's services share: the connection pool, look-ups, and what an error means."""
 
 import asyncio
 import logging
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -16,7 +16,8 @@ from penstock.async_sink._core.settlement import ResultHandler, all_failed
 from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
-from penstock.async_sink._rate.defaults import StrategyFactory
+from penstock.async_sink._destinations.writer import DestinationWriter, EntryKind
+from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
 from penstock.async_sink.errors import DestinationError, SinkOptionError
 from penstock.aws import (
     AwsConnectionError,
@@ -74,7 +75,7 @@ _MORE = 4
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """What a service takes in a request, and the limits of a writer that is given none."""
+    """What a service takes in a request, and what a writer has that is given nothing."""
 
     max_batch_size: int
     """Entries in a request."""
@@ -82,6 +83,8 @@ class ServiceLimits:
     """Bytes in a request."""
     defaults: Mapping[str, int] = field(default_factory=dict)
     """Fields of `AsyncSinkConfig` that differ from the limits above, or from that class."""
+    strategy: StrategyFactory = slow_start_strategy
+    """How a writer finds its rate."""
 
     def config(self, options: Mapping[str, Any]) -> AsyncSinkConfig:
         """The limits of a writer; what the options leave out is the service's.
@@ -138,59 +141,92 @@ def failures_by_place(
     ]
 
 
-class AwsSinkWriter(AsyncSinkWriter[I, R]):
-    """Sends entries by one JSON call of an AWS service. A subclass says which, and reads the answer."""
+@dataclass(frozen=True, kw_only=True)
+class ServiceApi:
+    """How a service is called, and what its answers ask for."""
 
-    SERVICE: ClassVar[str]
+    service: str
     """As boto3 names it."""
-    TARGET_PREFIX: ClassVar[str]
+    target_prefix: str
     """Of the header X-Amz-Target."""
-    POISON_CODES: ClassVar[frozenset[str]] = frozenset({"InvalidArgumentException", "ValidationException"})
-    """Codes by which a whole request is refused because of one of its entries. With a terminal record handler the
-    request is bisected to find it; without one they end the writer at once."""
-    JSON_10: ClassVar[bool] = False
-    """Whether the service speaks AWS JSON 1.0 instead of 1.1."""
-    KINDS_OF_CODES: ClassVar[Mapping[str, ErrorKind]] = {}
+    json_version: str = "1.1"
+    """Of AWS JSON."""
+    kinds_of_codes: Mapping[str, ErrorKind] = field(default_factory=dict)
     """What this service's own codes ask for; others are looked up in the table of `penstock.aws`."""
-    LOOKUP_HINT: ClassVar[str] = ""
-    """How to do without `learn_destination`."""
+    lookup_hint: str = ""
+    """How to do without `AwsDestination.learn`."""
 
-    def __init__(self, aws: AwsOptions | AwsSession, config: AsyncSinkConfig | None = None, **arguments: Any) -> None:
-        """As `AsyncSinkWriter`, with the service's session, or the options of one."""
+    def kind_of(self, error: BaseException) -> ErrorKind:
+        """What an error of a whole request asks for."""
+        return self.kinds_of_codes.get(error_code(error) or "") or classify(error)
+
+
+# Codes by which a whole request is refused because of one of its entries. With a terminal record handler the request is
+# bisected to find it; without one they end the writer at once.
+_POISON_CODES = frozenset({"InvalidArgumentException", "ValidationException"})
+
+
+class AwsDestination(ABC, Generic[R]):
+    """A stream, a queue or a table: its connection pool, the call that takes entries, and what its errors mean.
+
+    Each writer has one of its own.
+    """
+
+    api: ClassVar[ServiceApi]
+
+    def __init__(self, aws: AwsOptions | AwsSession, name: str, kind: EntryKind[R]) -> None:
+        """With the service's session, or the options of one."""
         self._aws = aws
+        self.name = name
+        """For messages and metrics."""
+        self.kind = kind
+        """What its entries are."""
         self._client: JsonClient | None = None
+        self._bisects = False
         self._failed_in_a_row = 0
         self._next_warning = _FIRST_WARNING
-        super().__init__(config, **arguments)
 
-    async def open_destination(self) -> None:
+    async def learn(self, client: JsonClient) -> None:
+        """Ask the service what must be known before it is written to; by default nothing."""
+
+    @abstractmethod
+    async def send(self, client: JsonClient, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
+        """Send the entries by one call, and tell the handler which of them were not accepted, and their lanes (shards)
+        where the answer names them. What is raised goes through `ServiceApi.kind_of`."""
+
+    async def open(self, writer: AsyncSinkWriter[Any, R]) -> None:
         """Open the connection pool, and learn what must be known of the destination.
 
         Raises:
             DestinationError: the service does not describe the destination.
         """
+        self._bisects = writer.gives_up_records
         # It reads configuration files, and looks up the endpoint.
-        self._client = await asyncio.to_thread(self._make_client)
+        self._client = await asyncio.to_thread(self._make_client, writer.config.max_in_flight_requests)
         try:
-            await self.learn_destination(self._client)
+            await self.learn(self._client)
         except LOOKUP_ERRORS as error:
-            await self.close_destination()
-            raise lookup_failed(self.destination, error, self.LOOKUP_HINT) from error
+            await self.close()
+            raise lookup_failed(self.name, error, self.api.lookup_hint) from error
         except BaseException:
-            await self.close_destination()
+            await self.close()
             raise
 
-    async def learn_destination(self, client: JsonClient) -> None:
-        """Ask the service what the writer has to know before it writes; by default nothing."""
-
-    def _make_client(self) -> JsonClient:
+    def _make_client(self, connections: int) -> JsonClient:
+        api = self.api
         return JsonClient(
             self._aws if isinstance(self._aws, AwsSession) else AwsSession(self._aws),
-            service=self.SERVICE,
-            target_prefix=self.TARGET_PREFIX,
-            json_version="1.0" if self.JSON_10 else "1.1",
-            connections=self.config.max_in_flight_requests,
+            service=api.service,
+            target_prefix=api.target_prefix,
+            json_version=api.json_version,
+            connections=connections,
         )
+
+    async def close(self) -> None:
+        """Close the connection pool."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
     async def describe(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         """Ask the service about the destination, once, with the client that writes to it.
@@ -201,42 +237,23 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
         assert self._client is not None
         return await self._client.call(operation, parameters)
 
-    async def close_destination(self) -> None:
-        """Close the connection pool."""
-        client, self._client = self._client, None
-        if client is not None:
-            await client.close()
-
-    @abstractmethod
-    async def send(
-        self, client: JsonClient, entries: Sequence[R], result_handler: ResultHandler[R]
-    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
-        """Send the entries. Returns those that were not accepted, by place, and the lane (shard) of each entry where
-        the answer names it and `result_handler.wants_lanes`, else nothing. Exceptions go through `kind_of`."""
-
-    def kind_of(self, error: BaseException) -> ErrorKind:
-        """What an error of the whole request asks for."""
-        return self.KINDS_OF_CODES.get(error_code(error) or "") or classify(error)
-
-    async def submit_request_entries(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
+    async def submit(self, entries: Sequence[R], result_handler: ResultHandler[R]) -> None:
         """Send the entries; what was not accepted is sent again.
 
         Raises:
             DestinationError: the service refused the request for good.
         """
         assert self._client is not None
-        failures: Sequence[EntryFailure]
-        lanes: Sequence[str | None] = ()
         try:
-            failures, lanes = await self.send(self._client, entries, result_handler)
+            await self.send(self._client, entries, result_handler)
         except Exception as error:
-            kind, (code, message) = self.kind_of(error), code_and_message(error)
-            if code in self.POISON_CODES and self.gives_up_records:
+            kind, (code, message) = self.api.kind_of(error), code_and_message(error)
+            if code in _POISON_CODES and self._bisects:
                 result_handler.reject_request(code=code, message=message)
                 return
             if kind is ErrorKind.FATAL:
                 raise DestinationError(
-                    self.destination,
+                    self.name,
                     code,
                     message,
                     entries=len(entries),
@@ -245,10 +262,9 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
             throttled = kind is ErrorKind.THROTTLED
             if not throttled:
                 self._warn_of(code, message)
-            failures = all_failed(len(entries), code=code, message=message, throttled=throttled)
+            result_handler.retry_failures(all_failed(len(entries), code=code, message=message, throttled=throttled))
         else:
             self._failed_in_a_row, self._next_warning = 0, _FIRST_WARNING
-        result_handler.retry_failures(failures, lanes=lanes)
 
     def _warn_of(self, code: str, message: str) -> None:
         # Without a bound, a wrong endpoint would be tried for ever without a word.
@@ -259,56 +275,69 @@ class AwsSinkWriter(AsyncSinkWriter[I, R]):
         _logger.warning(
             "%s: %d requests in a row failed and are sent again (max_attempts and time_to_live would bound that), "
             "the latest with %s: %s",
-            self.destination,
+            self.name,
             self._failed_in_a_row,
             code,
             message,
         )
 
 
-class AwsSink(AsyncSinkBase[I, R]):
-    """What the sinks for AWS's services share.
+class SinkOptions(TypedDict, Generic[I, R], total=False):
+    """What all sinks for AWS's services take."""
 
-    Each writer has an empty buffer or what others left behind, and a connection pool, a rate limit and a handler of
-    records that cannot be written of its own.
-    """
+    converter: ElementConverter[I, R] | Callable[[I], R] | None
+    """Makes entries of elements; without it, elements are entries."""
+    config: AsyncSinkConfig | None
+    """The writers' limits; without it, those of the service."""
+    strategy: StrategyFactory | None
+    """Makes the rate limiting strategy of each writer."""
+    terminal: Callable[[], TerminalRecordHandler] | None
+    """Makes the handler of each writer for records that cannot be written; without it they end the writer."""
+
+
+class AwsSink(AsyncSinkBase[I, R]):
+    """What the sinks for AWS's services share. Each writer has a connection pool and a rate limit of its own."""
 
     def __init__(
         self,
-        aws: AwsOptions | AwsSession,
-        make_writer: Callable[..., AwsSinkWriter[I, R]],
-        *,
-        config: AsyncSinkConfig,
-        strategy: StrategyFactory,
-        converter: ElementConverter[I, R] | Callable[[I], R] | None,
-        terminal: Callable[[], TerminalRecordHandler] | None,
-        **arguments: Any,
+        make: Callable[[], AwsDestination[R]],
+        limits: ServiceLimits,
+        **options: Unpack[SinkOptions[I, R]],
     ) -> None:
-        """`arguments` are those that only this service's writers have."""
-        self._aws = aws
-        self._make_writer = make_writer
-        self._config = config
-        self._strategy = strategy
-        self._converter = converter
-        self._terminal = terminal
-        self._arguments = arguments
+        """`make` makes the destination of each writer; it is pickled with the sink."""
+        self._make = make
+        self._config = options.get("config") or limits.config({})
+        limits.check(self._config)
+        self._strategy = options.get("strategy") or limits.strategy
+        self._converter = options.get("converter")
+        self._terminal = options.get("terminal")
 
-    def create_writer(self) -> AwsSinkWriter[I, R]:
+    def create_writer(self) -> DestinationWriter[I, R]:
         """A writer with an empty buffer."""
         return self.restore_writer(())
 
-    def restore_writer(self, states: Iterable[BufferedRequestState[R]]) -> AwsSinkWriter[I, R]:
+    def restore_writer(self, states: Iterable[BufferedRequestState[R]]) -> DestinationWriter[I, R]:
         """A writer that begins with what others left behind.
 
         Raises:
             RecordTooLargeError: an entry is larger than the limit.
         """
-        return self._make_writer(
-            self._aws,
+        return DestinationWriter(
+            self._make(),
             self._config,
             converter=self._converter,
             strategy=self._strategy(self._config),
             initial_states=states,
             terminal=None if self._terminal is None else self._terminal(),
-            **self._arguments,
         )
+
+
+def named(option: str, name: str) -> str:
+    """The name.
+
+    Raises:
+        SinkOptionError: it is empty.
+    """
+    if not name:
+        raise SinkOptionError(option, "must not be empty")
+    return name

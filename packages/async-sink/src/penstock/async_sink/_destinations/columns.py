@@ -1,22 +1,21 @@
-"""Record batches: their columns as the types that a destination wants, and writers that take them."""
+"""Record batches: their columns as the types that a destination wants, and what is wrong with their rows."""
 
-from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from io import BytesIO, StringIO
 from itertools import pairwise
 from operator import sub
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.async_sink._core.entries import EntryListener
-from penstock.async_sink._core.runs import EntryRows, Rows
-from penstock.async_sink._core.writer import AsyncSinkWriter
-from penstock.async_sink.errors import RecordTooLargeError, SinkOptionError
+from penstock.async_sink._core.runs import EntryRows
+from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
 
-I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 R = TypeVar("R")
+
+compute: Any = pc
+"""Its functions are made at run time, and have no annotations."""
 
 # Characters a value; longer ones suffer from the four bytes that StringIO has for each.
 _SHORT_TEXT = 40
@@ -33,16 +32,65 @@ def read_column(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> Any:
         raise SinkOptionError(name, f"no such column, or more than one, among {', '.join(batch.schema.names)}")
     column = batch.column(index)
     try:
-        return column if column.type == kind else pc.cast(column, kind)
+        return column if column.type == kind else compute.cast(column, kind)
     except pa.ArrowInvalid as error:
         raise SinkOptionError(name, f"{column.type} cannot be read as {kind}: {error}") from error
     except pa.ArrowNotImplementedError as error:
         raise SinkOptionError(name, f"{column.type} cannot be read as {kind}") from error
 
 
-def first_row(wrong: Any) -> int:
-    """The first row for which a boolean column says true; -1 for none."""
-    return int(pc.index(wrong, value=True).as_py())
+class RowFault(NamedTuple):
+    """A rule of a service that rows of a record batch may break."""
+
+    wrong: Any
+    """A column of booleans: which rows break it."""
+    rule: str
+    """What is wrong with them, or what must be."""
+    found: Any = None
+    """A column of what they have instead, where that helps."""
+    is_size: bool = False
+    """Whether they are larger than the limit; `found` are their bytes."""
+
+    def reason(self, row: int) -> str:
+        """What is wrong with a row."""
+        return self.rule if self.found is None else f"{self.rule}, not {self.found[row].as_py()!r}"
+
+
+def refuse(faults: Iterable[RowFault], first_number: int, limit: int) -> None:
+    """Refuse the first row that breaks the first rule that is broken.
+
+    Raises:
+        InvalidRecordError: a row breaks a rule.
+        RecordTooLargeError: a row is larger than the limit.
+    """
+    for fault in faults:
+        row = int(compute.index(fault.wrong, value=True).as_py())
+        if row >= 0:
+            if fault.is_size:
+                raise RecordTooLargeError(first_number + row, fault.found[row].as_py(), limit)
+            raise InvalidRecordError(first_number + row, fault.reason(row))
+
+
+def null_faults(column: Any, what: str) -> Iterator[RowFault]:
+    """Rows without a value."""
+    if column.null_count:
+        yield RowFault(compute.is_null(column), f"{what} is null")
+
+
+def text_faults(texts: Any, what: str) -> Iterator[RowFault]:
+    """Rows whose text is not UTF-8: Spark, for one, makes strings of any bytes, and hands them on as they are."""
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = texts.cast(pa.binary())
+        readable = [None if value is None else value.decode(errors="replace").encode() for value in raw.to_pylist()]
+        yield RowFault(compute.not_equal(raw, pa.array(readable, pa.binary())), f"{what} is not UTF-8")
+
+
+def size_faults(sizes: Any, limit: int) -> Iterator[RowFault]:
+    """Rows that are larger than the limit."""
+    if (compute.max(sizes).as_py() or 0) > limit:
+        yield RowFault(compute.greater(sizes, limit), f"it must be at most {limit} bytes", sizes, is_size=True)
 
 
 def byte_ends(*columns: Any) -> Any:
@@ -57,8 +105,8 @@ def byte_ends(*columns: Any) -> Any:
         if len(column) == 0 or offsets is None:
             return pa.array([0], pa.int64())
         places = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, offsets], offset=column.offset)
-        ends = pc.cast(places, pa.int64())
-        total = ends if total is None else pc.add(total, ends)
+        ends = compute.cast(places, pa.int64())
+        total = ends if total is None else compute.add(total, ends)
     return total
 
 
@@ -121,39 +169,6 @@ class ColumnValues:
 def binary_values(column: Any, start: int, end: int) -> list[bytes]:
     """Values of a column of binaries without nulls."""
     return ColumnValues(column).values(start, max(start, end))
-
-
-class ColumnarWriter(AsyncSinkWriter[I, R]):
-    """A writer that takes record batches too."""
-
-    @abstractmethod
-    def rows_of(self, batch: pa.RecordBatch) -> Iterator[Rows[R]]:
-        """The rows of a record batch, in order. All of them are checked before the first ones are given.
-
-        Raises:
-            SinkOptionError: a column is missing, or of a type that cannot be read.
-            RecordError: a row breaks a rule of the destination, or is larger than the limit.
-        """
-
-    async def write_many(
-        self, elements: Iterable[I] | pa.RecordBatch, *, listener: EntryListener | None = None
-    ) -> None:
-        """Write elements, or the rows of a record batch; `rows_of` says which columns it has.
-
-        A record batch is checked as a whole before any of it is written.
-
-        Raises:
-            SinkOptionError: a column is missing, or of a type that cannot be read.
-            RecordError: an element or a row cannot be written; of elements, those before it are written.
-            SinkError: the writer has failed.
-        """
-        if not isinstance(elements, pa.RecordBatch):
-            await super().write_many(elements, listener=listener)
-            return
-        first_index = 0
-        for rows in self.rows_of(elements):
-            await self._write_rows(rows, listener=listener, first_index=first_index)
-            first_index += len(rows.ends) - 1
 
 
 def sized_rows(sized: Iterable[tuple[R, int]], first_number: int, limit: int) -> EntryRows[R]:

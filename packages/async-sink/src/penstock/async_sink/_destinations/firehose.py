@@ -1,21 +1,36 @@
 """Amazon Data Firehose as a destination."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from collections.abc import Hashable, Iterator, Sequence
+from functools import partial
+from typing import Any, TypeVar, Unpack
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
-from penstock.async_sink._core.entries import ElementConverter, EntryFailure
 from penstock.async_sink._core.runs import EntryRows, Rows
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._destinations.aws import AwsSink, AwsSinkWriter, RecordResult, ServiceLimits, failures_by_place
-from penstock.async_sink._destinations.columns import ColumnarWriter, binary_values, first_row, read_column
-from penstock.async_sink._rate.defaults import StrategyFactory, slow_start_strategy
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError, SinkOptionError
+from penstock.async_sink._destinations.aws import (
+    AwsDestination,
+    AwsSink,
+    RecordResult,
+    ServiceApi,
+    ServiceLimits,
+    SinkOptions,
+    failures_by_place,
+    named,
+)
+from penstock.async_sink._destinations.columns import (
+    RowFault,
+    binary_values,
+    compute,
+    null_faults,
+    read_column,
+    refuse,
+    size_faults,
+)
+from penstock.async_sink._destinations.writer import RowContext
+from penstock.async_sink.errors import InvalidRecordError
 from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
 
 I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
@@ -23,6 +38,7 @@ I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
 DATA = "data"
 # The service has no other code for "too much": PutRecordBatch documents it as throttling.
 _THROTTLE_CODE = "ServiceUnavailableException"
+_EMPTY = "its data is empty, which Firehose does not take"
 
 
 class FirehoseRequestEntry(msgspec.Struct, frozen=True, rename={"data": "Data"}):
@@ -45,81 +61,40 @@ _count_decoder = msgspec.json.Decoder(_Count)
 _responses_decoder = msgspec.json.Decoder(_Responses)
 
 
-class FirehoseEntryWriter(ColumnarWriter[I, FirehoseRequestEntry]):
-    """What writers of Firehose entries share, wherever the entries go."""
-
-    def get_size_in_bytes(self, entry: FirehoseRequestEntry) -> int:
-        """The data, before base64, as the service counts it.
-
-        Raises:
-            InvalidRecordError: the data is empty, which the service does not take, or no bytes.
-        """
-        if not isinstance(entry, FirehoseRequestEntry):
-            what = f"expected a FirehoseRequestEntry, got {type(entry).__name__}: give the sink a converter"
-            raise InvalidRecordError(self.records_written, what)
-        # Text would go on the wire as if it were base64, and arrive as other bytes.
-        if not isinstance(entry.data, bytes | bytearray):
-            what = f"its data is {type(entry.data).__name__}, not bytes: encode it"
-            raise InvalidRecordError(self.records_written, what)
-        if not entry.data:
-            raise InvalidRecordError(self.records_written, "its data is empty")
-        return len(entry.data)
-
-    def get_order_key(self, entry: FirehoseRequestEntry) -> Hashable:
-        """None: records of a delivery stream have no key."""
-        return None
-
-    def rows_of(self, batch: pa.RecordBatch) -> Iterator[Rows[FirehoseRequestEntry]]:
-        """The column `data`, of binaries or strings."""
-        data = read_column(batch, DATA, pa.binary())
-        if len(data) == 0:
-            return
-        if data.null_count:
-            raise InvalidRecordError(self.records_written + first_row(pc.is_null(data)), "its data is null")
-        lengths = pc.binary_length(data)
-        bounds = cast("Any", pc.min_max(lengths)).as_py()
-        if bounds["min"] == 0:
-            raise InvalidRecordError(self.records_written + first_row(pc.equal(lengths, 0)), "its data is empty")
-        limit = self.config.max_record_size_in_bytes
-        if bounds["max"] > limit:
-            row = first_row(pc.greater(lengths, limit))
-            raise RecordTooLargeError(self.records_written + row, lengths[row].as_py(), limit)
-        rows, sizes = self.config.max_batch_size, lengths.to_pylist()
-        for start in range(0, len(data), rows):
-            entries = list(map(FirehoseRequestEntry, binary_values(data, start, min(start + rows, len(data)))))
-            yield EntryRows.of(entries, sizes[start : start + rows])
-
-
-class FirehoseWriter(AwsSinkWriter[I, FirehoseRequestEntry], FirehoseEntryWriter[I]):
-    """Sends entries by PutRecordBatch. Made by `FirehoseSink.create_writer`."""
-
-    SERVICE = "firehose"
-    TARGET_PREFIX = "Firehose_20150804"
-    KINDS_OF_CODES: ClassVar = {_THROTTLE_CODE: ErrorKind.THROTTLED}
-
-    def __init__(self, *arguments: Any, **keywords: Any) -> None:
-        super().__init__(*arguments, **keywords)
-        self._head = _encoder.encode({"DeliveryStreamName": self.destination})[:-1] + b',"Records":'
-
-    async def send(
-        self,
-        client: JsonClient,
-        entries: Sequence[FirehoseRequestEntry],
-        result_handler: ResultHandler[FirehoseRequestEntry],
-    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
-        """Call PutRecordBatch; the answer is in the order of the request."""
-        answer = await client.call_raw("PutRecordBatch", b"".join((self._head, _encoder.encode(entries), b"}")))
-        if _count_decoder.decode(answer).failed_put_count == 0:
-            return (), ()
-        responses = _responses_decoder.decode(answer).responses
-        return failures_by_place("PutRecordBatch", responses, len(entries), throttle_codes=(_THROTTLE_CODE,)), ()
-
-
-class FirehoseEntryCodec:
-    """An `EntryCodec`."""
+class FirehoseEntries:
+    """The entries of PutRecordBatch; an `EntryKind`."""
 
     name = "firehose"
     version = 1
+
+    def measure(self, entry: FirehoseRequestEntry, record_number: int) -> int:
+        """It is bytes, and at least one; they count before base64."""
+        if not isinstance(entry, FirehoseRequestEntry):
+            what = f"expected a FirehoseRequestEntry, got {type(entry).__name__}: give the sink a converter"
+            raise InvalidRecordError(record_number, what)
+        # Text would go on the wire as if it were base64, and arrive as other bytes.
+        if not isinstance(entry.data, bytes | bytearray):
+            raise InvalidRecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
+        if not entry.data:
+            raise InvalidRecordError(record_number, _EMPTY)
+        return len(entry.data)
+
+    def get_size_in_bytes(self, entry: FirehoseRequestEntry) -> int:
+        """The data."""
+        return len(entry.data)
+
+    def order_key(self, entry: FirehoseRequestEntry) -> Hashable:
+        """None: records of a delivery stream have no key."""
+        return None
+
+    def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[FirehoseRequestEntry]]:
+        """The column `data`, of binaries or strings."""
+        data, config = read_column(batch, DATA, pa.binary()), context.config
+        refuse(_faults(data, config.max_record_size_in_bytes), context.first_number, config.max_record_size_in_bytes)
+        rows, sizes = config.max_batch_size, compute.binary_length(data).to_pylist()
+        for start in range(0, len(data), rows):
+            entries = list(map(FirehoseRequestEntry, binary_values(data, start, min(start + rows, len(data)))))
+            yield EntryRows.of(entries, sizes[start : start + rows])
 
     def encode(self, entry: FirehoseRequestEntry) -> bytes:
         """The entry's data."""
@@ -129,9 +104,42 @@ class FirehoseEntryCodec:
         """The entry with this data."""
         return FirehoseRequestEntry(raw)
 
-    def get_size_in_bytes(self, entry: FirehoseRequestEntry) -> int:
-        """Bytes of data."""
-        return len(entry.data)
+
+def _faults(data: Any, max_record_size_in_bytes: int) -> Iterator[RowFault]:
+    yield from null_faults(data, "its data")
+    lengths = compute.binary_length(data)
+    if compute.min(lengths).as_py() == 0:
+        yield RowFault(compute.equal(lengths, 0), _EMPTY)
+    yield from size_faults(lengths, max_record_size_in_bytes)
+
+
+class DeliveryStream(AwsDestination[FirehoseRequestEntry]):
+    """A delivery stream, written to by PutRecordBatch."""
+
+    api = ServiceApi(
+        service="firehose",
+        target_prefix="Firehose_20150804",
+        kinds_of_codes={_THROTTLE_CODE: ErrorKind.THROTTLED},
+    )
+
+    def __init__(self, aws: AwsOptions | AwsSession, name: str) -> None:
+        super().__init__(aws, name, FirehoseEntries())
+        self._head = _encoder.encode({"DeliveryStreamName": name})[:-1] + b',"Records":'
+
+    async def send(
+        self,
+        client: JsonClient,
+        entries: Sequence[FirehoseRequestEntry],
+        result_handler: ResultHandler[FirehoseRequestEntry],
+    ) -> None:
+        """The answer is in the order of the request."""
+        answer = await client.call_raw("PutRecordBatch", b"".join((self._head, _encoder.encode(entries), b"}")))
+        if _count_decoder.decode(answer).failed_put_count == 0:
+            result_handler.complete()
+            return
+        responses = _responses_decoder.decode(answer).responses
+        failures = failures_by_place("PutRecordBatch", responses, len(entries), throttle_codes=(_THROTTLE_CODE,))
+        result_handler.retry_failures(failures)
 
 
 _LIMITS = ServiceLimits(
@@ -163,26 +171,17 @@ class FirehoseSink(AwsSink[I, FirehoseRequestEntry]):
         self,
         aws: AwsOptions | AwsSession,
         delivery_stream_name: str,
-        *,
-        converter: ElementConverter[I, FirehoseRequestEntry] | Callable[[I], FirehoseRequestEntry] | None = None,
-        config: AsyncSinkConfig | None = None,
-        strategy: StrategyFactory = slow_start_strategy,
-        terminal: Callable[[], TerminalRecordHandler] | None = None,
+        **options: Unpack[SinkOptions[I, FirehoseRequestEntry]],
     ) -> None:
-        """Describe the delivery stream.
+        """Describe the delivery stream; `options` are `converter`, `config`, `strategy` and `terminal`."""
+        name = named("delivery_stream_name", delivery_stream_name)
+        super().__init__(partial(DeliveryStream, aws, name), _LIMITS, **options)
 
-        `strategy` makes the rate limiting strategy of each writer, `terminal` its handler for records that cannot be
-        written; without it they end the writer.
+    @staticmethod
+    def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
+        """What of PutRecordBatch's rules a record batch breaks: each rule with the rows that break it, in no writer.
+
+        Raises:
+            SinkOptionError: the column `data` is missing or of a type that cannot be read.
         """
-        if not delivery_stream_name:
-            raise SinkOptionError("delivery_stream_name", "must not be empty")
-        super().__init__(
-            aws,
-            FirehoseWriter,
-            config=config or firehose_config(),
-            strategy=strategy,
-            converter=converter,
-            terminal=terminal,
-            destination=delivery_stream_name,
-        )
-        _LIMITS.check(self._config)
+        return _faults(read_column(batch, DATA, pa.binary()), max_record_size_in_bytes)

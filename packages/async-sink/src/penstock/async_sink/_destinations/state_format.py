@@ -12,16 +12,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.async_sink._core.state import BufferedRequestState, EntryCodec
-from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntryCodec
+from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
-from penstock.async_sink._destinations.firehose import FirehoseEntryCodec, FirehoseRequestEntry
-from penstock.async_sink._destinations.kinesis.entry import (
-    LEGACY_MAGIC,
-    KinesisEntryCodec,
-    KinesisRequestEntry,
-    decode_legacy,
-)
-from penstock.async_sink._destinations.sqs.entry import SqsEntryCodec, SqsRequestEntry
+from penstock.async_sink._destinations.firehose import FirehoseEntries, FirehoseRequestEntry
+from penstock.async_sink._destinations.kinesis.entry import LEGACY_MAGIC, KinesisRequestEntry, decode_legacy
+from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
+from penstock.async_sink._destinations.sqs.entry import SqsEntries, SqsRequestEntry
 from penstock.async_sink.errors import StateFormatError
 
 R = TypeVar("R")
@@ -30,10 +26,10 @@ _MAGIC = b"PSST"
 _VERSION = 1
 _HEAD = struct.Struct("<4sBI")
 _CODECS: Mapping[type, EntryCodec[Any]] = {
-    KinesisRequestEntry: KinesisEntryCodec(),
-    FirehoseRequestEntry: FirehoseEntryCodec(),
-    DynamoDbRequestEntry: DynamoDbEntryCodec(),
-    SqsRequestEntry: SqsEntryCodec(),
+    KinesisRequestEntry: KinesisEntries(),
+    FirehoseRequestEntry: FirehoseEntries(),
+    DynamoDbRequestEntry: DynamoDbEntries(),
+    SqsRequestEntry: SqsEntries(),
 }
 
 
@@ -82,7 +78,7 @@ def state_from_bytes(raw: bytes, codecs: Iterable[EntryCodec[Any]] = ()) -> Buff
         StateFormatError: the bytes are not a state, are damaged, or their version or codec is not known.
     """
     if raw[:4] == LEGACY_MAGIC:
-        return _state(KinesisEntryCodec(), decode_legacy(raw))
+        return _state(KinesisEntries(), decode_legacy(raw))
     if raw[:4] != _MAGIC:
         raise StateFormatError("these bytes are not the state of a sink")
     if len(raw) > 4 and raw[4] != _VERSION:

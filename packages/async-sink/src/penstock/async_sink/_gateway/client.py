@@ -11,13 +11,10 @@ from penstock.async_sink._core.settlement import ResultHandler
 from penstock.async_sink._core.state import BufferedRequestState
 from penstock.async_sink._core.terminal import TerminalRecordHandler
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
-from penstock.async_sink._destinations.dynamodb.writer import DynamoDbEntryWriter, dynamodb_config
-from penstock.async_sink._destinations.firehose import FirehoseEntryWriter, firehose_config
-from penstock.async_sink._destinations.kinesis.writer import KinesisEntryWriter
-from penstock.async_sink._destinations.sqs.writer import SqsEntryWriter, sqs_config
+from penstock.async_sink._destinations.writer import DestinationWriter
 from penstock.async_sink._gateway.connection import GatewayConnection
 from penstock.async_sink._gateway.credits import CreditStrategy
-from penstock.async_sink._gateway.kinds import DYNAMODB, FIREHOSE, KINDS, KINESIS, SQS
+from penstock.async_sink._gateway.kinds import KINDS, KINESIS
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsLocation
 from penstock.proto.aws.v1.aws_pb2 import AwsLocation as AwsLocationMessage
@@ -25,8 +22,8 @@ from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 from penstock.rpc import ClientSecurity
 
 
-class _ThroughGateway(AsyncSinkWriter[Any, Any]):
-    """Sends entries to a sink gateway, which writes them at the rate that it shares out."""
+class GatewayDestination:
+    """A sink gateway as a destination: it writes at the rate that it shares out among its clients."""
 
     def __init__(
         self,
@@ -34,21 +31,26 @@ class _ThroughGateway(AsyncSinkWriter[Any, Any]):
         security: ClientSecurity | None,
         hello: pb.Hello,
         *,
-        config: AsyncSinkConfig,
+        max_batch_size: int,
         reconnect_timeout: timedelta,
-        **arguments: Any,
     ) -> None:
         self._endpoint = endpoint
         self._security = security
         self._hello = hello
-        self._to_message = KINDS[hello.kind].to_message
         self._reconnect_seconds = reconnect_timeout.total_seconds()
-        self._credits = CreditStrategy(config.max_batch_size)
+        self._to_message = KINDS[hello.kind].to_message
+        self.name = hello.destination
+        """For messages and metrics."""
+        self.kind = KINDS[hello.kind].make()
+        """What its entries are."""
+        self.credits = CreditStrategy(max_batch_size)
+        """How fast the gateway lets the writer send."""
+        self._writer: AsyncSinkWriter[Any, Any] | None = None
         self._connection: GatewayConnection | None = None
-        super().__init__(config, destination=hello.destination, strategy=self._credits, **arguments)
 
-    async def open_destination(self) -> None:
+    async def open(self, writer: AsyncSinkWriter[Any, Any]) -> None:
         """Begin to connect; entries wait in the buffer until credits come."""
+        self._writer = writer
         self._connection = GatewayConnection(
             self._endpoint,
             self._security,
@@ -56,67 +58,43 @@ class _ThroughGateway(AsyncSinkWriter[Any, Any]):
             reconnect_seconds=self._reconnect_seconds,
             opened=self._opened,
             granted=self._granted,
-            lost=self._credits.revoke,
-            failed=self.fail,
+            lost=self.credits.revoke,
+            failed=writer.fail,
         )
         self._connection.open()
 
-    async def close_destination(self) -> None:
+    async def close(self) -> None:
         """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
+        self._writer = None
 
     def _opened(self, entries: int, size_in_bytes: int) -> None:
-        self._credits.open(entries, size_in_bytes)
-        self.wake()
+        self.credits.open(entries, size_in_bytes)
+        self._wake()
 
     def _granted(self, entries: int, size_in_bytes: int) -> None:
-        self._credits.grant(entries, size_in_bytes)
-        self.wake()
+        self.credits.grant(entries, size_in_bytes)
+        self._wake()
 
-    async def submit_request_entries(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
+    def _wake(self) -> None:
+        if self._writer is not None:
+            self._writer.wake()
+
+    async def submit(self, entries: Sequence[Any], result_handler: ResultHandler[Any]) -> None:
         """Send a batch; what the gateway could not write for good is rejected, what it did not answer sent again.
 
         Raises:
             SinkOptionError: the batch is larger than all that the gateway grants.
         """
-        self._credits.check()
+        self.credits.check()
         assert self._connection is not None
+        assert self._writer is not None
+        metrics = self._writer.metrics
         failures, retries = await self._connection.send(list(map(self._to_message, entries)))
-        self.metrics.retried += retries
+        metrics.retried += retries
         result_handler.retry_failures(failures)
-
-
-class RemoteWriter(_ThroughGateway, KinesisEntryWriter):
-    """Writes to a stream through a sink gateway. Made by `RemoteSink`."""
-
-
-class RemoteFirehoseWriter(_ThroughGateway, FirehoseEntryWriter[Any]):
-    """Writes to a delivery stream through a sink gateway. Made by `RemoteSink`."""
-
-
-class RemoteDynamoDbWriter(_ThroughGateway, DynamoDbEntryWriter[Any]):
-    """Writes to a table through a sink gateway. Made by `RemoteSink`."""
-
-
-class RemoteSqsWriter(_ThroughGateway, SqsEntryWriter[Any]):
-    """Writes to a queue through a sink gateway. Made by `RemoteSink`."""
-
-
-AnyRemoteWriter = RemoteWriter | RemoteFirehoseWriter | RemoteDynamoDbWriter | RemoteSqsWriter
-_WRITERS: dict[str, type[AnyRemoteWriter]] = {
-    KINESIS: RemoteWriter,
-    FIREHOSE: RemoteFirehoseWriter,
-    DYNAMODB: RemoteDynamoDbWriter,
-    SQS: RemoteSqsWriter,
-}
-_CONFIGS: dict[str, Callable[[], AsyncSinkConfig]] = {
-    KINESIS: AsyncSinkConfig,
-    FIREHOSE: firehose_config,
-    DYNAMODB: dynamodb_config,
-    SQS: sqs_config,
-}
 
 
 class RemoteSink(AsyncSinkBase[Any, Any]):
@@ -153,8 +131,8 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         writer for records that the gateway could not write for good; without it they end the writer. `caller` says
         where the destination is: a gateway that would write to another region, account or endpoint refuses it.
         """
-        if kind not in _WRITERS:
-            raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(_WRITERS)}")
+        if kind not in KINDS:
+            raise SinkOptionError("kind", f"{kind!r} is not known; known: {', '.join(KINDS)}")
         if weight < 1:
             raise SinkOptionError("weight", f"{weight} must be at least 1")
         self._kind = kind
@@ -164,16 +142,16 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
         self._security = security
         self._destination = destination
         self._client_id = client_id
-        self._config = config or _CONFIGS[kind]()
+        self._config = config or KINDS[kind].config()
         self._reconnect_timeout = reconnect_timeout
         self._terminal = terminal
         self._caller = caller
 
-    def create_writer(self) -> AnyRemoteWriter:
+    def create_writer(self) -> DestinationWriter[Any, Any]:
         """A writer with an empty buffer and a connection of its own."""
         return self.restore_writer(())
 
-    def restore_writer(self, states: Iterable[BufferedRequestState[Any]]) -> AnyRemoteWriter:
+    def restore_writer(self, states: Iterable[BufferedRequestState[Any]]) -> DestinationWriter[Any, Any]:
         """A writer that begins with what others left behind."""
         hello = pb.Hello(
             kind=self._kind,
@@ -184,12 +162,17 @@ class RemoteSink(AsyncSinkBase[Any, Any]):
             wait_until_written=self._wait_until_written or self._config.ordering is not Ordering.NONE,
             caller=None if self._caller is None else AwsLocationMessage(**vars(self._caller)),
         )
-        return _WRITERS[self._kind](
+        gateway = GatewayDestination(
             self._endpoint,
             self._security,
             hello,
-            config=self._config,
+            max_batch_size=self._config.max_batch_size,
             reconnect_timeout=self._reconnect_timeout,
+        )
+        return DestinationWriter(
+            gateway,
+            self._config,
+            strategy=gateway.credits,
             initial_states=states,
             terminal=None if self._terminal is None else self._terminal(),
         )

@@ -11,7 +11,8 @@ from functools import partial
 from typing import Any, Final
 
 from penstock.async_sink._core.writer import AsyncSinkBase, AsyncSinkWriter
-from penstock.async_sink._destinations.aws import AwsSinkWriter
+from penstock.async_sink._destinations.aws import AwsDestination
+from penstock.async_sink._destinations.writer import DestinationWriter
 from penstock.async_sink._gateway.durable import DurableBatches
 from penstock.async_sink._gateway.feeder import Feeder
 from penstock.async_sink._gateway.journal import Journal
@@ -299,13 +300,14 @@ async def _account_of(kind: DestinationKind, name: str, writer: AnyWriter) -> st
     Raises:
         DestinationError: there is no such destination.
     """
-    if kind.description is None or not isinstance(writer, AwsSinkWriter):
+    service = writer.target if isinstance(writer, DestinationWriter) else None
+    if kind.description is None or not isinstance(service, AwsDestination):
         return ""
     operation, parameters, path = kind.description(name)
     try:
         # Many clients may come at once, and a service describes some twenty destinations a second.
         answer = await retry(
-            partial(writer.describe, operation, parameters),
+            partial(service.describe, operation, parameters),
             BackoffPolicy(),
             is_retryable=lambda error: classify(error) is ErrorKind.THROTTLED,
         )

@@ -1,18 +1,27 @@
 """Kinds of destinations, and how the contract says their entries."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from penstock.async_sink._destinations.dynamodb.codec import item_from_json
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries, item_from_json
 from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry
-from penstock.async_sink._destinations.dynamodb.entry import size_in_bytes as dynamodb_size
-from penstock.async_sink._destinations.firehose import FirehoseRequestEntry
-from penstock.async_sink._destinations.kinesis import entry as kinesis
-from penstock.async_sink._destinations.sqs import entry as sqs
-from penstock.async_sink._destinations.sqs.entry import AttributeValue, number_of, wire_attribute
+from penstock.async_sink._destinations.dynamodb.sink import dynamodb_config
+from penstock.async_sink._destinations.firehose import FirehoseEntries, FirehoseRequestEntry, firehose_config
+from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
+from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
+from penstock.async_sink._destinations.sqs.entry import (
+    AttributeValue,
+    SqsEntries,
+    SqsRequestEntry,
+    number_of,
+    wire_attribute,
+)
+from penstock.async_sink._destinations.sqs.sink import sqs_config
+from penstock.async_sink._destinations.writer import EntryKind
 from penstock.async_sink.errors import InvalidRecordError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
@@ -28,37 +37,51 @@ _json = msgspec.json.Encoder()
 class DestinationKind:
     """One kind: its entries to the contract's and back."""
 
-    name: str
+    make: Callable[[], EntryKind[Any]]
+    """Makes what the entries are, for a client's writer."""
+    config: Callable[[], AsyncSinkConfig]
+    """The limits of a client's writer that is given none."""
     to_message: Callable[[Any], pb.Entry]
     """An entry for the gateway."""
-    from_message: Callable[[pb.Entry, int], Any]
-    """An entry from a client, checked; the number is for the error.
+    read: Callable[[pb.Entry], Any]
+    """An entry from a client, not checked yet.
 
     Raises:
-        RecordError: it breaks a rule of the destination.
+        ValueError: it is none.
     """
-    size_in_bytes: Callable[[Any], int]
-    """Bytes, by the destination's measure."""
     description: Callable[[str], tuple[str, dict[str, Any], tuple[str, str]]] | None = None
     """The call that describes a destination, and where its answer has the ARN; None: the writer asks when it opens."""
+    entries: EntryKind[Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "entries", self.make())
+
+    @property
+    def name(self) -> str:
+        """As the contract has it."""
+        return self.entries.name
+
+    def from_message(self, sent: pb.Entry, number: int) -> tuple[Any, int]:
+        """An entry from a client, checked, and its bytes; the number is for the error.
+
+        Raises:
+            RecordError: it breaks a rule of the destination.
+        """
+        try:
+            entry = self.read(sent)
+        except (ValueError, RecursionError) as error:
+            raise InvalidRecordError(number, str(error)) from error
+        return entry, self.entries.measure(entry, number)
 
 
-def _kinesis_to(entry: kinesis.KinesisRequestEntry) -> pb.Entry:
+def _kinesis_to(entry: KinesisRequestEntry) -> pb.Entry:
     hash_key = entry.explicit_hash_key or ""
     # A row's data may be a bytearray.
     return pb.Entry(data=bytes(entry.data), partition_key=entry.partition_key, explicit_hash_key=hash_key)
 
 
-def _kinesis_from(sent: pb.Entry, number: int) -> kinesis.KinesisRequestEntry:
-    entry = kinesis.KinesisRequestEntry(sent.data, sent.partition_key, sent.explicit_hash_key or None)
-    kinesis.check_entry(entry, number)
-    return entry
-
-
-def _firehose_from(sent: pb.Entry, number: int) -> FirehoseRequestEntry:
-    if not sent.data:
-        raise InvalidRecordError(number, "its data is empty")
-    return FirehoseRequestEntry(sent.data)
+def _kinesis_from(sent: pb.Entry) -> KinesisRequestEntry:
+    return KinesisRequestEntry(sent.data, sent.partition_key, sent.explicit_hash_key or None)
 
 
 def _attribute_to(value: AttributeValue) -> pb.MessageAttribute:
@@ -80,7 +103,7 @@ def _attribute_from(sent: pb.MessageAttribute) -> AttributeValue:
             return sent.string_value
 
 
-def _sqs_to(entry: sqs.SqsRequestEntry) -> pb.Entry:
+def _sqs_to(entry: SqsRequestEntry) -> pb.Entry:
     return pb.Entry(
         data=entry.body.encode(),
         message_group_id=entry.group_id or "",
@@ -90,31 +113,29 @@ def _sqs_to(entry: sqs.SqsRequestEntry) -> pb.Entry:
     )
 
 
-def _sqs_from(sent: pb.Entry, number: int) -> sqs.SqsRequestEntry:
+def _sqs_from(sent: pb.Entry) -> SqsRequestEntry:
     try:
         body = sent.data.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRecordError(number, "its body is not UTF-8") from error
+        raise ValueError("its body is not UTF-8") from error
     try:
         attributes = {name: _attribute_from(value) for name, value in sent.message_attributes.items()}
     except ValueError as error:
-        raise InvalidRecordError(number, f"an attribute of it cannot be read: {error}") from error
-    entry = sqs.SqsRequestEntry(
+        raise ValueError(f"an attribute of it cannot be read: {error}") from error
+    return SqsRequestEntry(
         body,
         sent.message_group_id or None,
         sent.deduplication_id or None,
         sent.delay_seconds if sent.HasField("delay_seconds") else None,
         attributes,
     )
-    sqs.check_entry(entry, number)
-    return entry
 
 
-def _dynamodb_from(sent: pb.Entry, number: int) -> DynamoDbRequestEntry:
+def _dynamodb_from(sent: pb.Entry) -> DynamoDbRequestEntry:
     try:
         return DynamoDbRequestEntry(item_from_json(sent.data), sent.delete)
     except (ValueError, RecursionError) as error:
-        raise InvalidRecordError(number, f"its item is no object of attribute values: {error}") from error
+        raise ValueError(f"its item is no object of attribute values: {error}") from error
 
 
 def _kinesis_description(name: str) -> tuple[str, dict[str, Any], tuple[str, str]]:
@@ -134,20 +155,20 @@ def _sqs_description(url: str) -> tuple[str, dict[str, Any], tuple[str, str]]:
 KINDS: Final[Mapping[str, DestinationKind]] = {
     kind.name: kind
     for kind in (
-        DestinationKind(KINESIS, _kinesis_to, _kinesis_from, kinesis.size_in_bytes, _kinesis_description),
+        DestinationKind(KinesisEntries, AsyncSinkConfig, _kinesis_to, _kinesis_from, _kinesis_description),
         DestinationKind(
-            FIREHOSE,
+            FirehoseEntries,
+            firehose_config,
             lambda entry: pb.Entry(data=bytes(entry.data)),
-            _firehose_from,
-            lambda entry: len(entry.data),
+            lambda sent: FirehoseRequestEntry(sent.data),
             _firehose_description,
         ),
         DestinationKind(
-            DYNAMODB,
+            DynamoDbEntries,
+            dynamodb_config,
             lambda entry: pb.Entry(data=_json.encode(entry.item), delete=entry.delete),
             _dynamodb_from,
-            dynamodb_size,
         ),
-        DestinationKind(SQS, _sqs_to, _sqs_from, sqs.size_in_bytes, _sqs_description),
+        DestinationKind(SqsEntries, sqs_config, _sqs_to, _sqs_from, _sqs_description),
     )
 }

@@ -60,8 +60,7 @@ def entries_of(batch: pb.Batch, kind: DestinationKind, max_record_size_in_bytes:
     entries = []
     total = 0
     for index, sent in enumerate(batch.entries):
-        entry = kind.from_message(sent, index)
-        size = kind.size_in_bytes(entry)
+        entry, size = kind.from_message(sent, index)
         if size > max_record_size_in_bytes:
             raise RecordTooLargeError(index, size, max_record_size_in_bytes)
         total += size

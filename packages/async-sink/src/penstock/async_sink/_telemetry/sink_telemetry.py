@@ -104,10 +104,6 @@ class SinkTelemetry:
         counted.current_send_time_ms = (now - batch.submitted_at) * 1000.0
         self._distributions.fill.record(batch.size / counted.max_batch_size, self._attributes, context)
         self._distributions.round_trip.record(counted.current_send_time_ms, self._attributes, context)
-        self._count_attempts(acknowledged, accepted, context)
-        self.spans.end(span, batch, now, failed=failed, throttled=throttled, error=error)
-
-    def _count_attempts(self, acknowledged: Sequence[Part[R]], accepted: int, context: Context | None) -> None:
         attempts: dict[int, int]
         if len(acknowledged) == 1:
             attempts = {acknowledged[0].attempts: accepted}
@@ -117,11 +113,11 @@ class SinkTelemetry:
             attempts = Counter()
             for part in acknowledged:
                 attempts[part.attempts] += part.count
-        counted = self.metrics.attempts
         # One recording for a request's entries of the same number: one for each entry would cost more than sending it.
         for number, count in attempts.items():
-            counted[number] += count
+            counted.attempts[number] += count
             self._distributions.attempts.record(number, self._attributes, context)
+        self.spans.end(span, batch, now, failed=failed, throttled=throttled, error=error)
 
     def terminated(self, terminated: Sequence[Termination[R]]) -> None:
         """Count entries that were given up."""

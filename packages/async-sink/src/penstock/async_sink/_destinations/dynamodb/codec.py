@@ -1,14 +1,19 @@
-"""Items that come from elsewhere, checked: JSON of clients, and the bytes of a saved state."""
+"""Items that come from elsewhere, checked: columns, JSON of clients, and the bytes of a saved state."""
 
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pybase64
 
-from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, Item, size_in_bytes
+from penstock.async_sink._core.runs import Rows
+from penstock.async_sink._destinations.columns import sized_rows
+from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, Item, key_of, size_in_bytes
+from penstock.async_sink._destinations.writer import RowContext
+from penstock.async_sink.errors import InvalidRecordError
 
 _decoder = msgspec.json.Decoder(dict[str, dict[str, Any]])
 
@@ -107,11 +112,80 @@ _state_encoder = msgspec.msgpack.Encoder()
 _state_decoder = msgspec.msgpack.Decoder(tuple[dict[str, dict[str, Any]], bool])
 
 
-class DynamoDbEntryCodec:
-    """An `EntryCodec`."""
+_Read = Callable[[Any], Any]
+
+
+def _unless_null(read: _Read) -> _Read:
+    return lambda value: None if value is None else read(value)
+
+
+def _reader(kind: Any) -> _Read | None:
+    """Makes mappings of the maps in a value of that type; None where there are none."""
+    if pa.types.is_map(kind):
+        item = _reader(kind.item_type) or (lambda value: value)
+        return _unless_null(lambda pairs: {key: item(value) for key, value in pairs})
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        element = _reader(kind.value_type)
+        return None if element is None else _unless_null(lambda values: list(map(element, values)))
+    if pa.types.is_struct(kind):
+        fields = _readers(kind)
+        return _unless_null(lambda struct: _read(struct, fields)) if fields else None
+    return None
+
+
+def _readers(fields: Any) -> dict[str, _Read]:
+    return {field.name: reader for field in fields if (reader := _reader(field.type)) is not None}
+
+
+def _read(row: dict[str, Any], readers: dict[str, _Read]) -> dict[str, Any]:
+    return row | {name: read(row[name]) for name, read in readers.items()}
+
+
+def plain_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The values of each row, by their columns' names."""
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    readers = _readers(batch.schema)
+    return [_read(row, readers) for row in rows] if readers else rows
+
+
+class DynamoDbEntries:
+    """The entries of BatchWriteItem; an `EntryKind`."""
 
     name = "dynamodb"
     version = 1
+
+    def __init__(self, key_names: tuple[str, ...] = ()) -> None:
+        self.key_names = key_names
+        """Attributes of the table's key; empty while they are not known."""
+
+    def measure(self, entry: DynamoDbRequestEntry, record_number: int) -> int:
+        """It has the attributes of the table's key; its names and values count."""
+        if not isinstance(entry, DynamoDbRequestEntry):
+            what = f"expected a DynamoDbRequestEntry, got {type(entry).__name__}: give the sink a converter"
+            raise InvalidRecordError(record_number, what)
+        for name in self.key_names:
+            if name not in entry.item:
+                raise InvalidRecordError(record_number, f"its item has no {name!r}, which the table's key has")
+        return size_in_bytes(entry)
+
+    get_size_in_bytes = staticmethod(size_in_bytes)
+
+    def order_key(self, entry: DynamoDbRequestEntry) -> Hashable:
+        """The item's key: with an order per key, writes of an item happen in the order of writing."""
+        return key_of(entry.item, self.key_names)
+
+    def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[DynamoDbRequestEntry]]:
+        """Puts with an attribute per column, none where it is null."""
+
+        def sized() -> Iterator[tuple[DynamoDbRequestEntry, int]]:
+            for number, row in enumerate(plain_rows(batch), start=context.first_number):
+                try:
+                    entry = DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
+                except ValueError as error:
+                    raise InvalidRecordError(number, str(error)) from error
+                yield entry, self.measure(entry, number)
+
+        yield sized_rows(sized(), context.first_number, context.config.max_record_size_in_bytes)
 
     def encode(self, entry: DynamoDbRequestEntry) -> bytes:
         """The entry as bytes."""
@@ -126,7 +200,3 @@ class DynamoDbEntryCodec:
         item, delete = _state_decoder.decode(raw)
         check_item(item)
         return DynamoDbRequestEntry(item, delete)
-
-    def get_size_in_bytes(self, entry: DynamoDbRequestEntry) -> int:
-        """Bytes of the item, as the service counts them."""
-        return size_in_bytes(entry)

@@ -1,4 +1,4 @@
-"""The writer that packs user records into aggregates."""
+"""A stream that is written to in aggregates."""
 
 import asyncio
 from collections.abc import Sequence
@@ -6,38 +6,48 @@ from typing import Any
 
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.settlement import ResultHandler
-from penstock.async_sink._destinations.aws import code_and_message, look_up
+from penstock.async_sink._destinations.aws import AwsDestination, code_and_message, look_up
 from penstock.async_sink._destinations.kinesis.aggregate import Aggregate, AggregationConfig, ShardRanges
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.writer import KinesisStreamsWriter
+from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
+from penstock.async_sink._destinations.kinesis.put_records import KinesisStream
+from penstock.async_sink._destinations.kinesis.rows import KinesisEntries
 from penstock.async_sink._rate.per_shard import hash_key_of
-from penstock.aws import ErrorKind, JsonClient, classify
+from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient, classify
 
 _MAX_PUT_RECORDS = 500
 _MAX_PUT_BYTES = 5 * 1024 * 1024
 _WRONG_SHARD = "WrongShard"
 
 
-class AggregatingKinesisWriter(KinesisStreamsWriter):
-    """Sends user records by PutRecords in aggregates of the producer library, each for one shard.
+class AggregatedStream(AwsDestination[KinesisRequestEntry]):
+    """A stream, written to by PutRecords in aggregates of the producer library, each for one shard.
 
     Each user record has its own acknowledgement. Consumers drop user records of an aggregate that fall outside of its
     shard, so the shards are asked for with ListShards, and again after a resharding: user records that an aggregate has
     taken to a shard that is not theirs are sent again.
     """
 
-    def __init__(self, *arguments: Any, aggregation: AggregationConfig, **keywords: Any) -> None:
+    api = KinesisStream.api
+
+    def __init__(
+        self,
+        aws: AwsOptions | AwsSession,
+        aggregation: AggregationConfig,
+        partition_key: PartitionKey | None,
+        **stream: Any,
+    ) -> None:
+        """`stream` is as that of `KinesisStream`."""
+        self._stream = KinesisStream(aws, **stream)
+        # They leave in aggregates, never in CBOR as they come.
+        super().__init__(aws, self._stream.name, KinesisEntries(partition_key))
         self._aggregation = aggregation
         self._shards = ShardRanges(())
         self._refreshing = asyncio.Lock()
-        super().__init__(*arguments, **keywords)
 
-    def _rows_leave_in_cbor(self) -> bool:
-        """They leave in aggregates."""
-        return False
-
-    async def learn_destination(self, client: JsonClient) -> None:
+    async def learn(self, client: JsonClient) -> None:
         """The shards."""
+        await self._stream.learn(client)
         await self._refresh(client, self._shards)
 
     async def _refresh(self, client: JsonClient, known: ShardRanges) -> None:
@@ -45,7 +55,7 @@ class AggregatingKinesisWriter(KinesisStreamsWriter):
             if self._shards is not known:
                 # Another request has learnt it while this one waited.
                 return
-            answer = await look_up(client, "ListShards", self._put_records.stream)
+            answer = await look_up(client, "ListShards", self._stream.parameter)
             shards = answer["Shards"]
             while answer.get("NextToken"):
                 answer = await look_up(client, "ListShards", {"NextToken": answer["NextToken"]})
@@ -57,7 +67,7 @@ class AggregatingKinesisWriter(KinesisStreamsWriter):
         client: JsonClient,
         entries: Sequence[KinesisRequestEntry],
         result_handler: ResultHandler[KinesisRequestEntry],
-    ) -> tuple[Sequence[EntryFailure], Sequence[str | None]]:
+    ) -> None:
         """Pack and put; a user record fails with its aggregate, or when that went to a shard that is not its own."""
         shards = self._shards
         hash_keys = list(map(hash_key_of, entries))
@@ -65,9 +75,9 @@ class AggregatingKinesisWriter(KinesisStreamsWriter):
         for number, aggregates in enumerate(_requests(self._pack(entries, hash_keys, shards))):
             records = [aggregate.to_entry() for aggregate in aggregates]
             try:
-                answer = await self._put_records.call(client, records)
-                refused = {failure.index: failure for failure in self._put_records.codec.failures(answer, len(records))}
-                went_to = self._put_records.codec.shards(answer)
+                answer = await self._stream.put(client, records)
+                refused = {failure.index: failure for failure in self._stream.codec.failures(answer, len(records))}
+                went_to = self._stream.codec.shards(answer)
             except Exception as error:
                 if number == 0 or classify(error) is ErrorKind.FATAL:
                     raise
@@ -89,7 +99,7 @@ class AggregatingKinesisWriter(KinesisStreamsWriter):
                     for place in await self._astray(client, aggregate, hash_keys, went_to[index] or "", shards):
                         message = f"the stream was resharded: its aggregate went to {went_to[index]}"
                         failures[place] = EntryFailure(place, _WRONG_SHARD, message, throttled=False)
-        return [failures[place] for place in sorted(failures)], ()
+        result_handler.retry_failures([failures[place] for place in sorted(failures)])
 
     async def _astray(
         self, client: JsonClient, aggregate: Aggregate, hash_keys: Sequence[int], shard: str, known: ShardRanges

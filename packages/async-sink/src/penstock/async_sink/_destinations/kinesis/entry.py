@@ -6,7 +6,9 @@ from penstock.async_sink.errors import InvalidRecordError, StateFormatError
 
 MAX_PARTITION_KEY_LENGTH = 256
 """Characters; the service counts Unicode code points."""
-MAX_HASH_KEY = (1 << 128) - 1
+MAX_HASH_KEY = str((1 << 128) - 1)
+KEY_RULE = f"its partition key must be 1 to {MAX_PARTITION_KEY_LENGTH} characters"
+HASH_KEY_RULE = "its explicit hash key must be a decimal number below 2^128"
 
 
 class KinesisRequestEntry(
@@ -33,74 +35,55 @@ def size_in_bytes(entry: KinesisRequestEntry) -> int:
     return len(entry.data) + (len(key) if key.isascii() else len(key.encode()))
 
 
-def check_entry(entry: KinesisRequestEntry, record_number: int) -> None:
-    """Check the types, and the key fields.
+def measure(entry: KinesisRequestEntry, record_number: int) -> int:
+    """Check the types and the key fields; the bytes as the service counts them.
 
     Raises:
         InvalidRecordError: a field breaks a rule of PutRecords.
     """
     if not isinstance(entry, KinesisRequestEntry):
-        raise InvalidRecordError(
-            record_number, f"expected a KinesisRequestEntry, got {type(entry).__name__}: give the sink a converter"
-        )
+        what = f"expected a KinesisRequestEntry, got {type(entry).__name__}: give the sink a converter"
+        raise InvalidRecordError(record_number, what)
+    key, hash_key = entry.partition_key, entry.explicit_hash_key
     # Text would go on the wire as if it were base64, and arrive as other bytes.
     if not isinstance(entry.data, bytes | bytearray):
         raise InvalidRecordError(record_number, f"its data is {type(entry.data).__name__}, not bytes: encode it")
-    if not isinstance(entry.partition_key, str):
-        raise InvalidRecordError(record_number, f"its partition key is {type(entry.partition_key).__name__}, not str")
-    if not 0 < len(entry.partition_key) <= MAX_PARTITION_KEY_LENGTH:
-        raise InvalidRecordError(
-            record_number,
-            f"its partition key must be 1 to {MAX_PARTITION_KEY_LENGTH} characters, not {len(entry.partition_key)}",
-        )
-    if entry.explicit_hash_key is not None:
-        check_hash_key(entry.explicit_hash_key, record_number)
-
-
-def check_hash_key(key: str, record_number: int) -> None:
-    """Check an explicit hash key.
-
-    Raises:
-        InvalidRecordError: it must be a decimal number below 2^128.
-    """
+    if not isinstance(key, str):
+        raise InvalidRecordError(record_number, f"its partition key is {type(key).__name__}, not str")
+    if not 0 < len(key) <= MAX_PARTITION_KEY_LENGTH:
+        raise InvalidRecordError(record_number, f"{KEY_RULE}, not {len(key)}")
+    key_bytes = len(key)
+    if not key.isascii():
+        try:
+            key_bytes = len(key.encode())
+        except UnicodeEncodeError as error:
+            what = f"its partition key {key!r} cannot be encoded in UTF-8: it has half of a surrogate pair"
+            raise InvalidRecordError(record_number, what) from error
     # isdecimal alone would let other scripts' digits pass.
-    if not (isinstance(key, str) and key.isascii() and key.isdecimal() and len(key) <= 39 and int(key) <= MAX_HASH_KEY):
-        raise InvalidRecordError(record_number, f"its explicit hash key {key!r} must be a decimal number below 2^128")
+    if hash_key is not None and not (
+        isinstance(hash_key, str)
+        and hash_key.isascii()
+        and hash_key.isdecimal()
+        and len(hash_key) <= len(MAX_HASH_KEY)
+        and int(hash_key) <= int(MAX_HASH_KEY)
+    ):
+        raise InvalidRecordError(record_number, f"{HASH_KEY_RULE}, not {hash_key!r}")
+    return len(entry.data) + key_bytes
 
 
 LEGACY_MAGIC = b"PSKS"
 """How states began when there were only those of Kinesis sinks."""
 _LEGACY_VERSION = 1
 
-_Plain = tuple[bytes, str, str | None]
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Plain)
+Plain = tuple[bytes, str, str | None]
+"""The fields of an entry."""
 
 
 class _LegacyBody(msgspec.Struct, array_like=True):
-    entries: list[_Plain]
+    entries: list[Plain]
 
 
 _legacy_decoder = msgspec.msgpack.Decoder(_LegacyBody)
-
-
-class KinesisEntryCodec:
-    """An `EntryCodec`."""
-
-    name = "kinesis"
-    version = 1
-
-    def encode(self, entry: KinesisRequestEntry) -> bytes:
-        """The entry as bytes; strings are UTF-8, whatever the machine's locale is."""
-        return _encoder.encode((entry.data, entry.partition_key, entry.explicit_hash_key))
-
-    def decode(self, raw: bytes, version: int) -> KinesisRequestEntry:
-        """The entry of these bytes."""
-        return KinesisRequestEntry(*_decoder.decode(raw))
-
-    def get_size_in_bytes(self, entry: KinesisRequestEntry) -> int:
-        """Data and partition key."""
-        return size_in_bytes(entry)
 
 
 def decode_legacy(raw: bytes) -> list[KinesisRequestEntry]:

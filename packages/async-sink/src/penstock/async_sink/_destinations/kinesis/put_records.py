@@ -13,7 +13,8 @@ import pybase64
 from penstock.async_sink._core.batches import BatchEntries, made
 from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink._core.runs import EntryRun
-from penstock.async_sink._destinations.aws import RecordResult, failures_by_place
+from penstock.async_sink._core.settlement import ResultHandler
+from penstock.async_sink._destinations.aws import AwsDestination, RecordResult, ServiceApi, failures_by_place
 from penstock.async_sink._destinations.kinesis.cbor import (
     CborRecords,
     before_records,
@@ -21,8 +22,9 @@ from penstock.async_sink._destinations.kinesis.cbor import (
     is_success_in_cbor,
 )
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
-from penstock.async_sink._destinations.kinesis.rows import columns_of
-from penstock.aws import AwsServiceError, JsonClient, as_json
+from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
+from penstock.async_sink._destinations.kinesis.rows import KinesisEntries, columns_of
+from penstock.aws import AwsOptions, AwsServiceError, AwsSession, JsonClient, as_json
 
 # Up to about this many bytes a record, msgspec's own base64 is faster than a call per record to the SIMD one.
 _SIMD_WORTHWHILE_BYTES = 200
@@ -169,18 +171,49 @@ def default_format(url: str) -> WireFormat:
     return "cbor" if (urlsplit(url).hostname or "").endswith(_DOMAINS) else "json"
 
 
-class PutRecords:
-    """Calls of PutRecords for one stream; without a `wire_format` the endpoint decides."""
+class KinesisStream(AwsDestination[KinesisRequestEntry]):
+    """A stream, written to by PutRecords; without a `wire_format` the endpoint decides."""
 
-    def __init__(self, *, stream_name: str | None, stream_arn: str | None, wire_format: WireFormat | None) -> None:
-        self.stream = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
-        """The parameter that names the stream."""
-        self._json = PutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
+    api = ServiceApi(service="kinesis", target_prefix="Kinesis_20131202")
+
+    def __init__(
+        self,
+        aws: AwsOptions | AwsSession,
+        *,
+        stream_name: str | None,
+        stream_arn: str | None,
+        wire_format: WireFormat | None = None,
+        partition_key: PartitionKey | None = None,
+    ) -> None:
+        self._entries = KinesisEntries(partition_key)
+        super().__init__(aws, stream_name or (stream_arn or "").rpartition("/")[2], self._entries)
+        self.parameter = {"StreamName": stream_name} if stream_arn is None else {"StreamARN": stream_arn}
+        """The one that names the stream."""
+        self.codec = PutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
+        """Reads answers, whatever was asked in."""
         self._cbor = CborPutRecordsCodec(stream_name=stream_name, stream_arn=stream_arn)
         self._format = wire_format
 
-    async def call(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> bytes:
-        """Call, and give the answer's body, for a codec's `failures` and `shards`.
+    async def learn(self, client: JsonClient) -> None:
+        """The format that the endpoint understands, as far as its address says it."""
+        if self._format is None:
+            self._format = default_format(client.url)
+        self._entries.leave_in_cbor = self._format == "cbor"
+
+    async def send(
+        self,
+        client: JsonClient,
+        entries: Sequence[KinesisRequestEntry],
+        result_handler: ResultHandler[KinesisRequestEntry],
+    ) -> None:
+        """Shards are read when a record was refused, or the strategy goes by them already."""
+        answer = await self.put(client, entries)
+        failures = self.codec.failures(answer, len(entries))
+        shards = self.codec.shards(answer) if failures or result_handler.wants_lanes else ()
+        result_handler.retry_failures(failures, lanes=shards)
+
+    async def put(self, client: JsonClient, entries: Sequence[KinesisRequestEntry]) -> bytes:
+        """Call PutRecords, and give the answer's body, for a codec's `failures` and `shards`.
 
         An endpoint that does not understand CBOR gets JSON, from then on.
 
@@ -188,7 +221,7 @@ class PutRecords:
             AwsServiceError: the service answered with an error.
             AwsConnectionError: no answer came.
         """
-        if self.is_in_cbor(client):
+        if self._format == "cbor":
             codec = self._cbor
             try:
                 return await client.call_raw("PutRecords", codec.encode_parts(entries), content_type=codec.content_type)
@@ -196,16 +229,5 @@ class PutRecords:
                 if error.code not in _NOT_UNDERSTOOD and error.status not in _NOT_UNDERSTOOD_STATUS:
                     raise
                 _logger.warning("%s takes no CBOR (%s), and gets JSON from now on", client.url, error.code)
-                self._format = "json"
-        return await client.call_raw("PutRecords", self._json.encode(made(entries)))
-
-    def is_in_cbor(self, client: JsonClient) -> bool:
-        """Whether the next call is in CBOR."""
-        if self._format is None:
-            self._format = default_format(client.url)
-        return self._format == "cbor"
-
-    @property
-    def codec(self) -> PutRecordsCodec:
-        """Reads answers, whatever was asked in."""
-        return self._json
+                self._format, self._entries.leave_in_cbor = "json", False
+        return await client.call_raw("PutRecords", self.codec.encode(made(entries)))

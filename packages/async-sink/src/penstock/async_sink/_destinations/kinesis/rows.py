@@ -1,24 +1,40 @@
 """Record batches as entries, column by column."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from operator import attrgetter
-from typing import Any, Self, TypeAlias, cast
+from typing import Any, Self, TypeAlias
 
+import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.async_sink._core.batches import BatchEntries, made
-from penstock.async_sink._core.runs import EntryRun
-from penstock.async_sink._destinations.columns import ColumnValues, byte_ends, first_row, integers, read_column
+from penstock.async_sink._core.runs import EntryRun, Rows
+from penstock.async_sink._destinations.columns import (
+    ColumnValues,
+    RowFault,
+    byte_ends,
+    compute,
+    integers,
+    null_faults,
+    read_column,
+    refuse,
+    size_faults,
+    text_faults,
+)
 from penstock.async_sink._destinations.kinesis.cbor import CborRows
 from penstock.async_sink._destinations.kinesis.entry import (
+    HASH_KEY_RULE,
+    KEY_RULE,
+    MAX_HASH_KEY,
     MAX_PARTITION_KEY_LENGTH,
     KinesisRequestEntry,
-    check_hash_key,
+    Plain,
+    measure,
+    size_in_bytes,
 )
 from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
-from penstock.async_sink.errors import InvalidRecordError, RecordTooLargeError
+from penstock.async_sink._destinations.writer import RowContext
 
 DATA = "data"
 PARTITION_KEY = "partitionKey"
@@ -86,12 +102,43 @@ def columns_of(entries: Sequence[KinesisRequestEntry]) -> Columns:
     else:
         if parts:
             return data, keys, hash_keys
-    entries = made(entries)
+    if not isinstance(entries, list):
+        entries = made(entries)
     return (
         list(map(_data_of, entries)),
         list(map(_partition_key_of, entries)),
         list(map(_explicit_hash_key_of, entries)),
     )
+
+
+def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
+    """What of PutRecords' rules a record batch with the columns of `check_rows` may break.
+
+    Raises:
+        SinkOptionError: a column is missing or of a type that cannot be read.
+    """
+    return _faults(_columns(batch), max_record_size_in_bytes)
+
+
+def _faults(columns: tuple[Any, Any, Any], max_record_size_in_bytes: int) -> Iterator[RowFault]:
+    data, keys, hash_keys = columns
+    yield from null_faults(data, "its data")
+    yield from null_faults(keys, "its partition key")
+    yield from text_faults(keys, "its partition key")
+    key_bytes = compute.binary_length(keys)
+    bounds = compute.min_max(key_bytes).as_py()
+    # Characters are at most bytes: they are counted only where that does not settle it.
+    if bounds["min"] == 0 or (bounds["max"] or 0) > MAX_PARTITION_KEY_LENGTH:
+        lengths = compute.utf8_length(keys)
+        wrong = compute.or_(compute.less(lengths, 1), compute.greater(lengths, MAX_PARTITION_KEY_LENGTH))
+        yield RowFault(wrong, KEY_RULE, lengths)
+    if hash_keys is not None:
+        yield from text_faults(hash_keys, "its explicit hash key")
+        # Of one length, digits are in the order of numbers.
+        too_high = compute.greater(compute.utf8_lpad(hash_keys, len(MAX_HASH_KEY), "0"), MAX_HASH_KEY)
+        wrong = compute.invert(compute.match_substring_regex(hash_keys, f"^[0-9]{{1,{len(MAX_HASH_KEY)}}}$"))
+        yield RowFault(compute.or_(wrong, too_high), HASH_KEY_RULE, hash_keys)
+    yield from size_faults(compute.add(compute.binary_length(data), key_bytes), max_record_size_in_bytes)
 
 
 def check_rows(
@@ -112,46 +159,62 @@ def check_rows(
         InvalidRecordError: a value is null, or breaks a rule of PutRecords.
         RecordTooLargeError: a record is larger than the limit.
     """
+    columns = data, keys, hash_column = _columns(batch, partition_key)
+    refuse(_faults(columns, max_record_size_in_bytes), first_number, max_record_size_in_bytes)
+    hash_keys = None if hash_column is None else hash_column.to_pylist()
+    ends = integers(byte_ends(data, keys))
+    if in_cbor:
+        return CborRows(data, keys, hash_keys, ends)
+    return KinesisRows(ColumnValues(data), ColumnValues(keys), hash_keys, ends)
+
+
+def _columns(batch: pa.RecordBatch, partition_key: PartitionKey | None = None) -> tuple[Any, Any, Any]:
+    """Data, partition keys, and explicit hash keys if there are some."""
     data = read_column(batch, DATA, pa.binary())
     keys = (partition_key or _KEY_COLUMN).of_rows(batch)
-    hash_keys: list[str | None] | None = None
-    if EXPLICIT_HASH_KEY in batch.schema.names:
-        hash_keys = read_column(batch, EXPLICIT_HASH_KEY, pa.string()).to_pylist()
-    if len(data) > 0:
-        for name, column in ((DATA, data), (PARTITION_KEY, keys)):
-            if column.null_count:
-                _refuse(first_number, pc.is_null(column), f"its {name} is null")
-        _check_keys(keys, first_number)
-        for row, key in enumerate(hash_keys or ()):
-            if key is not None:
-                check_hash_key(key, first_number + row)
-    ends = byte_ends(data, keys)
-    _check_sizes(ends, first_number, max_record_size_in_bytes)
-    if hash_keys is not None and all(key is None for key in hash_keys):
-        hash_keys = None
-    if in_cbor:
-        return CborRows(data, keys, hash_keys, integers(ends))
-    return KinesisRows(ColumnValues(data), ColumnValues(keys), hash_keys, integers(ends))
+    if EXPLICIT_HASH_KEY not in batch.schema.names:
+        return data, keys, None
+    hash_keys = read_column(batch, EXPLICIT_HASH_KEY, pa.string())
+    return data, keys, None if hash_keys.null_count == len(hash_keys) else hash_keys
 
 
-def _check_keys(keys: Any, first_number: int) -> None:
-    # Characters are at most bytes: they are counted only where that does not settle it.
-    bounds = cast("Any", pc.min_max(pc.binary_length(keys))).as_py()
-    if bounds["min"] >= 1 and bounds["max"] <= MAX_PARTITION_KEY_LENGTH:
-        return
-    lengths = pc.utf8_length(keys)
-    bounds = cast("Any", pc.min_max(lengths)).as_py()
-    if bounds["min"] < 1 or bounds["max"] > MAX_PARTITION_KEY_LENGTH:
-        wrong = pc.or_(pc.less(lengths, 1), pc.greater(lengths, MAX_PARTITION_KEY_LENGTH))
-        _refuse(first_number, wrong, f"its partition key must be 1 to {MAX_PARTITION_KEY_LENGTH} characters")
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Plain)
 
 
-def _check_sizes(ends: Any, first_number: int, limit: int) -> None:
-    sizes = pc.subtract(ends[1:], ends[:-1])
-    row = first_row(pc.greater(sizes, limit))
-    if row >= 0:
-        raise RecordTooLargeError(first_number + row, sizes[row].as_py(), limit)
+class KinesisEntries:
+    """The entries of PutRecords; an `EntryKind`."""
 
+    name = "kinesis"
+    version = 1
 
-def _refuse(first_number: int, wrong: Any, reason: str) -> None:
-    raise InvalidRecordError(first_number + first_row(wrong), reason)
+    def __init__(self, partition_key: PartitionKey | None = None) -> None:
+        self._partition_key = partition_key
+        self.leave_in_cbor = False
+        """Whether rows are best written in CBOR as they come, because they leave so."""
+
+    measure = staticmethod(measure)
+    get_size_in_bytes = staticmethod(size_in_bytes)
+
+    def order_key(self, entry: KinesisRequestEntry) -> Hashable:
+        """The partition key."""
+        return entry.partition_key
+
+    def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[KinesisRequestEntry]]:
+        """The columns `data`, `partitionKey` and perhaps `explicitHashKey`. Entries are made slice by slice, as the
+        buffer has room."""
+        yield check_rows(
+            batch,
+            first_number=context.first_number,
+            max_record_size_in_bytes=context.config.max_record_size_in_bytes,
+            partition_key=self._partition_key,
+            in_cbor=self.leave_in_cbor and context.in_runs,
+        )
+
+    def encode(self, entry: KinesisRequestEntry) -> bytes:
+        """The entry as bytes; strings are UTF-8, whatever the machine's locale is."""
+        return _encoder.encode((entry.data, entry.partition_key, entry.explicit_hash_key))
+
+    def decode(self, raw: bytes, version: int) -> KinesisRequestEntry:
+        """The entry of these bytes."""
+        return KinesisRequestEntry(*_decoder.decode(raw))

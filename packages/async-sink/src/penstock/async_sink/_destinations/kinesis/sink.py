@@ -1,24 +1,43 @@
 """The sink for a stream."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
+
+import pyarrow as pa
 
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
-from penstock.async_sink._core.entries import ElementConverter
-from penstock.async_sink._core.terminal import TerminalRecordHandler
-from penstock.async_sink._destinations.aws import AwsSink, ServiceLimits
+from penstock.async_sink._destinations.aws import AwsSink, ServiceLimits, SinkOptions
+from penstock.async_sink._destinations.columns import RowFault
 from penstock.async_sink._destinations.kinesis.aggregate import AggregationConfig
-from penstock.async_sink._destinations.kinesis.aggregating import AggregatingKinesisWriter
+from penstock.async_sink._destinations.kinesis.aggregating import AggregatedStream
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
-from penstock.async_sink._destinations.kinesis.put_records import WireFormat
-from penstock.async_sink._destinations.kinesis.writer import KinesisStreamsWriter
-from penstock.async_sink._rate.defaults import StrategyFactory, aggregation_strategy, kinesis_strategy
+from penstock.async_sink._destinations.kinesis.put_records import KinesisStream, WireFormat
+from penstock.async_sink._destinations.kinesis.rows import row_faults as faults_of_batch
+from penstock.async_sink._rate.defaults import aggregation_strategy, kinesis_strategy
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions, AwsSession
 
-_LIMITS = ServiceLimits(max_batch_size=500, max_batch_size_in_bytes=10 * MEBIBYTE)
+_LIMITS = ServiceLimits(
+    max_batch_size=500,
+    max_batch_size_in_bytes=10 * MEBIBYTE,
+    defaults={"max_batch_size_in_bytes": 5 * MEBIBYTE},
+    strategy=kinesis_strategy,
+)
+# Of user records: the requests that their aggregates make are cut to the limits above.
+_AGGREGATION_LIMITS = ServiceLimits(
+    max_batch_size=sys.maxsize,
+    max_batch_size_in_bytes=sys.maxsize,
+    defaults={
+        "max_batch_size": 10_000,
+        "max_buffered_requests": 100_000,
+        # What frames the user records in their aggregates has room up to the 5 MiB of a request.
+        "max_batch_size_in_bytes": 9 * MEBIBYTE // 2,
+    },
+    strategy=aggregation_strategy,
+)
 
 
 def kinesis_aggregation_config(**options: Any) -> AsyncSinkConfig:
@@ -27,13 +46,7 @@ def kinesis_aggregation_config(**options: Any) -> AsyncSinkConfig:
     Raises:
         SinkOptionError: an option is wrong.
     """
-    defaults = {
-        "max_batch_size": 10_000,
-        "max_buffered_requests": 100_000,
-        # What frames the user records in their aggregates has room up to the 5 MiB of a request.
-        "max_batch_size_in_bytes": 9 * MEBIBYTE // 2,
-    }
-    return AsyncSinkConfig(**{**defaults, **options})
+    return _AGGREGATION_LIMITS.config(options)
 
 
 class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
@@ -51,23 +64,18 @@ class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
         stream_name: str | None = None,
         *,
         stream_arn: str | None = None,
-        config: AsyncSinkConfig | None = None,
-        strategy: StrategyFactory | None = None,
-        converter: ElementConverter[Any, KinesisRequestEntry] | Callable[[Any], KinesisRequestEntry] | None = None,
         partition_key: PartitionKey | None = None,
         aggregation: AggregationConfig | None = None,
-        terminal: Callable[[], TerminalRecordHandler] | None = None,
         wire_format: WireFormat | None = None,
+        **options: Unpack[SinkOptions[Any, KinesisRequestEntry]],
     ) -> None:
         """Describe the stream.
 
-        `strategy` makes the rate limiting strategy of each writer. Without a `converter`, elements are
-        `KinesisRequestEntry`s; `partition_key` is for record batches without a column `partitionKey`. With
-        `aggregation` records travel in aggregates of the producer library, which readers take apart; then the default
-        limits are those of `kinesis_aggregation_config`. `terminal` makes the handler of each writer for records that
-        cannot be written; without it they end the writer.
-        `wire_format` is that of requests, `cbor` or `json`; the default is CBOR for the service's own endpoints, and
-        JSON for others, which may not speak CBOR.
+        `partition_key` is for record batches without a column `partitionKey`. With `aggregation` records travel in
+        aggregates of the producer library, which readers take apart; then the default limits are those of
+        `kinesis_aggregation_config`. `wire_format` is that of requests, `cbor` or `json`; the default is CBOR for the
+        service's own endpoints, and JSON for others, which may not speak CBOR. `options` are `converter`, `config`,
+        `strategy` and `terminal`, as all sinks have them.
         """
         if (stream_name is None) == (stream_arn is None):
             raise SinkOptionError("stream_name", "give either a stream name or a stream ARN")
@@ -76,22 +84,22 @@ class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
                 raise SinkOptionError(name, "must not be empty")
         if wire_format not in (None, "cbor", "json"):
             raise SinkOptionError("wire_format", f"invalid wire format {wire_format!r} (cbor or json)")
+        stream: dict[str, Any] = {
+            "stream_name": stream_name,
+            "stream_arn": stream_arn,
+            "wire_format": wire_format,
+            "partition_key": partition_key,
+        }
         if aggregation is None:
-            make_writer: Callable[..., KinesisStreamsWriter] = KinesisStreamsWriter
-            config, strategy = config or AsyncSinkConfig(), strategy or kinesis_strategy
-            _LIMITS.check(config)
+            super().__init__(partial(KinesisStream, aws, **stream), _LIMITS, **options)
         else:
-            make_writer = partial(AggregatingKinesisWriter, aggregation=aggregation)
-            config, strategy = config or kinesis_aggregation_config(), strategy or aggregation_strategy
-        super().__init__(
-            aws,
-            make_writer,
-            config=config,
-            strategy=strategy,
-            converter=converter,
-            terminal=terminal,
-            stream_name=stream_name,
-            stream_arn=stream_arn,
-            wire_format=wire_format,
-            partition_key=partition_key,
-        )
+            super().__init__(partial(AggregatedStream, aws, aggregation, **stream), _AGGREGATION_LIMITS, **options)
+
+    @staticmethod
+    def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
+        """What of PutRecords' rules a record batch breaks: each rule with the rows that break it, in no writer.
+
+        Raises:
+            SinkOptionError: a column is missing or of a type that cannot be read.
+        """
+        return faults_of_batch(batch, max_record_size_in_bytes)

@@ -1,12 +1,16 @@
 """A message on its way to a queue: its fields, its attributes, and its bytes in a saved state."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
+from penstock.async_sink._core.runs import Rows
+from penstock.async_sink._destinations.columns import null_faults, read_column, refuse, sized_rows
+from penstock.async_sink._destinations.writer import RowContext
 from penstock.async_sink.errors import InvalidRecordError
 
 AttributeValue = str | int | float | Decimal | bytes
@@ -128,8 +132,8 @@ def size_in_bytes(entry: SqsRequestEntry) -> int:
     return size + sum(attribute_size_in_bytes(name, value) for name, value in entry.attributes.items())
 
 
-def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
-    """Check what the service would refuse.
+def measure(entry: SqsRequestEntry, record_number: int) -> int:
+    """Check what the service would refuse; the bytes as it counts them.
 
     Raises:
         InvalidRecordError: a field breaks a rule of SendMessageBatch.
@@ -154,6 +158,7 @@ def check_entry(entry: SqsRequestEntry, record_number: int) -> None:
             )
     if entry.attributes:
         check_attributes(entry.attributes, record_number)
+    return size_in_bytes(entry)
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -177,11 +182,44 @@ def _attribute(kind: str, value: Any) -> AttributeValue:
             raise ValueError(f"an attribute of type {kind!r} has a value of type {type(value).__name__}")
 
 
-class SqsEntryCodec:
-    """An `EntryCodec`."""
+_OPTIONAL_COLUMNS = {
+    "messageGroupId": ("group_id", pa.string()),
+    "messageDeduplicationId": ("deduplication_id", pa.string()),
+    "delaySeconds": ("delay_seconds", pa.int32()),
+}
+
+
+class SqsEntries:
+    """The entries of SendMessageBatch; an `EntryKind`."""
 
     name = "sqs"
     version = 1
+
+    measure = staticmethod(measure)
+    get_size_in_bytes = staticmethod(size_in_bytes)
+
+    def order_key(self, entry: SqsRequestEntry) -> Hashable:
+        """The message group; messages without one have no order."""
+        return entry.group_id
+
+    def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[SqsRequestEntry]]:
+        """The columns `body` string, and where wanted `messageGroupId` and `messageDeduplicationId` (strings) and
+        `delaySeconds` (integer)."""
+        first, limit = context.first_number, context.config.max_record_size_in_bytes
+        bodies = read_column(batch, "body", pa.string())
+        refuse(null_faults(bodies, "its body"), first, limit)
+        columns = {
+            field: read_column(batch, name, kind).to_pylist()
+            for name, (field, kind) in _OPTIONAL_COLUMNS.items()
+            if name in batch.schema.names
+        }
+
+        def sized() -> Iterator[tuple[SqsRequestEntry, int]]:
+            for row, body in enumerate(bodies.to_pylist()):
+                entry = SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
+                yield entry, measure(entry, first + row)
+
+        yield sized_rows(sized(), first, limit)
 
     def encode(self, entry: SqsRequestEntry) -> bytes:
         """The entry as bytes."""
@@ -204,7 +242,3 @@ class SqsEntryCodec:
         body, group_id, deduplication_id, delay_seconds, attributes = _decoder.decode(raw)
         values = {name: _attribute(kind, value) for name, (kind, value) in attributes.items()}
         return SqsRequestEntry(body, group_id, deduplication_id, delay_seconds, values)
-
-    def get_size_in_bytes(self, entry: SqsRequestEntry) -> int:
-        """Body and attributes, as the service counts them."""
-        return size_in_bytes(entry)

@@ -1,0 +1,209 @@
+"""The sink for a table: BatchWriteItem, which entries share a request, and which of them were left unprocessed."""
+
+from collections.abc import Hashable, Sequence
+from functools import partial
+from typing import Any, TypeVar, Unpack
+
+import msgspec
+
+from penstock.async_sink._config import AsyncSinkConfig
+from penstock.async_sink._core.entries import EntryFailure
+from penstock.async_sink._core.settlement import ResultHandler
+from penstock.async_sink._destinations.aws import (
+    AwsDestination,
+    AwsSink,
+    ServiceApi,
+    ServiceLimits,
+    SinkOptions,
+    code_and_message,
+    look_up,
+    named,
+)
+from penstock.async_sink._destinations.dynamodb.codec import DynamoDbEntries
+from penstock.async_sink._destinations.dynamodb.entry import DynamoDbRequestEntry, Item, key_of
+from penstock.aws import AwsOptions, AwsSession, ErrorKind, JsonClient
+
+I = TypeVar("I")  # noqa: E741  # FLIP-171's name for what the caller writes
+
+_UNPROCESSED = "UnprocessedItem"
+# Two regions of a global table wrote the same item at once; the service asks for another try.
+_CONFLICT_CODE = "ReplicatedWriteConflictException"
+_encoder = msgspec.json.Encoder()
+
+
+class _Put(msgspec.Struct):
+    item: dict[str, Any] = msgspec.field(name="Item")
+
+
+class _Delete(msgspec.Struct):
+    key: dict[str, Any] = msgspec.field(name="Key")
+
+
+class _Write(msgspec.Struct):
+    put: _Put | None = msgspec.field(name="PutRequest", default=None)
+    delete: _Delete | None = msgspec.field(name="DeleteRequest", default=None)
+
+
+class _Answer(msgspec.Struct):
+    unprocessed: dict[str, list[_Write]] = msgspec.field(name="UnprocessedItems", default_factory=dict)
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def rounds_of(keys: Sequence[Hashable]) -> list[list[int]]:
+    """Places by the request that they leave in: a key stands in a request once, repeats wait for the next one.
+
+    BatchWriteItem refuses a request that names an item twice. In their rounds, writes of a key keep their order.
+    """
+    rounds: list[list[int]] = []
+    seen: dict[Hashable, int] = {}
+    for place, key in enumerate(keys):
+        number = seen.get(key, 0)
+        seen[key] = number + 1
+        if number == len(rounds):
+            rounds.append([])
+        rounds[number].append(place)
+    return rounds
+
+
+def encode_request(table_name: str, entries: Sequence[DynamoDbRequestEntry]) -> bytes:
+    """The request's body."""
+    writes = [
+        {"DeleteRequest": {"Key": entry.item}} if entry.delete else {"PutRequest": {"Item": entry.item}}
+        for entry in entries
+    ]
+    return _encoder.encode({"RequestItems": {table_name: writes}})
+
+
+def unprocessed_places(answer: bytes, entries: Sequence[DynamoDbRequestEntry], key_names: Sequence[str]) -> list[int]:
+    """Places of the entries that the answer gives back.
+
+    Raises:
+        msgspec.MsgspecError: the answer is not of BatchWriteItem.
+    """
+    unprocessed = [write for writes in _decoder.decode(answer).unprocessed.values() for write in writes]
+    if not unprocessed:
+        return []
+    places = {_comparable(entry.item, key_names): place for place, entry in enumerate(entries)}
+    found: list[int] = []
+    for write in unprocessed:
+        item = write.put.item if write.put is not None else write.delete.key if write.delete is not None else {}
+        try:
+            found.append(places[_comparable(item, key_names)])
+        except KeyError:
+            # Nobody knows which it was. A write can be done twice, and must not be left out.
+            return list(range(len(entries)))
+    return sorted(set(found))
+
+
+def _comparable(item: Item, key_names: Sequence[str]) -> Hashable:
+    """The key as it is compared with an answer's, where binaries are base64."""
+    return tuple(
+        (kind, msgspec.to_builtins(value) if isinstance(value, bytes) else value)
+        for kind, value in key_of(item, key_names)
+    )
+
+
+class Table(AwsDestination[DynamoDbRequestEntry]):
+    """A table, written to by BatchWriteItem."""
+
+    api = ServiceApi(
+        service="dynamodb",
+        target_prefix="DynamoDB_20120810",
+        json_version="1.0",
+        kinds_of_codes={_CONFLICT_CODE: ErrorKind.RETRYABLE},
+        lookup_hint="not called when key_names are given",
+    )
+
+    def __init__(self, aws: AwsOptions | AwsSession, name: str, key_names: tuple[str, ...]) -> None:
+        self._entries = DynamoDbEntries(key_names)
+        super().__init__(aws, name, self._entries)
+
+    async def learn(self, client: JsonClient) -> None:
+        """The table's key, if it was not given."""
+        if not self._entries.key_names:
+            table = (await look_up(client, "DescribeTable", {"TableName": self.name}))["Table"]
+            self._entries.key_names = tuple(element["AttributeName"] for element in table["KeySchema"])
+
+    async def send(
+        self,
+        client: JsonClient,
+        entries: Sequence[DynamoDbRequestEntry],
+        result_handler: ResultHandler[DynamoDbRequestEntry],
+    ) -> None:
+        """Call again for writes of a key that another entry has, which wait for the first.
+
+        A write whose predecessor was left unprocessed is not sent: it would be undone when that one is sent again.
+        """
+        key_names = self._entries.key_names
+        keys = [key_of(entry.item, key_names) for entry in entries]
+        failures: dict[int, EntryFailure] = {}
+        held_back = set[Any]()
+        for number, places in enumerate(rounds_of(keys)):
+            sent = [place for place in places if keys[place] not in held_back]
+            for place in places:
+                if keys[place] in held_back:
+                    message = "an earlier write of the same key has to be sent again"
+                    failures[place] = EntryFailure(place, _UNPROCESSED, message, throttled=False)
+            if not sent:
+                continue
+            request = [entries[place] for place in sent]
+            try:
+                answer = await client.call_raw("BatchWriteItem", encode_request(self.name, request))
+                left = unprocessed_places(answer, request, key_names)
+                code, message, throttled = _UNPROCESSED, "", True
+            except Exception as error:
+                kind = self.api.kind_of(error)
+                if number == 0 or kind is ErrorKind.FATAL:
+                    raise
+                # The rounds before were written, and are not to be written again.
+                left = list(range(len(sent)))
+                code, message = code_and_message(error)
+                throttled = kind is ErrorKind.THROTTLED
+            for index in left:
+                failures[sent[index]] = EntryFailure(sent[index], code, message, throttled)
+                held_back.add(keys[sent[index]])
+        result_handler.retry_failures([failures[place] for place in sorted(failures)])
+
+
+_LIMITS = ServiceLimits(
+    max_batch_size=25,
+    max_batch_size_in_bytes=16_000_000,
+    defaults={"max_record_size_in_bytes": 400_000},
+)
+
+
+def dynamodb_config(**options: Any) -> AsyncSinkConfig:
+    """An `AsyncSinkConfig` with DynamoDB's limits as its defaults: 25 items, 16 MB, 400 kB an item.
+
+    Raises:
+        SinkOptionError: an option is wrong.
+    """
+    return _LIMITS.config(options)
+
+
+class DynamoDbSink(AwsSink[I, DynamoDbRequestEntry]):
+    """Writes to a table by BatchWriteItem, at least once.
+
+    Without a converter, elements are `DynamoDbRequestEntry`s. Can be pickled if the converter can.
+
+    Raises:
+        SinkOptionError: there is no name, or a limit is above the service's.
+    """
+
+    def __init__(
+        self,
+        aws: AwsOptions | AwsSession,
+        table_name: str,
+        *,
+        key_names: Sequence[str] = (),
+        **options: Unpack[SinkOptions[I, DynamoDbRequestEntry]],
+    ) -> None:
+        """Describe the table; `options` are `converter`, `config`, `strategy` and `terminal`.
+
+        `key_names` are the attributes of the table's key, of which a request may hold each value once; each writer asks
+        DescribeTable for them if they are not given.
+        """
+        make = partial(Table, aws, named("table_name", table_name), tuple(key_names))
+        super().__init__(make, _LIMITS, **options)
