@@ -27,7 +27,7 @@ def hold(folder: Path, point: str) -> None:
             time.sleep(0.05)
 
 
-def create_pipeline(folder: Path) -> Pipeline:
+def create_pipeline(folder: Path, *, refresh: str | None = None) -> Pipeline:
     text = str(folder)  # not the folder's own functions: a path counts as it is written
     pipeline = Pipeline("killed", store=folder / "store")
 
@@ -35,7 +35,7 @@ def create_pipeline(folder: Path) -> Pipeline:
     def rates(spark: SparkSession) -> DataFrame:
         return spark.read.csv(f"{text}/rates.csv", schema="k int, v int", header=True)
 
-    @pipeline.op(attributes=FULL_DAM)
+    @pipeline.op(attributes=FULL_DAM, refresh=refresh)
     def totals(rates: DataFrame) -> DataFrame:
         return rates.groupBy("k").agg(F.sum("v").alias("total"))
 
@@ -82,7 +82,7 @@ def end_with_the_tests() -> None:
     os._exit(1)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, refresh: str | None) -> None:
     threading.Thread(target=end_with_the_tests, daemon=True).start()
     ensure_java()
     builder = configure(SparkSession.builder.master("local[2]"))
@@ -90,7 +90,7 @@ def main(folder: Path) -> None:
         builder = builder.config(name, "false")
     spark = builder.config("spark.sql.shuffle.partitions", "1").getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    run = create_pipeline(folder).run(spark)
+    run = create_pipeline(folder, refresh=refresh).run(spark)
     temporary = folder / "states.tmp"
     temporary.write_text(json.dumps({name: state.value for name, state in run.states.items()}))
     temporary.replace(folder / "states.json")
@@ -98,4 +98,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)

@@ -14,11 +14,15 @@ FILES = 6
 
 
 @contextmanager
-def driver(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+def driver(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A driver with its JVM in a process group of their own, which is killed at the end."""
     with (folder / "driver.log").open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, DRIVER, folder], stdout=log, stderr=log, start_new_session=True, cwd=folder
+            [sys.executable, DRIVER, folder, *arguments],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            cwd=folder,
         )
     try:
         yield process
@@ -87,3 +91,54 @@ def test_a_run_goes_on_where_its_driver_was_killed(
     totals = {0: 3, 1: 10, 2: 100}
     numbers = [n for first in range(FILES) for n in (first, first + 100)]
     assert rows(tmp_path) == sorted([n, totals[n % 3]] for n in numbers)
+
+
+def test_a_refresh_goes_on_where_its_driver_was_killed(until: Callable[..., None], tmp_path: Path) -> None:
+    """kill -9 between two stages that are computed again: the first one's new result is used, the live stage goes on
+    with the rows of before until the second one has its own; no row is lost or doubled."""
+
+    def set_rates(first: int) -> None:
+        (tmp_path / "new").write_text(f"k,v\n0,{first}\n1,10\n2,100\n")
+        (tmp_path / "new").rename(tmp_path / "rates.csv")
+
+    def put(*numbers: int) -> None:
+        (tmp_path / "new").write_text("".join(f"{number}\n" for number in numbers))
+        (tmp_path / "new").rename(tmp_path / "numbers" / f"{numbers[0]}.csv")
+
+    def has_written(count: int) -> bool:
+        return len(rows(tmp_path)) == count and (tmp_path / "states.json").exists()
+
+    def is_refreshed() -> bool:
+        return {path.parts[-3] for path in commits(tmp_path).keys() - old.keys()} == {"totals", "ranks"}
+
+    for folder in ("table", "numbers"):
+        (tmp_path / folder).mkdir()
+    set_rates(3)
+    put(0, 1)
+    with driver(tmp_path, "1s") as process:
+        until(lambda: has_written(2) or process.poll() is not None, "rows are missing")
+        old = commits(tmp_path)
+        (tmp_path / "hold-stage").touch()
+        set_rates(5)
+        until(lambda: (tmp_path / "reached-stage").exists() or process.poll() is not None, "no refresh")
+        put(3, 4)  # the stream goes on meanwhile
+        until(lambda: has_written(4) or process.poll() is not None, "rows are missing")
+        assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
+    held = commits(tmp_path)
+    assert [path.parts[-3] for path in held.keys() - old.keys()] == ["totals"]
+    (tmp_path / "hold-stage").unlink()
+    (tmp_path / "states.json").unlink()
+    with driver(tmp_path, "1s") as process:
+        # The results of before are removed as the new ones are read.
+        until(lambda: not commits(tmp_path).keys() & old.keys() or process.poll() is not None, "no refresh")
+        assert is_refreshed()
+        assert commits(tmp_path).items() >= held.items() - old.items()
+        put(6, 7)
+        until(lambda: has_written(6) or process.poll() is not None, "rows are missing")
+        assert process.poll() is None, (tmp_path / "driver.log").read_text()[-3000:]
+    assert json.loads((tmp_path / "states.json").read_text()) == {
+        "totals": "reused",
+        "ranks": "reused",
+        "table": "running",
+    }
+    assert rows(tmp_path) == [[0, 3], [1, 10], [3, 3], [4, 10], [6, 5], [7, 10]]

@@ -60,6 +60,23 @@ def test_a_query_that_fails_goes_on(spark: SparkSession, tmp_path: Path, until: 
     assert run.states == {"out": StageState.FINISHED}
 
 
+def test_a_query_that_began_anew_goes_on_in_its_own_checkpoint(
+    spark: SparkSession, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """With `resume=False` a checkpoint that its writer names has to be empty as the run begins, not at a restart."""
+    table = Table(ConnectionError("no table"))
+    pipeline = Pipeline("job", store=tmp_path / "store")
+    pipeline.source(bounded=False, name="a")(lambda spark: numbers(spark, tmp_path / "in"))
+    own = str(tmp_path / "own")
+    pipeline.sink(name="out", inputs=["a"])(
+        lambda a: a.writeStream.foreachBatch(table).option("checkpointLocation", own)
+    )
+    run = pipeline.run(spark, restart="on-failure", resume=False)
+    until(lambda: len(table.batches) == 3, run.explain)
+    assert sorted(n for rows in table.batches.values() for n in rows) == [0, 1, 2]
+    run.stop()
+
+
 def test_an_error_that_repeats_itself_ends_the_stage(spark: SparkSession, tmp_path: Path) -> None:
     """The same record gives the same error: it is told, once more is tried, and no more."""
 

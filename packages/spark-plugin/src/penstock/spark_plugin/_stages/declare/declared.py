@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from penstock.operator_attributes import OperatorAttributes, ResultPartitionType, VertexKind
@@ -34,6 +35,8 @@ class Declared:
     parallelism: int | None = None
     """Tasks that it runs in at most, and slots that it takes; None for as many as Spark makes, and one slot."""
     trigger: Mapping[str, Any] | None = None
+    refresh: str | timedelta | None = None
+    """How often the result of an operator is computed again for the live stages that read it."""
     fingerprint: str | None = None
     """Of what a source reads, where the user knows it."""
     code: str | None = None

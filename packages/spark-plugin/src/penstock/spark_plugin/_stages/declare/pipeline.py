@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Never, ParamSpec, TypeVar
 
@@ -26,6 +27,7 @@ from penstock.operator_attributes import (
     explain,
 )
 from penstock.spark_plugin._stages.declare.declared import Declared, Exchange, Keyed, named, place_of
+from penstock.spark_plugin._stages.declare.refreshes import find_refreshes, seconds_text
 from penstock.spark_plugin._stages.store.names import safe_name, store_folder
 from penstock.spark_plugin.errors import PipelineDefinitionError
 
@@ -153,6 +155,7 @@ class Pipeline:
         chained: bool | None = None,
         exchange: Exchange | None = None,
         parallelism: int | None = None,
+        refresh: str | timedelta | None = None,
     ) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
         """Declare an operator; the function takes the DataFrames of its inputs and gives one.
 
@@ -173,6 +176,11 @@ class Pipeline:
                 `{"rates": "blocking"}`. Default: blocking behind a full-dam operator.
             parallelism: Tasks that it runs in at most, with what Spark computes in the same tasks; and slots that it
                 takes. Default: as many tasks as Spark makes, and one slot.
+            refresh: How often its committed result is computed again, with what it reads and what bounded stages read
+                of it, while a live stage goes on with the rows of before: a timedelta, or a text such as `"6h"`. Where
+                a source holds something else by then, or cannot be looked into, the live queries that read the result
+                are started again from their checkpoints with the new one, between two micro-batches; the old one is
+                removed. A refresh that fails keeps the old one, and is tried again. Default: never.
         """
         _refuse(misplaced, "op")
 
@@ -188,6 +196,7 @@ class Pipeline:
                     chained=chained,
                     exchange=exchange,
                     parallelism=parallelism,
+                    refresh=refresh,
                 )
             )
             return function
@@ -284,7 +293,10 @@ class Pipeline:
 
     def explain(self) -> str:
         """The stages as text, before anything runs, and what to be warned of. Raises: as `compile`."""
-        text = explain(self._plan())
+        plan = self._plan()
+        text = explain(plan)
+        for one in find_refreshes(self._declared, plan):
+            text += f"\nrefresh: {one.operator!r} is computed again every {seconds_text(one.every_seconds)}\n"
         return text + "".join(f"\nwarning: {warning}\n" for warning in self._warnings())
 
     def readers(self) -> dict[str, list[Declared]]:
@@ -310,6 +322,7 @@ class Pipeline:
                     f"{named([one])} has the trigger {one.trigger!r}, but all that it reads is bounded, and a batch "
                     "write has none: leave the trigger out, or declare its source with bounded=False"
                 )
+        find_refreshes(self._declared, plan)
         return plan
 
     def _warnings(self) -> list[str]:

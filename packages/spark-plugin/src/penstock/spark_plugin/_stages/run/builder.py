@@ -48,11 +48,27 @@ class StageBuilder:
         self._used: dict[str, Pin] = {}
         self._held: dict[str, str] = {}
         self._dams: set[tuple[str, str]] = set()
+        self._keeps = True
         self.warnings: list[str] = []
         """What was found in the functions of live stages that should be declared, and in what sources hold."""
         self.kept: dict[str, list[DataFrame]] = {}
         """What is kept in memory, by id of the stage that reads it: committed results for as long as a live stage runs,
         and what a bounded stage that runs needs twice."""
+
+    def again(self, pins: Mapping[str, Pin]) -> "StageBuilder":
+        """A builder of the same run that looks at the sources anew, but for those of the pinned results."""
+        one = StageBuilder(self._declared, self._plan, self._spark, self.store, pins)
+        one.warnings, one._dams = self.warnings, self._dams
+        return one
+
+    def check(self, stage: Stage, sink: str) -> None:
+        """Build what a live sink's function gives, and forget it. Raises: what its functions raise."""
+        with self._lock:
+            self._keeps = False
+            try:
+                self.writer(stage, sink, {})
+            finally:
+                self._keeps = True
 
     @property
     def used(self) -> dict[str, Pin]:
@@ -237,7 +253,7 @@ class StageBuilder:
         if reader.bounded and order is not None:
             # Files are read side by side, in no order.
             frame = order(frame)
-        if not reader.bounded:
+        if not reader.bounded and self._keeps:
             # Every micro-batch reads it: from memory that takes less than half of the time.
             frame = self._keyed(frame, self._declared[vertex].keys, self.folder(stage)).persist()
             self.kept.setdefault(reader.id, []).append(frame)

@@ -57,7 +57,8 @@ class Checkpoints:
             raise self._wrong(
                 sink, wanted, f", which sink {other!r} has too: give each a location of its own, or none"
             )  # fmt: skip
-        if wanted != own:
+        # A query of this run that is started again has been looked at.
+        if wanted != own and other is None:
             self._check(sink, wanted, sources)
             if self._store.adopted(sink.name) != wanted:
                 self._store.adopt(sink.name, wanted)

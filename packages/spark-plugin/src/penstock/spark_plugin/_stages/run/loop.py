@@ -2,9 +2,9 @@
 
 import contextvars
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from opentelemetry.trace import Span, Status, StatusCode, use_span
 from pyspark.errors import AnalysisException
@@ -27,7 +27,7 @@ from penstock.spark_plugin._stages.run.claims import Outcome, StageClaims
 from penstock.spark_plugin._stages.run.lookup import StageLookup
 from penstock.spark_plugin._stages.run.pipeline_run import PipelineRun
 from penstock.spark_plugin._stages.run.runner import StageRunner
-from penstock.spark_plugin._stages.store.pins import RunPins
+from penstock.spark_plugin._stages.store.pins import Pin, RunPins
 from penstock.spark_plugin._stages.store.store import CommittedStage, StageStore
 from penstock.spark_plugin._telemetry import tracer
 from penstock.spark_plugin.errors import PipelineDefinitionError, PipelineError
@@ -50,6 +50,8 @@ class RunParts:
     claims: StageClaims
     bars: RunBars | None
     clock: Callable[[], float]
+    refreshing: Mapping[str, Pin] = field(default_factory=dict)
+    """Results of a refresh that an earlier run has not come to the end of."""
 
 
 class RunLoop:
@@ -61,6 +63,7 @@ class RunLoop:
         self._job = parts.job
         self._store = parts.store
         self._builder = parts.builder
+        self._refreshing = parts.refreshing
         self._runner = parts.runner
         self._claims = parts.claims
         self._bars = parts.bars
@@ -221,7 +224,13 @@ class RunLoop:
     def _pin(self, *, ended: bool = False) -> None:
         """Pinned before it is looked up: no other driver cleans it up from here on."""
         self._store.pin(
-            RunPins(pipeline=self._pipeline, store=str(self._store.path), stages=self._builder.used, ended=ended)
+            RunPins(
+                pipeline=self._pipeline,
+                store=str(self._store.path),
+                stages=self._builder.used,
+                ended=ended,
+                refreshing={} if ended else self._refreshing,
+            )
         )
 
     def _draw(self) -> None:

@@ -33,7 +33,9 @@ from penstock.operator_attributes import (
     mermaid,
 )
 from penstock.spark_plugin._reading.progress.listener import kinesis_progress
+from penstock.spark_plugin._stages.run.builder import StageBuilder
 from penstock.spark_plugin._stages.run.causes import words
+from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshProgress
 from penstock.spark_plugin._stages.run.restarts import NEVER, QueryRestarts, Restart, RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.store.store import StageStore
@@ -42,6 +44,7 @@ from penstock.spark_plugin.errors import PipelineError
 _log = logging.getLogger(__name__)
 _SECONDS_BETWEEN_LOOKS = 1
 _SECONDS_BETWEEN_WATCHES = 0.5
+_SECONDS_BETWEEN_BOUNDARIES = 0.005
 
 
 class PipelineRun:
@@ -63,6 +66,9 @@ class PipelineRun:
         self._live: dict[str, list[str]] = {}
         self._arriving: dict[str, float] = {}
         self._restarts: LiveRestarts | None = None
+        self._refreshes: LiveRefreshes | None = None
+        self._swapping: set[str] = set()
+        self._runner: StageRunner | None = None
         self._stopping = threading.Event()
         self._watch = threading.Thread(target=self._watch_queries, name="penstock live stages", daemon=True)
         self._materialised: list[DataFrame] = []
@@ -92,9 +98,15 @@ class PipelineRun:
         progress = self.progress
         return {stage.name: progress[stage.id].seconds for stage in self.plan.stages}
 
+    @property
+    def refreshes(self) -> Mapping[str, RefreshProgress]:
+        """The results that are computed again while the run goes on, by the operator's name."""
+        return dict(self._refreshes.progress) if self._refreshes is not None else {}
+
     def explain(self) -> str:
-        """The plan with how far each stage has come, and what was found that should be declared."""
+        """The plan with how far each stage has come, what is computed again, and what should be declared."""
         text = explain(self.plan, self.progress)
+        text += "".join(f"\n{one.line(operator)}\n" for operator, one in self.refreshes.items())
         return text + "".join(f"\nwarning: {warning}\n" for warning in self.warnings)
 
     def mermaid(self) -> str:
@@ -157,11 +169,11 @@ class PipelineRun:
         with contextlib.ExitStack() as ending:  # from the last to the first
             ending.callback(self._store.release)
             ending.callback(self._scheduler.close)
-            for frame in self._materialised:
-                ending.callback(frame.unpersist)
+            ending.callback(self._let_go)
             ending.callback(self._look_at_queries)
-            for query in self.queries.values():
-                ending.callback(query.stop)
+            ending.callback(self._stop_queries)
+            if self._refreshes is not None:
+                ending.callback(self._refreshes.end)
             ending.callback(self._end_watch)
             if not self._stopping.is_set():
                 ending.callback(self._measure_arrivals)
@@ -177,6 +189,93 @@ class PipelineRun:
     def watch(self, restarts: "LiveRestarts") -> None:
         """Start live queries again that fail, from the first one that is deployed until the run is stopped."""
         self._restarts = restarts if restarts.wanted else None
+
+    def refresh(self, refreshes: LiveRefreshes, runner: StageRunner) -> None:
+        """Compute results again, until the run is stopped; `runner` has started the live queries."""
+        self._refreshes, self._runner = refreshes, runner
+        refreshes.start()
+
+    def stage_state(self, stage: Stage) -> StageState:
+        """How a stage stands."""
+        self._look_at_queries()
+        return self._scheduler.state(stage.id)
+
+    def swap(self, stages: Sequence[Stage], runner: StageRunner, pin: Callable[[StageBuilder], None]) -> bool:
+        """Start the queries of live stages again, between two micro-batches, on the results of another runner.
+
+        Args:
+            stages: Live stages; those that have ended are left as they are.
+            runner: Starts the queries.
+            pin: Called with the builder of the results that are read from then on, when nobody reads the others.
+
+        Returns:
+            Whether it was done: not in a run that is being stopped.
+
+        Raises:
+            Exception: A query cannot be started with these results; it goes on with those of before.
+        """
+        sinks = [(stage, sink) for stage in stages for sink in self._live.get(stage.id, ())]
+        for stage, sink in sinks:
+            runner.builder.check(stage, sink)  # a query that runs is not stopped for what cannot run
+        with self._looking:
+            self._swapping.update(stage.id for stage in stages)
+        try:
+            running = [(stage, sink) for stage, sink in sinks if self.queries[sink].isActive]
+            for _, sink in running:
+                self._stop_between_batches(sink)
+            self._let_go()
+            if self._stopping.is_set():
+                return False
+            pin(runner.builder)
+            try:
+                for stage, sink in running:
+                    self._start(stage, sink, runner)
+            except Exception:
+                self._start_again_as_before(running, pin)
+                raise
+            self._runner = runner
+            if self._restarts is not None:
+                self._restarts.use(runner)
+            return True
+        finally:
+            with self._looking:
+                self._swapping.clear()
+
+    def _start(self, stage: Stage, sink: str, runner: StageRunner) -> None:
+        self.queries[sink], inputs = runner.restart(stage, sink)
+        self._materialised += inputs
+
+    def _start_again_as_before(self, sinks: Sequence[tuple[Stage, str]], pin: Callable[[StageBuilder], None]) -> None:
+        for _, sink in sinks:
+            self.queries[sink].stop()
+        assert self._runner is not None
+        pin(self._runner.builder)
+        for stage, sink in sinks:
+            try:
+                self._start(stage, sink, self._runner)
+            except Exception as error:
+                with self._looking:
+                    self._take_failure(stage.id, sink, error)
+
+    def _stop_between_batches(self, sink: str) -> None:
+        query = self.queries[sink]
+        before = _last_batch(query)
+        # Where more data is there, the next micro-batch begins as one ends: it is stopped before it has planned a job.
+        while query.isActive and query.status["isTriggerActive"] and _last_batch(query) == before:
+            if self._stopping.wait(_SECONDS_BETWEEN_BOUNDARIES):
+                break
+        query.stop()
+
+    def _stop_queries(self) -> None:
+        with contextlib.ExitStack() as ending:
+            for query in self.queries.values():
+                ending.callback(query.stop)
+
+    def _let_go(self) -> None:
+        frames, self._materialised = self._materialised, []
+        with contextlib.ExitStack() as ending:
+            for frame in frames:
+                ending.callback(frame.unpersist)
 
     def _end_watch(self) -> None:
         self._stopping.set()
@@ -197,7 +296,7 @@ class PipelineRun:
 
     def _look_at_each(self) -> None:
         for stage_id, sinks in list(self._live.items()):
-            if self._scheduler.state(stage_id) is not StageState.RUNNING:
+            if self._scheduler.state(stage_id) is not StageState.RUNNING or stage_id in self._swapping:
                 continue
             waits = False
             for sink in sinks:
@@ -266,6 +365,10 @@ class LiveRestarts:
             self._due[sink] = self._clock() + decision.seconds
         return decision
 
+    def use(self, runner: StageRunner) -> None:
+        """Start queries by another runner from now on."""
+        self._runner = runner
+
     def waits(self, sink: str) -> bool:
         """Whether the query of a sink has failed, and is to be started again."""
         return sink in self._due
@@ -294,6 +397,11 @@ def arriving_bytes_per_second(recent: Iterable[StreamingQueryProgress | Mapping[
         (began, before), (ended, after) = points[0], points[-1]
         rates.append(max(0, after - before) / (ended - began) if ended > began else 0.0)
     return math.fsum(rates)
+
+
+def _last_batch(query: StreamingQuery) -> int | None:
+    progress = query.lastProgress
+    return progress["batchId"] if progress is not None else None
 
 
 def _await(query: StreamingQuery) -> None:

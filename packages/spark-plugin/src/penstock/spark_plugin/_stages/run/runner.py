@@ -32,7 +32,8 @@ class StageRunner:
         self, pipeline: str, builder: StageBuilder, spark: SparkSession, store: StageStore, *, resume: bool
     ) -> None:
         self._pipeline = pipeline
-        self._builder = builder
+        self.builder = builder
+        """Of what it runs."""
         self._jobs = jobs_of(spark)
         self._store = store
         self._checkpoints = Checkpoints(spark, store, resume=resume)
@@ -46,28 +47,28 @@ class StageRunner:
         Where another driver, on a store that shares its results, computes the same one, it is waited for and used;
         until `stopped`.
         """
-        folder = self._builder.folder(stage)
-        with self._store.computing(self._builder.name(stage), self._builder.fingerprint(stage), stopped=stopped):
+        folder = self.builder.folder(stage)
+        with self._store.computing(self.builder.name(stage), self.builder.fingerprint(stage), stopped=stopped):
             return folder.committed() or self._run_bounded(stage, folder)
 
     def cancel(self, stage: Stage) -> None:
         """End the jobs of a stage."""
-        self._jobs.cancel(self._builder.name(stage))
+        self._jobs.cancel(self.builder.name(stage))
 
     def _run_bounded(self, stage: Stage, folder: StageFolder) -> CommittedStage:
-        began, fingerprint = time.monotonic(), self._builder.fingerprint(stage)
+        began, fingerprint = time.monotonic(), self.builder.fingerprint(stage)
         folder.begin(stage.name)
         built: dict[str, DataFrame] = {}
         try:
             with self._job_group(stage):
                 for vertex in stage.outputs:
-                    self._builder.build(stage, vertex, built).write.parquet(as_url(folder.output(vertex)))
+                    self.builder.build(stage, vertex, built).write.parquet(as_url(folder.output(vertex)))
                 for sink in self._sinks(stage):
                     if (sink, fingerprint) not in self._saved:
                         self._save(stage, sink, built)
                         self._saved.add((sink, fingerprint))
         finally:
-            self._builder.let_go(stage)
+            self.builder.let_go(stage)
         rows, size_bytes = _measure(folder, stage)
         result = CommittedStage(
             stage=stage.name,
@@ -81,7 +82,7 @@ class StageRunner:
         return result
 
     def _save(self, stage: Stage, sink: str, built: dict[str, DataFrame]) -> None:
-        writer = self._builder.writer(stage, sink, built)
+        writer = self.builder.writer(stage, sink, built)
         if not self._jobs.is_batch_writer(writer):
             raise self._wrong_writer(sink, writer, "a DataFrameWriter (`df.write…`)")
         writer.save()
@@ -99,9 +100,9 @@ class StageRunner:
         except BaseException:
             for query in queries.values():
                 query.stop()
-            self._builder.let_go(stage)
+            self.builder.let_go(stage)
             raise
-        return queries, self._builder.kept.pop(stage.id, [])
+        return queries, self.builder.kept.pop(stage.id, [])
 
     def restart(self, stage: Stage, sink: str) -> tuple[StreamingQuery, list[DataFrame]]:
         """Start the query of a live sink once more; see `deploy_live`."""
@@ -109,31 +110,31 @@ class StageRunner:
             with self._job_group(stage):
                 query = self._start(stage, sink)
         except BaseException:
-            self._builder.let_go(stage)
+            self.builder.let_go(stage)
             raise
-        return query, self._builder.kept.pop(stage.id, [])
+        return query, self.builder.kept.pop(stage.id, [])
 
     def next_batch(self, sink: str) -> int | None:
         """The micro-batch that a sink's query comes to next; None if that cannot be seen."""
         return self._checkpoints.next_batch(self._locations[sink])
 
     def _start(self, stage: Stage, sink: str) -> StreamingQuery:
-        writer = self._builder.writer(stage, sink, {})
+        writer = self.builder.writer(stage, sink, {})
         if not self._jobs.is_stream_writer(writer):
             if callable(stop := getattr(writer, "stop", None)):
                 stop()  # a query that nobody would stop
             raise self._wrong_writer(sink, writer, "a DataStreamWriter (`df.writeStream…`)")
-        trigger = self._builder.declared(sink).trigger
+        trigger = self.builder.declared(sink).trigger
         if trigger:
             try:
                 writer = writer.trigger(**trigger)
             except (TypeError, PySparkException) as error:
-                site = self._builder.declared(sink).call_site
+                site = self.builder.declared(sink).call_site
                 raise PipelineDefinitionError(
                     f"sink {sink!r} ({site}) has the trigger {dict(trigger)}, which Spark does not take: {error}"
                 ) from error
         self._store.mend_checkpoint(sink)
-        plans, declared = plans_of(writer), self._builder.declared(sink)
+        plans, declared = plans_of(writer), self.builder.declared(sink)
         sources = plans.live_sources(plans.written(writer))
         check_query(declared, sources)
         checkpoint = self._checkpoints.location(declared, writer, sources)
@@ -146,10 +147,10 @@ class StageRunner:
         return query
 
     def _sinks(self, stage: Stage) -> list[str]:
-        return [name for name in stage.vertices if self._builder.declared(name).kind is VertexKind.SINK]
+        return [name for name in stage.vertices if self.builder.declared(name).kind is VertexKind.SINK]
 
     def _wrong_writer(self, sink: str, value: object, wanted: str) -> PipelineDefinitionError:
-        site = self._builder.declared(sink).call_site
+        site = self.builder.declared(sink).call_site
         return PipelineDefinitionError(
             f"sink {sink!r} ({site}) must give {wanted} that is not started, not {type(value).__name__}"
         )
@@ -157,7 +158,7 @@ class StageRunner:
     def _job_group(self, stage: Stage) -> AbstractContextManager[None]:
         """Name the jobs after the stage, and let their tasks know the trace."""
         return self._jobs.group(
-            self._builder.name(stage), f"{self._pipeline}: stage {stage.name}", current_traceparent()
+            self.builder.name(stage), f"{self._pipeline}: stage {stage.name}", current_traceparent()
         )
 
 

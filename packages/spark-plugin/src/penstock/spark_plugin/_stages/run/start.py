@@ -15,6 +15,7 @@ from penstock.operator_attributes.errors import RemoteSchedulerError, SchedulerC
 from penstock.rpc import ClientSecurity
 from penstock.spark_plugin._interpreters import check_session
 from penstock.spark_plugin._settings import missing_settings
+from penstock.spark_plugin._stages.declare.refreshes import find_refreshes
 from penstock.spark_plugin._stages.plans.session_jobs import jobs_of
 from penstock.spark_plugin._stages.run.bars import RunBars
 from penstock.spark_plugin._stages.run.builder import StageBuilder
@@ -22,6 +23,7 @@ from penstock.spark_plugin._stages.run.claims import StageClaims
 from penstock.spark_plugin._stages.run.loop import RunLoop, RunParts
 from penstock.spark_plugin._stages.run.pipeline_run import LiveRestarts, PipelineRun
 from penstock.spark_plugin._stages.run.readers import check_consumers
+from penstock.spark_plugin._stages.run.refreshing import LiveRefreshes, RefreshParts
 from penstock.spark_plugin._stages.run.restarts import RestartPolicy
 from penstock.spark_plugin._stages.run.runner import StageRunner
 from penstock.spark_plugin._stages.run.scheduler_service import address_of, folder_id, job_id, open_service
@@ -80,15 +82,22 @@ def run_pipeline(
         )
         run.warnings = builder.warnings
         check_consumers(pipeline.readers(), builder)
-        runner = StageRunner(pipeline.name, builder, spark, store, resume=settings.resume)
-        claims = StageClaims(
-            runner,
-            builder,
-            service=service,
-            results=folder_id(store.stages) if service is not None else "",
-            owner=f"{job.job_id}#{secrets.token_urlsafe(16)}",
-            lease_seconds=settings.lease_seconds,
-        )
+        results = folder_id(store.stages) if service is not None else ""
+        owner = f"{job.job_id}#{secrets.token_urlsafe(16)}"
+
+        def create(builder: StageBuilder, *, resume: bool = True) -> tuple[StageRunner, StageClaims]:
+            runner = StageRunner(pipeline.name, builder, spark, store, resume=resume)
+            claims = StageClaims(
+                runner,
+                builder,
+                service=service,
+                results=results,
+                owner=owner,
+                lease_seconds=settings.lease_seconds,
+            )
+            return runner, claims
+
+        runner, claims = create(builder, resume=settings.resume)
         bars = None
         if sys.stderr.isatty() if settings.progress is None else settings.progress:
             tracker = jobs_of(spark).tracker()
@@ -100,6 +109,7 @@ def run_pipeline(
                 job=job,
                 store=store,
                 builder=builder,
+                refreshing=before.refreshing if before is not None and going_on else {},
                 runner=runner,
                 claims=claims,
                 bars=bars,
@@ -109,6 +119,17 @@ def run_pipeline(
         _begin(loop, job, settings, going_on=going_on)
         run.watch(LiveRestarts(runner, settings.restarts))
         loop.run()
+        if run.queries:
+            parts = RefreshParts(
+                pipeline=pipeline.name,
+                run=run,
+                store=store,
+                builder=builder,
+                create=create,
+                resumed=before.refreshing if before is not None and going_on else None,
+                clock=clock,
+            )
+            run.refresh(LiveRefreshes(find_refreshes(pipeline.declared, plan), parts), runner)
     except BaseException:
         run.stop()
         raise

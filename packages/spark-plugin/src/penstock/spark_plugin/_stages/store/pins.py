@@ -36,6 +36,8 @@ class RunPins:
     """The store of the run; results may be shared between stores."""
     stages: Mapping[str, Pin] = field(default_factory=dict)
     ended: bool = False
+    refreshing: Mapping[str, Pin] = field(default_factory=dict)
+    """Results that are to take the place of those in `stages` when all of them are committed."""
 
     @classmethod
     def read(cls, file: Path) -> Self | None:
@@ -43,9 +45,10 @@ class RunPins:
         try:
             document = json.loads(file.read_text())
             stages = {name: Pin(**pin) for name, pin in document.pop("stages").items()}
-            if not all(is_fingerprint(pin.fingerprint) for pin in stages.values()):
+            refreshing = {name: Pin(**pin) for name, pin in document.pop("refreshing", {}).items()}
+            if not all(is_fingerprint(pin.fingerprint) for pin in (*stages.values(), *refreshing.values())):
                 return None
-            return cls(stages=stages, **document)
+            return cls(stages=stages, refreshing=refreshing, **document)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             return None
 

@@ -74,6 +74,13 @@ class StageFolder:
         except (OSError, ValueError, TypeError):
             return None
 
+    def age_seconds(self, now: float) -> float:
+        """Since the result was committed, at `now` as seconds since the epoch; 0 if it is not."""
+        try:
+            return max(0.0, now - (self.path / _MARKER).stat().st_mtime)
+        except OSError:
+            return 0.0
+
     def begin(self, stage: str) -> None:
         """Make the folder anew, without what an interrupted run left, for a stage that is computed from now on."""
         self.wipe()
@@ -290,7 +297,7 @@ class StageStore:
             (safe_name(name), pin.fingerprint)
             for file in self._pins.parent.glob("*.json")
             if (pins := RunPins.read(file)) is not None
-            for name, pin in pins.stages.items()
+            for name, pin in (*pins.stages.items(), *pins.refreshing.items())
         }
 
     def _computing(self, folder: str, fingerprint: str) -> Path:
