@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.async_sink import RequestEntryWrapper
 from penstock.async_sink._core.batches import Batch
 from penstock.async_sink._core.buffer import RequestBuffer
+from penstock.async_sink._core.entries import RequestEntryWrapper
 from penstock.async_sink._core.runs import EntryRows, EntryRun, fall_apart
 
 

@@ -2,9 +2,10 @@ import base64
 import json
 import pickle
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -236,3 +237,45 @@ async def test_a_partition_key_that_is_no_text_is_named_by_its_record() -> None:
     writer = KinesisStreamsSink(AwsOptions(region="us-east-1"), "flights").create_writer()
     with pytest.raises(InvalidRecordError, match=r"record 0: its partition key.* surrogate pair"):
         writer.get_size_in_bytes(KinesisRequestEntry(b"x", "\ud83d"))
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(max_size=12),
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=3)
+            | st.sampled_from(("k" * 256, "k" * 257, "ж" * 256)),
+            st.none() | st.sampled_from(("0", "٣", "-1", "1\n", "", "0" * 39, "0" * 40, str(2**128 - 1), str(2**128))),
+        )
+    )
+)
+def test_columns_and_entries_break_the_same_rules(rows: list[tuple[bytes, str, str | None]]) -> None:
+    """A row is refused in a record batch exactly if it is refused as an entry, and for the same reason."""
+    expected = {}
+    for index, row in enumerate(rows):
+        try:
+            size = measure(KinesisRequestEntry(*row), index)
+        except InvalidRecordError as error:
+            expected[index] = error.reason
+        else:
+            if size > 256:
+                expected[index] = f"it must be at most 256 bytes, not {size}"
+    data, keys, hash_keys = ([row[field] for row in rows] for field in range(3))
+    columns = {
+        "data": pa.array(data, pa.binary()),
+        "partitionKey": pa.array(keys, pa.string()),
+        "explicitHashKey": pa.array(hash_keys, pa.string()),
+    }
+    found: dict[int, str] = {}
+    for fault in KinesisStreamsSink.row_faults(pa.record_batch(columns), 256):
+        for index in cast("Any", pc).indices_nonzero(fault.wrong).to_pylist():
+            found.setdefault(index, fault.reason(index))
+    assert found == expected
+
+
+def test_a_key_that_is_not_utf_8_is_named() -> None:
+    """Some make strings of any bytes; a request with one would be refused whole."""
+    keys = pa.Array.from_buffers(pa.string(), 2, pa.array([b"k", b"\xff"], pa.binary()).buffers())
+    batch = pa.record_batch({"data": [b"a", b"b"], "partitionKey": keys})
+    with pytest.raises(InvalidRecordError, match="record 1: its partition key is not UTF-8"):
+        check_rows(batch, first_number=0, max_record_size_in_bytes=100)

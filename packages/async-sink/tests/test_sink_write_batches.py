@@ -144,7 +144,7 @@ def test_what_a_handler_took_is_counted_apart(emulator: RunningEmulator) -> None
     emulator.faults.add("fail_records", indices=(0,), code="InternalFailure")
     config = AsyncSinkConfig(max_attempts=2, retry_backoff_base=timedelta(0))
     summary = write_batches(sink(emulator, config=config, terminal=DropHandler), [rows("some", 10)])
-    assert (summary.records, summary.dead_lettered) == (9, 1)
+    assert (summary.records, summary.dead_letters) == (9, 1)
     assert len(stored(emulator)) == 9
 
 

@@ -10,10 +10,9 @@ from pyspark.sql.types import DataType, DoubleType, IntegerType, LongType, Strin
 
 from penstock.spark_plugin import KinesisDataSource, KinesisOptions, split_record_id
 from penstock.spark_plugin._schema import SinkColumns, sink_columns
-from penstock.spark_plugin._writing._bad_rows import BadRow, bad_rows
 from penstock.spark_plugin._writing._dead_letters import DeadLetterFile, dead_letter_folder, letter
 from penstock.spark_plugin._writing._record_ids import WriteAttempt
-from penstock.spark_plugin._writing._records import RecordMaker, by_stream
+from penstock.spark_plugin._writing._records import BadRow, RecordMaker, bad_rows, by_stream
 from penstock.spark_plugin._writing._sinks import sink_config
 from penstock.spark_plugin._writing._stall import Stall
 from penstock.spark_plugin.errors import (
@@ -165,7 +164,7 @@ def test_bad_rows_are_found_with_their_reasons() -> None:
     )
     found = bad_rows(batch, None, firehose=False, max_record_bytes=20, needs_stream=False)
     assert [(one.index, one.reason.split()[1] if one.index != 5 else "large") for one in found] == [
-        (1, "data"), (2, "partition"), (3, "partition"), (4, "partition"), (5, "large"), (6, "explicitHashKey"),
+        (1, "data"), (2, "partition"), (3, "partition"), (4, "partition"), (5, "large"), (6, "explicit"),
     ]  # fmt: skip
     data = pa.record_batch({"data": [b"", b"x"]})
     found = bad_rows(data, pa.array(["a", None]), firehose=True, max_record_bytes=9, needs_stream=True)

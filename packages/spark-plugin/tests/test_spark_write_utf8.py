@@ -46,7 +46,7 @@ def test_a_key_that_is_no_text_is_a_bad_row(emulator: RunningEmulator, tmp_path:
     good = {"data": b"x", "partitionKey": b"k", "explicitHashKey": b"1", "streamName": b"texts"}
     columns = {name: texts(good[name], good[name], good[name]) for name in COLUMNS}
     columns[column] = texts(good[column], b"\xff\xfe", good[column])
-    with pytest.raises(RowError, match=r"row 1 .* is no UTF-8"):
+    with pytest.raises(RowError, match=r"row 1 .* is not UTF-8"):
         write(emulator, columns)
     summary = write(emulator, columns, deadLetterPath=str(tmp_path / "dead"))
     assert (summary.records, summary.dead_letters) == (2, 1)

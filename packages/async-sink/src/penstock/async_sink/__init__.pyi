@@ -10,12 +10,7 @@ from ._core.entries import (
     EntryListener,
     EntryRunListener,
     FailedAttempt,
-    RequestEntryWrapper,
     WriteContext,
-)
-from ._core.loop import (
-    Clock,
-    Timer,
 )
 from ._core.settlement import (
     ResultHandler,
@@ -108,7 +103,7 @@ from ._telemetry.metrics import (
     SinkMetrics,
 )
 from ._write_batches import (
-    SinkSummary,
+    WriteSummary,
     write_batches,
 )
 
@@ -122,7 +117,6 @@ __all__ = [
     "AsyncSinkWriter",
     "BufferedRequestState",
     "CallbackHandler",
-    "Clock",
     "CongestionControlConfig",
     "CongestionControlInfo",
     "CongestionControlRateLimitingStrategy",
@@ -155,7 +149,6 @@ __all__ = [
     "ProportionalScalingStrategy",
     "RateLimitingStrategy",
     "RemoteSink",
-    "RequestEntryWrapper",
     "RequestInfo",
     "ResultHandler",
     "ResultInfo",
@@ -165,16 +158,15 @@ __all__ = [
     "ScalingTarget",
     "SinkGauges",
     "SinkMetrics",
-    "SinkSummary",
     "SqsRequestEntry",
     "SqsSink",
     "TerminalReason",
     "TerminalRecord",
     "TerminalRecordHandler",
     "ThresholdCongestionControlStrategy",
-    "Timer",
     "TokenBucketRateLimitingStrategy",
     "WriteContext",
+    "WriteSummary",
     "aggregation_strategy",
     "aimd_strategy",
     "dynamodb_config",

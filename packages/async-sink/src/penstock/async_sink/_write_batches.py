@@ -12,23 +12,58 @@ from penstock.rpc import LoopThread
 
 
 @dataclass(frozen=True)
-class SinkSummary:
-    """What a call of `write_batches` wrote."""
+class WriteSummary:
+    """What was written: by a call of `write_batches`, by a task, or by several."""
 
-    records: int
+    records: int = 0
     """Records, each counted once, that are acknowledged: all of them, less what a terminal record handler took."""
-    bytes: int
+    bytes: int = 0
     """Bytes of data and partition keys."""
-    requests: int
+    requests: int = 0
     """Requests sent."""
-    retries: int
+    retries: int = 0
     """Records that were sent again, counted each time."""
-    throttled: int
+    throttled: int = 0
     """Records that were refused because the destination was full, counted each time."""
-    seconds: float
-    """From the first batch to the last acknowledgement."""
-    dead_lettered: int = 0
+    dead_letters: int = 0
     """Records that were given up and that the terminal record handler took; not among `records`."""
+    seconds: float = 0.0
+    """From the first batch to the last acknowledgement."""
+
+    @classmethod
+    def of(cls, metrics: SinkMetrics, seconds: float = 0.0) -> Self:
+        """What a writer did."""
+        return cls(
+            metrics.records_out,
+            metrics.bytes_out,
+            metrics.requests,
+            metrics.retried,
+            metrics.throttled,
+            metrics.dead_lettered,
+            seconds,
+        )
+
+    @classmethod
+    def total(cls, summaries: "Iterable[WriteSummary]") -> Self:
+        """What several did at the same time: the sum, in the time of the longest."""
+        sums = cls()
+        for one in summaries:
+            sums = cls(
+                sums.records + one.records,
+                sums.bytes + one.bytes,
+                sums.requests + one.requests,
+                sums.retries + one.retries,
+                sums.throttled + one.throttled,
+                sums.dead_letters + one.dead_letters,
+                max(sums.seconds, one.seconds),
+            )
+        return sums
+
+    def __str__(self) -> str:
+        return (
+            f"{self.records} records, {self.bytes} bytes, {self.requests} requests, {self.retries} retries, "
+            f"{self.throttled} throttled, {self.dead_letters} dead letters, {self.seconds:.3f} s"
+        )
 
 
 class BatchWriter(Protocol):
@@ -58,7 +93,7 @@ class SupportsWriteBatches(Protocol):
         """A writer with an empty buffer."""
 
 
-def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch]) -> SinkSummary:
+def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch]) -> WriteSummary:
     """Write record batches; return when the destination has acknowledged every record, or a handler has taken it.
 
     For code without an event loop: the requests run on a loop in a thread of their own while the caller's thread makes
@@ -82,13 +117,4 @@ def write_batches(sink: SupportsWriteBatches, batches: Iterable[pa.RecordBatch])
             loop.call(writer.flush(end_of_input=True))
         finally:
             loop.call(writer.close())
-    metrics = writer.metrics
-    return SinkSummary(
-        records=metrics.records_out,
-        bytes=metrics.bytes_out,
-        requests=metrics.requests,
-        retries=metrics.retried,
-        throttled=metrics.throttled,
-        seconds=monotonic() - began,
-        dead_lettered=metrics.dead_lettered,
-    )
+    return WriteSummary.of(writer.metrics, monotonic() - began)

@@ -1,4 +1,4 @@
-"""Rows of Spark as records of a sink: columns to columns, without a look at single rows."""
+"""Rows of Spark as records of a sink: columns to columns, and the rows that no destination takes."""
 
 import os
 from collections.abc import Iterator
@@ -7,12 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.async_sink import FirehoseSink, KinesisStreamsSink
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import RECORD_ID, SinkColumns
 from penstock.spark_plugin._writing._value_formats import ValueEncoder, value_encoder
-from penstock.spark_plugin._writing._value_text import compute, join
+from penstock.spark_plugin._writing._value_text import compute, decoded, is_utf8, join
 
 _RANDOM_KEY_BYTES = 16
+_WIDER = " (maxRecordSizeInBytes; a stream may be set to take up to 10m)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,41 @@ def by_stream(records: Records, default: str | None) -> Iterator[tuple[str | Non
         mask = compute.is_null(streams) if name is None else compute.equal(streams, name)
         part = records.batch.filter(compute.fill_null(mask, False))
         yield name, Records(part, streams, records.first_row)
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A row that cannot be written, and why."""
+
+    index: int
+    """In its record batch."""
+    reason: str
+
+
+def bad_rows(batch: Any, streams: Any, *, firehose: bool, max_record_bytes: int, needs_stream: bool) -> list[BadRow]:
+    """The bad rows among records, in their order, each with the first thing that is wrong with it.
+
+    `streams` is the column of streams, or None; with `needs_stream` a null there has no default.
+    """
+    found: dict[int, str] = {}
+    if streams is not None:
+        if not is_utf8(streams):
+            readable = pa.array(decoded(streams), pa.string()).cast(pa.binary())
+            for index in _places(compute.not_equal(streams.cast(pa.binary()), readable)):
+                found[index] = "its stream is not UTF-8"
+        if needs_stream:
+            for index in _places(compute.is_null(streams)):
+                found[index] = "its stream is null, and the options name none"
+    for fault in (FirehoseSink if firehose else KinesisStreamsSink).row_faults(batch, max_record_bytes):
+        for index in _places(fault.wrong):
+            if index not in found:
+                found[index] = fault.reason(index) + (_WIDER if fault.is_size and not firehose else "")
+    return [BadRow(index, found[index]) for index in sorted(found)]
+
+
+def _places(wrong: Any) -> list[int]:
+    places: list[int] = compute.indices_nonzero(wrong).to_pylist()
+    return places
 
 
 def _value(batch: Any, columns: tuple[int, ...], ids: Any) -> Any:

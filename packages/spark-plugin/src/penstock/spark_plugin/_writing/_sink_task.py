@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.async_sink import SinkMetrics
 from penstock.spark_plugin._writing._stall import Stall
+from penstock.spark_plugin._writing._write_summary import WriteSummary
 from penstock.spark_plugin.errors import WriteStalledError
 
 MAX_OPEN_SINKS = 16
@@ -17,25 +17,6 @@ MAX_OPEN_SINKS = 16
 
 _log = logging.getLogger(__name__)
 _TICKS = 20
-
-
-@dataclass(slots=True)
-class Written:
-    """Numbers of all writers of a task."""
-
-    records: int = 0
-    bytes: int = 0
-    requests: int = 0
-    retries: int = 0
-    throttled: int = 0
-
-    def add(self, metrics: SinkMetrics) -> None:
-        """Count a writer that is done."""
-        self.records += metrics.records_out
-        self.bytes += metrics.bytes_out
-        self.requests += metrics.requests
-        self.retries += metrics.retried
-        self.throttled += metrics.throttled
 
 
 @dataclass(slots=True)
@@ -60,7 +41,8 @@ class SinkTask:
         self._stall_seconds = stall_seconds
         self._max_open = max_open
         self._open: OrderedDict[str, _Open] = OrderedDict()
-        self.written = Written()
+        self.written = WriteSummary()
+        """By the writers that are closed."""
 
     async def write(self, stream: str, batch: Any) -> None:
         """Write a record batch to a stream; waits while its writer is full."""
@@ -115,7 +97,7 @@ class SinkTask:
             one.watching.cancel()
             await asyncio.wait({one.watching})
         await one.writer.close()
-        self.written.add(one.writer.metrics)
+        self.written = WriteSummary.total((self.written, WriteSummary.of(one.writer.metrics)))
 
     async def _watch(self, stream: str, one: _Open) -> None:
         loop, writer = asyncio.get_running_loop(), one.writer

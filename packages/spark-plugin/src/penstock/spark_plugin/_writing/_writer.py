@@ -5,6 +5,7 @@ import os
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from time import monotonic
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
 from penstock.spark_plugin._telling import told
-from penstock.spark_plugin._writing._bad_rows import bad_rows
 from penstock.spark_plugin._writing._dead_letters import (
     DeadLetterFile,
     DeadLetterFileHandler,
@@ -28,7 +28,7 @@ from penstock.spark_plugin._writing._dead_letters import (
     letter,
 )
 from penstock.spark_plugin._writing._record_ids import WriteAttempt, this_attempt
-from penstock.spark_plugin._writing._records import RecordMaker, Records, by_stream
+from penstock.spark_plugin._writing._records import RecordMaker, Records, bad_rows, by_stream
 from penstock.spark_plugin._writing._sink_task import SinkTask
 from penstock.spark_plugin._writing._sinks import make_sink, sink_config
 from penstock.spark_plugin._writing._value_formats import check_value_fields
@@ -130,16 +130,8 @@ class _Writer:
                 raise
         if letters is not None:
             letters.commit()
-        written = task.written
-        return WriteSummary(
-            written.records,
-            written.bytes,
-            written.requests,
-            written.retries,
-            written.throttled,
-            dead_letters=letters.count if letters is not None else 0,
-            seconds=monotonic() - began,
-        )
+        dead_letters = letters.count if letters is not None else 0
+        return replace(task.written, dead_letters=dead_letters, seconds=monotonic() - began)
 
     def _sinks(self, letters: DeadLetterFile | None) -> "Callable[[str], object]":
         def make(stream: str) -> object:
