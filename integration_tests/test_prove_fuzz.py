@@ -26,7 +26,15 @@ def test_there_is_a_target_for_each_service_and_all_that_is_read() -> None:
     """With a bound on its memory, which is less than what one message may take."""
     services = {"consumer-registry", "shard-reader", "sink-gateway", "stage-scheduler"}
     assert {name.removeprefix("calls-") for name in fuzz.TARGETS if name.startswith("calls-")} == services
-    kept = {"offset", "spark-checkpoint", "consumer-checkpoint", "gateway-journal", "principals", "tokens"}
+    kept = {
+        "offset",
+        "spark-checkpoint",
+        "consumer-checkpoint",
+        "gateway-journal",
+        "principals",
+        "tokens",
+        "revocations",
+    }
     assert kept | {"event-stream", "kpl", "http-answer"} <= fuzz.TARGETS.keys()
     assert all(0 < target.memory_bytes <= 128 * 2**20 for target in fuzz.TARGETS.values())
 

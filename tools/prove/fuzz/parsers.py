@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hashlib
 import json
 import struct
 import zlib
 from collections.abc import Coroutine
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from typing import Any, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from penstock.aws import AwsServiceError
 from penstock.aws._http_connection import HttpConnection, HttpConnectionError
@@ -19,6 +26,7 @@ from penstock.efo_consumer._wire.subscription import SubscriptionParser
 from penstock.efo_consumer.errors import EfoConsumerError
 from penstock.rpc import RpcOptionError
 from penstock.rpc._security.principals import parse_principals
+from penstock.rpc._security.revocations import parse_revocations
 from penstock.rpc._security.token_file import parse_tokens
 from penstock.spark_plugin._reading.stream.offsets import parse_offset
 from penstock.spark_plugin.errors import OffsetError
@@ -166,6 +174,28 @@ def _tokens(data: bytes) -> str:
         return told(error)
 
 
+@cache
+def _authority() -> tuple[bytes, bytes]:
+    """The certificate of one in PEM, and a list that it has signed, in DER."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name.from_rfc4514_string("CN=authority")
+    begin = datetime(2026, 1, 1, tzinfo=UTC)
+    own = x509.CertificateBuilder(name, name, key.public_key(), 1, begin, begin + timedelta(days=9))
+    entry = x509.RevokedCertificateBuilder().serial_number(7).revocation_date(begin)
+    listed = x509.CertificateRevocationListBuilder(name, begin, begin + timedelta(days=9))
+    listed = listed.add_revoked_certificate(entry.build()).add_extension(x509.CRLNumber(1), critical=False)
+    pem, der = serialization.Encoding.PEM, serialization.Encoding.DER
+    return own.sign(key, SHA256()).public_bytes(pem), listed.sign(key, SHA256()).public_bytes(der)
+
+
+def _revocations(data: bytes) -> str:
+    text = b"-----BEGIN X509 CRL-----\n" + base64.encodebytes(data) + b"-----END X509 CRL-----\n"
+    try:
+        found = parse_revocations(text, _authority()[0])
+    except RpcOptionError as error:
+        return told(error)
+    return f"{sum(len(one.serial_numbers) for one in found.values())} revoked"
+
+
 def _offset(data: bytes) -> str:
     try:
         document = json.loads(data)
@@ -210,6 +240,7 @@ PARSERS = {
     "kpl": Target(lambda: [_KPL, b""], _aggregate, memory_bytes=64 * MEBIBYTE),
     "http-answer": Target(lambda: _HTTP, _http_answer, memory_bytes=64 * MEBIBYTE),
     "principals": Target(lambda: [_PRINCIPALS.encode()], _principals, memory_bytes=64 * MEBIBYTE),
+    "revocations": Target(lambda: [_authority()[1]], _revocations, memory_bytes=64 * MEBIBYTE),
     "tokens": Target(lambda: [_TOKENS], _tokens, memory_bytes=64 * MEBIBYTE),
     "offset": Target(lambda: [json.dumps(one).encode() for one in _OFFSETS], _offset, memory_bytes=64 * MEBIBYTE),
     "audit-line": Target(lambda: [_AUDIT], _audit_line, memory_bytes=64 * MEBIBYTE),

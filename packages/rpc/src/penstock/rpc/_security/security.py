@@ -10,6 +10,7 @@ import grpc
 from penstock.rpc._security.certificates import ServerCertificates, check_authority, check_pair_of_files
 from penstock.rpc._security.files import Stamp, read_file, stamp_of
 from penstock.rpc._security.principals import PrincipalsFile
+from penstock.rpc._security.revocations import RevocationsFile
 from penstock.rpc._security.token_file import MIN_TOKEN_CHARACTERS, TokenFile, check_length
 from penstock.rpc.errors import RpcOptionError
 
@@ -137,6 +138,11 @@ class ServerSecurity:
     """PEM of the key of that certificate."""
     client_ca_file: Path | None = None
     """PEM of the authority that signs clients' certificates. Turns mutual TLS on."""
+    client_crl_file: Path | None = None
+    """PEM of lists of revoked certificates (CRL), one of each authority of clients, signed by it.
+
+    Needs `client_ca_file`. Looked at in each call, and in calls that are open, before anything is read or done.
+    """
     token: str | None = field(default=None, repr=False)
     """Bearer token that every call must carry, of 16 characters or more; health checks need none."""
     token_file: Path | None = None
@@ -153,6 +159,8 @@ class ServerSecurity:
         _check_token(self.token, self.token_file)
         if self.client_ca_file is not None and self.certificate_file is None:
             raise RpcOptionError("client_ca_file", "mutual TLS needs certificate_file and private_key_file too")
+        if self.client_crl_file is not None and self.client_ca_file is None:
+            raise RpcOptionError("client_crl_file", "clients show no certificates: set client_ca_file, too")
         if self.token is not None and not self.token:
             raise RpcOptionError("token", "is empty; leave it out to ask for none")
         if self.token is not None:
@@ -184,12 +192,23 @@ class ServerSecurity:
             cure = "set certificate_file and private_key_file; allow_plain_text goes without, where a proxy encrypts"
             raise RpcOptionError("host", f"{host} is reachable from other machines, in plain text: {cure}")
 
+    def revocations(self) -> RevocationsFile | None:
+        """Which certificates are revoked, by lists that follow their file; None where there are no lists.
+
+        Raises:
+            RpcOptionError: a file cannot be read, or holds no list of an authority of clients.
+        """
+        if self.client_crl_file is None or self.client_ca_file is None:
+            return None
+        return RevocationsFile(self.client_crl_file, self.client_ca_file)
+
     def check_files(self) -> None:
         """Read all files once, to say early what is wrong.
 
         Raises:
             RpcOptionError: one cannot be read, or does not hold what it should.
         """
+        self.revocations()
         if self.token_file is not None:
             TokenFile(self.token_file, least_characters=MIN_TOKEN_CHARACTERS)
         if self.principals is not None:

@@ -25,6 +25,7 @@ RECHECK_SECONDS: Final = 15.0
 _LONGEST_WAIT_SECONDS: Final = 5.0
 _MOST_REMEMBERED: Final = 10_000
 _HEALTH: Final = "/grpc.health."
+_END: Final = "-----END CERTIFICATE-----\n"
 # Told as UNAVAILABLE: a client that has a new token by now calls again, and is refused otherwise.
 _OLD: Final = "the token or certificate with which this call was begun is not taken any more: call again with a new one"
 _NOT_IN_TABLE: Final = "no principal may call this: the service has no rights for it"
@@ -130,8 +131,13 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         """The method's handler, or one that refuses."""
         handler: Any = await continuation(handler_call_details)
         method = handler_call_details.method
-        if handler is None or method.startswith(_HEALTH):
+        if handler is None or (method.startswith(_HEALTH) and not self.callers.checks_certificates):
             return handler  # type: ignore[no-any-return]  # a handler
+        if method.startswith(_HEALTH):
+            known = self._known.get(method)
+            if known is None or known[0] is not handler:
+                known = self._known[method] = (handler, self._health(handler))
+            return known[1]  # type: ignore[no-any-return]  # a handler
         caller = self.callers.by_token(token_of(handler_call_details.invocation_metadata))
         reason = None if caller is None else self.may_call(caller, method)
         if caller is not None and reason is not None:
@@ -155,7 +161,12 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
 
     def find(self, context: Any) -> Principal | str:
         """Who calls; or why it is nobody."""
-        names = context.auth_context().get("x509_subject_alternative_name", ())
+        shown = context.auth_context()
+        names = shown.get("x509_subject_alternative_name", ())
+        if self.callers.checks_certificates:
+            reason = self.callers.certificate_refusal(_certificates(shown))
+            if reason is not None:
+                return reason
         return self.callers.find(
             token_of(context.invocation_metadata()), [name.decode(errors="replace") for name in names]
         )
@@ -181,6 +192,26 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
 
         return unread(refuse)
 
+    def _health(self, handler: Any) -> Any:
+        """Health checks, which need no token, for those whose certificates are not revoked."""
+
+        async def call(messages: Any, context: Any) -> AsyncIterator[Any]:
+            reason = self.callers.certificate_refusal(_certificates(context.auth_context()))
+            if reason is not None:
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, reason)
+            request = await anext(aiter(messages), None)
+            if request is None:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the call has no message")
+            if handler.response_streaming:
+                # Writes its answers by itself.
+                await handler.unary_stream(request, context)
+            else:
+                yield await handler.unary_unary(request, context)
+
+        return grpc.stream_stream_rpc_method_handler(
+            call, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+        )
+
     def _wrap(self, handler: Any, method: str) -> Any:
         kind = ("stream" if handler.request_streaming else "unary") + (
             "_stream" if handler.response_streaming else "_unary"
@@ -193,7 +224,8 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         full, _, name = method.removeprefix("/").partition("/")
         rights = self._rights[full].methods.get(name) if full in self._rights else None
         watched = self.callers.can_change and (is_stream or handler.request_streaming)
-        if not (watched or self.callers.has_principals or (self.audit is not None and rights and rights.change)):
+        looks = self.callers.has_principals or self.callers.checks_certificates
+        if not (watched or looks or (self.audit is not None and rights and rights.change)):
             return handler
 
         async def call(messages: Any, context: Any) -> AsyncIterator[Any]:
@@ -206,6 +238,13 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
         return grpc.stream_stream_rpc_method_handler(
             call, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
         )
+
+
+def _certificates(shown: Mapping[str, Sequence[bytes]]) -> list[bytes]:
+    """The client's certificate, and what it has sent of those above it."""
+    chain = b"".join(shown.get("x509_pem_cert_chain", ()))
+    above = [f"{one}{_END}".encode() for one in chain.decode(errors="replace").split(_END)[:-1]]
+    return [*shown.get("x509_pem_cert", ()), *above]
 
 
 class _Call:

@@ -38,6 +38,7 @@ _SETTINGS: Mapping[str, tuple[str, Callable[[str], Any], str]] = {
     "certificate_file": ("CERTIFICATE_FILE", Path, "PEM of the server's certificate: turns TLS on"),
     "private_key_file": ("PRIVATE_KEY_FILE", Path, "PEM of the certificate's private key"),
     "client_ca_file": ("CLIENT_CA_FILE", Path, "PEM of the clients' authority: turns mutual TLS on"),
+    "client_crl_file": ("CLIENT_CRL_FILE", Path, "PEM of lists of revoked certificates (CRL) of that authority"),
     "token_file": ("TOKEN_FILE", Path, "file of the bearer tokens that clients may send, one per line"),
     "principals": ("PRINCIPALS", Path, "TOML file of who may do what, in place of tokens that may do all"),
     "audit_log": ("AUDIT_LOG", str, "file for a line of JSON per refused call and per change; - is standard output"),
@@ -133,7 +134,14 @@ class ServerSettings:
         token = None if "token_file" in given or "principals" in given else environment.get(f"{prefix}_TOKEN")
         files = {
             name: given.pop(name)
-            for name in ("certificate_file", "private_key_file", "client_ca_file", "token_file", "principals")
+            for name in (
+                "certificate_file",
+                "private_key_file",
+                "client_ca_file",
+                "client_crl_file",
+                "token_file",
+                "principals",
+            )
             if name in given
         }
         switches = {name: _switch(name, getattr(arguments, name)) for name in _SWITCHES}

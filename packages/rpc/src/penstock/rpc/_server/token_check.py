@@ -46,13 +46,24 @@ class Callers:
         else:
             fixed = () if security.token is None else (Token(security.token),)
             self._tokens = lambda: fixed
-        self.can_change = security.token_file is not None or security.principals is not None
+        self._revocations = security.revocations()
+        changing = (security.token_file, security.principals, security.client_crl_file)
+        self.can_change = any(file is not None for file in changing)
         """Whether who may call can change while the server runs."""
 
     @property
     def has_principals(self) -> bool:
         """Whether callers differ in what they may do."""
         return self._principals is not None
+
+    @property
+    def checks_certificates(self) -> bool:
+        """Whether certificates can be revoked."""
+        return self._revocations is not None
+
+    def certificate_refusal(self, certificates: Sequence[bytes]) -> str | None:
+        """Why a client with this certificate, and those above it, is refused whatever it sends; None if it is not."""
+        return None if self._revocations is None else self._revocations.refusal(certificates)
 
     def refusal(self, token: str) -> str | None:
         """Why a token that was sent is refused, or that none was; None when it is taken."""
@@ -165,12 +176,22 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
     def _unread(self, handler: grpc.RpcMethodHandler[Any, Any], token: str) -> grpc.RpcMethodHandler[Any, Any]:
         """The handler of health checks, which takes the message for an empty one."""
         behaviour: Any = handler.unary_unary
+        guarded: Any = handler.stream_stream
         deserialize: Any = handler.request_deserializer
+
+        async def nothing() -> AsyncIterator[Any]:
+            yield deserialize(b"")
 
         async def answer(_requests: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             # It differs from what a right token is answered: who guesses would see that.
             await self._count(context, token)
-            yield await behaviour(deserialize(b""), context)
+            if guarded is None:
+                yield await behaviour(deserialize(b""), context)
+                return
+            # Where certificates are looked at, too.
+            async with aclosing(guarded(nothing(), context)) as answers:
+                async for one in answers:
+                    yield one
 
         return grpc.stream_stream_rpc_method_handler(answer, response_serializer=handler.response_serializer)
 

@@ -116,7 +116,7 @@ class Guard:
         return self._attempts.address(request.remote or "", forwarded)
 
     async def tries(self, request: web.Request, token: str) -> bool | None:
-        """Whether a token that was sent is valid, told late after wrong ones; None when it was not looked at."""
+        """Whether a token that was sent is valid, answered late after wrong ones; None when it was not looked at."""
         address = self.address(request)
         if not self._attempts.may_try(address, token):
             return None
@@ -205,6 +205,11 @@ class Guard:
     @web.middleware
     async def login(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Refuse who does not show the token, or send a browser to where it can."""
+        revoked = self._callers.certificate_refusal(_certificates(request))
+        if revoked is not None:
+            # Whatever is asked for, as without a certificate.
+            self.refuse(request, None, 403, revoked)
+            raise web.HTTPForbidden(text=revoked)
         who = await self._who(request)
         if who is None and request.path not in _OPEN:
             if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
@@ -259,6 +264,13 @@ class Guard:
         title = _TITLES.get(status, "This did not work")
         text = self._templates.render("refusal.html", status=status, title=title, words=words)
         return web.Response(status=status, text=text, content_type="text/html")
+
+
+def _certificates(request: web.Request) -> list[bytes]:
+    """The certificate that the browser has shown; those above it are not told by Python 3.11."""
+    connection = request.get_extra_info("ssl_object")
+    shown = None if connection is None else connection.getpeercert(binary_form=True)
+    return [] if shown is None else [shown]
 
 
 def _names(request: web.Request) -> list[str]:

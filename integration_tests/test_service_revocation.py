@@ -1,0 +1,170 @@
+"""Who was taken back, by whichever file, is refused by every service from the next call on; what is open ends."""
+
+import http.client
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from urllib.parse import urlencode
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+
+sys.path.append(str(Path(__file__).parent))
+
+import console_tools
+from console_tools import context_of
+from security_tools import CONTRACTS, DEADLINE, TOKEN, Pki, Service, ask, path_of, raw_channel, running
+
+LOST = "the-token-that-leaks"
+ENDS_SECONDS = 60
+"""As the documents say."""
+NOW = datetime.now(UTC)
+
+
+class Open(threading.Thread):
+    """A call of a client that says nothing, until the service ends it."""
+
+    def __init__(self, channel: grpc.Channel, path: str, token: str) -> None:
+        super().__init__()
+        self.code: grpc.StatusCode | None = None
+        self._client_ends = threading.Event()
+        metadata = [("authorization", f"Bearer {token}")]
+        self._call = channel.stream_stream(path)(self._nothing(), timeout=4 * ENDS_SECONDS, metadata=metadata)
+
+    def _nothing(self) -> Iterator[bytes]:
+        self._client_ends.wait()
+        yield from ()
+
+    def run(self) -> None:
+        try:
+            for _ in self._call:
+                pass
+            self.code = grpc.StatusCode.OK
+        except grpc.RpcError as error:
+            self.code = error.code()
+        finally:
+            self._client_ends.set()
+
+    def end(self) -> None:
+        self._call.cancel()
+        self.join(DEADLINE)
+
+
+def put(file: Path, content: bytes | str) -> None:
+    """As mounted files change: at once."""
+    new = file.with_suffix(".new")
+    new.write_bytes(content.encode() if isinstance(content, str) else content)
+    new.replace(file)
+
+
+def principals(*tokens: str) -> str:
+    """Of such tokens, who may do all."""
+    kinds = ("services", "streams", "consumers", "destinations", "jobs", "stores")
+    rights = "admin = true\n" + "".join(f'{kind} = ["*"]\n' for kind in kinds)
+    digests = [sha256(token.encode()).hexdigest() for token in tokens]
+    return "".join(
+        f'[[principal]]\nname = "p{number}"\ntoken_sha256 = "{digest}"\n{rights}'
+        for number, digest in enumerate(digests)
+    )
+
+
+def revocation_list(pki: Pki, *revoked: str) -> bytes:
+    """Of the authority, with certificates of these names."""
+    key = serialization.load_pem_private_key(pki.ours.private_key_pem.bytes(), None)
+    issuer = x509.load_pem_x509_certificate(pki.ours.cert_pem.bytes()).subject
+    builder = x509.CertificateRevocationListBuilder().issuer_name(issuer)
+    builder = builder.last_update(NOW - timedelta(days=1)).next_update(NOW + timedelta(days=7))
+    for name in revoked:
+        found = x509.load_pem_x509_certificate((pki.folder / f"{name}.pem").read_bytes())
+        entry = x509.RevokedCertificateBuilder().serial_number(found.serial_number).revocation_date(NOW)
+        builder = builder.add_revoked_certificate(entry.build())
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def waiting_method(service: Service) -> str:
+    """One that streams, so that a call of it stays open."""
+    return next(path_of(one) for one in service.methods if one.client_streaming or one.server_streaming)
+
+
+@pytest.mark.parametrize("way", ["token", "principal", "certificate"])
+def test_who_is_taken_back_is_refused_at_once_and_what_is_open_ends(way: str, tmp_path: Path) -> None:
+    """At all five services: one of two clients is taken back; the other one's calls, open ones too, go on."""
+    pki, file = Pki(tmp_path), tmp_path / "file"
+    leaf = pki.ours.issue_cert("lost.example")
+    leaf.cert_chain_pems[0].write_to_path(tmp_path / "lost.pem")
+    leaf.private_key_pem.write_to_path(tmp_path / "lost.key")
+    before, after, option = {
+        "token": (f"{TOKEN}\n{LOST}\n", f"{TOKEN}\n", "TOKEN_FILE"),
+        "principal": (principals(TOKEN, LOST), principals(TOKEN), "PRINCIPALS"),
+        "certificate": (revocation_list(pki), revocation_list(pki, "lost"), "CLIENT_CRL_FILE"),
+    }[way]
+    put(file, before)
+    lost = {"token": LOST if way != "certificate" else TOKEN, "own": "lost" if way == "certificate" else "client"}
+    settings = {option: str(file), **pki.server_settings()}
+    if way == "certificate":
+        settings["TOKEN"] = TOKEN
+    with ExitStack() as stack:
+        services = [stack.enter_context(running(name, tmp_path, **settings)) for name in CONTRACTS]
+        console = stack.enter_context(console_tools.running(tmp_path, **settings))
+        browse = _browser(stack, console, pki, lost["token"], lost["own"])
+        channels = [
+            (
+                stack.enter_context(raw_channel(service.address, pki.credentials(lost["own"]))),
+                stack.enter_context(raw_channel(service.address, pki.credentials("client"))),
+            )
+            for service in services
+        ]
+        ending, staying = [], []
+        for service, (theirs, ours) in zip(services, channels, strict=True):
+            assert ask(theirs, service.quick(), token=lost["token"])[0] is grpc.StatusCode.OK
+            ending.append(Open(theirs, waiting_method(service), lost["token"]))
+            staying.append(Open(ours, waiting_method(service), TOKEN))
+        for one in (*ending, *staying):
+            stack.callback(one.end)
+            one.start()
+        assert browse() == 200
+        put(file, after)
+        begun = time.monotonic()
+        for service, (theirs, ours) in zip(services, channels, strict=True):
+            code, words = ask(theirs, service.quick(), token=lost["token"])
+            assert code is grpc.StatusCode.UNAUTHENTICATED, (service.name, words)
+            assert lost["token"] not in words
+            assert ask(ours, service.quick())[0] is grpc.StatusCode.OK, service.name
+        assert browse() == (403 if way == "certificate" else 401)
+        for one in ending:
+            one.join(ENDS_SECONDS - (time.monotonic() - begun))
+        assert [one.code for one in ending] == [grpc.StatusCode.UNAVAILABLE] * len(services)
+        assert [one.code for one in staying] == [None] * len(services)
+        for service in (*services, console):
+            log = service.errors.read_text()
+            assert LOST not in log
+            assert TOKEN not in log
+
+
+def _browser(stack: ExitStack, console: Service, pki: Pki, token: str, own: str) -> Callable[[], int]:
+    """Logs in; gives what asks for a page by its cookie, on the connection that it had."""
+    context = context_of(pki, own)
+    connection = http.client.HTTPSConnection("127.0.0.1", console.port, timeout=DEADLINE, context=context)
+    stack.callback(connection.close)
+    form = urlencode({"token": token})
+    given = {"Content-Type": "application/x-www-form-urlencoded", "Sec-Fetch-Site": "same-origin"}
+    connection.request("POST", "/login", form, given)
+    answer = connection.getresponse()
+    answer.read()
+    assert answer.status == 303, answer.status
+    cookie = answer.headers["Set-Cookie"].partition(";")[0]
+
+    def browse() -> int:
+        connection.request("GET", "/consumers", headers={"Cookie": cookie, "Accept": "*/*"})
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+
+    return browse
