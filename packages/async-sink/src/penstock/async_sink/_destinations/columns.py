@@ -1,6 +1,6 @@
 """Record batches: their columns as the types that a destination wants, and what is wrong with their rows."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from io import BytesIO, StringIO
 from itertools import pairwise
 from operator import sub
@@ -171,14 +171,16 @@ def binary_values(column: Any, start: int, end: int) -> list[bytes]:
     return ColumnValues(column).values(start, max(start, end))
 
 
-def sized_rows(sized: Iterable[tuple[R, int]], first_number: int, limit: int) -> EntryRows[R]:
-    """Entries with their bytes as rows.
+def sized_rows(made: Iterable[R], measure: Callable[[R, int], int], first_number: int, limit: int) -> EntryRows[R]:
+    """Entries that were made of rows, checked and measured.
 
     Raises:
+        InvalidRecordError: an entry breaks a rule.
         RecordTooLargeError: an entry is larger than the limit.
     """
     entries, sizes = [], []
-    for number, (entry, size) in enumerate(sized, start=first_number):
+    for number, entry in enumerate(made, start=first_number):
+        size = measure(entry, number)
         if size > limit:
             raise RecordTooLargeError(number, size, limit)
         entries.append(entry)

@@ -26,9 +26,6 @@ from penstock.async_sink.errors import InvalidRecordError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
 KINESIS: Final = "kinesis"
-FIREHOSE: Final = "firehose"
-DYNAMODB: Final = "dynamodb"
-SQS: Final = "sqs"
 
 _json = msgspec.json.Encoder()
 

@@ -177,15 +177,16 @@ class DynamoDbEntries:
     def rows_of(self, batch: pa.RecordBatch, context: RowContext) -> Iterator[Rows[DynamoDbRequestEntry]]:
         """Puts with an attribute per column, none where it is null."""
 
-        def sized() -> Iterator[tuple[DynamoDbRequestEntry, int]]:
-            for number, row in enumerate(plain_rows(batch), start=context.first_number):
+        first, limit = context.first_number, context.config.max_record_size_in_bytes
+
+        def entries() -> Iterator[DynamoDbRequestEntry]:
+            for number, row in enumerate(plain_rows(batch), start=first):
                 try:
-                    entry = DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
+                    yield DynamoDbRequestEntry.put({name: value for name, value in row.items() if value is not None})
                 except ValueError as error:
                     raise InvalidRecordError(number, str(error)) from error
-                yield entry, self.measure(entry, number)
 
-        yield sized_rows(sized(), context.first_number, context.config.max_record_size_in_bytes)
+        yield sized_rows(entries(), self.measure, first, limit)
 
     def encode(self, entry: DynamoDbRequestEntry) -> bytes:
         """The entry as bytes."""

@@ -112,7 +112,9 @@ def columns_of(entries: Sequence[KinesisRequestEntry]) -> Columns:
 
 
 def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
-    """What of PutRecords' rules a record batch with the columns of `check_rows` may break.
+    """What of PutRecords' rules a record batch breaks: each rule with the rows that break it, in no writer.
+
+    Columns: `data` binary, `partitionKey` string, and `explicitHashKey` string where wanted.
 
     Raises:
         SinkOptionError: a column is missing or of a type that cannot be read.

@@ -214,12 +214,11 @@ class SqsEntries:
             if name in batch.schema.names
         }
 
-        def sized() -> Iterator[tuple[SqsRequestEntry, int]]:
-            for row, body in enumerate(bodies.to_pylist()):
-                entry = SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
-                yield entry, measure(entry, first + row)
-
-        yield sized_rows(sized(), first, limit)
+        entries = (
+            SqsRequestEntry(body, **{field: column[row] for field, column in columns.items()})
+            for row, body in enumerate(bodies.to_pylist())
+        )
+        yield sized_rows(entries, measure, first, limit)
 
     def encode(self, entry: SqsRequestEntry) -> bytes:
         """The entry as bytes."""
