@@ -27,6 +27,9 @@ from console_tools import (
     running_with_token,
 )
 
+# What browsers may fill before it is known who they are.
+STRANGERS_BYTES = 32 * MIB
+
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
@@ -129,6 +132,50 @@ def test_what_is_too_large_is_refused(service: Service):
             assert not said or re.match(rb"HTTP/1\.[01] 4\d\d ", said), said[:200]
     assert answers(service)
     assert service.resident_bytes() - before < MOST_GROWTH_BYTES / 2
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/login", "/actions/release", "/nothing"])
+@pytest.mark.parametrize("token", [None, "a-guess-of-this-test"], ids=["no token", "wrong token"])
+def test_bodies_of_strangers_do_not_fill_the_memory(service: Service, path: str, token: str | None):
+    """Six of 64 MiB at once: refused unread, or read and dropped; who is in is answered meanwhile."""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: http://127.0.0.1\r\nContent-Length: {64 * MIB}\r\n"
+    head += "" if token is None else f"Authorization: Bearer {token}\r\n"
+    part, before, most = b"x" * MIB, service.resident_bytes(), 0
+    with ExitStack() as stack:
+        strangers = [stack.enter_context(connect(service)) for _ in range(6)]
+        for stranger in strangers:
+            stranger.sendall(head.encode() + b"\r\n")
+            stranger.settimeout(0.05)
+        for _ in range(16):
+            for stranger in list(strangers):
+                try:
+                    stranger.sendall(part)
+                except TimeoutError:
+                    continue  # nobody reads it
+                except ConnectionError:
+                    strangers.remove(stranger)
+            most = max(most, service.resident_bytes())
+        assert answers(service)
+    assert most - before < STRANGERS_BYTES
+
+
+def test_no_text_of_a_browser_begins_a_line_of_the_log(service: Service):
+    """Whatever a path, a query, a header or a form may hold, with and without a token."""
+    forged = "%0d%0a2026-01-01 ERROR forged%1b[2J%9b31m%e2%80%a8forged".replace(" ", "%20")
+    own = {"Sec_Fetch_Site": "same-origin", "Content_Type": "application/x-www-form-urlencoded"}
+    raw = b"\x1b[2J\x9bforged".decode("latin-1")
+    with service.errors.open("rb") as log:
+        log.seek(0, 2)
+        for token in (None, TOKEN):
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            for path in (f"/stream?name={forged}", f"/job?id={forged}", f"/{forged}", f"/static/{forged}"):
+                assert ask(service, path, X_Forwarded_For=raw, User_Agent=raw, **headers)[0] < 500
+            for path in ("/login", "/actions/release", "/actions/resume"):
+                form = f"token={forged}&stream={forged}&consumer={forged}&job={forged}&stage={forged}".encode()
+                assert ask(service, path, method="POST", body=form, **own, **headers)[0] < 500
+        for line in log.read().splitlines():
+            assert not line.startswith((b"2026-01-01 ERROR", b"forged")), line
+            assert b"\x1b" not in line
 
 
 def test_slow_browsers_are_ended(service: Service):

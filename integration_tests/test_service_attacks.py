@@ -1,5 +1,7 @@
 """What no client of ours would send: too much, half of it, or garbage. The services say so, and go on."""
 
+import json
+import re
 import socket
 import sys
 import time
@@ -68,7 +70,8 @@ def kinesis():
 def service(request, kinesis, tmp_path_factory):
     """A service with a token, in front of the emulator."""
     folder = tmp_path_factory.mktemp(request.param)
-    with running(request.param, folder, TOKEN=TOKEN, ENDPOINT_URL=kinesis.endpoint_url) as service:
+    settings = {"ENDPOINT_URL": kinesis.endpoint_url, "AUDIT_LOG": str(folder / "audit.jsonl")}
+    with running(request.param, folder, TOKEN=TOKEN, **settings) as service:
         yield service
 
 
@@ -264,6 +267,44 @@ def _fuzz(channel: grpc.Channel, method: MethodDescriptor) -> None:
         assert not any(word in details for word in INSIDE), details
 
     attack()
+
+
+def test_no_text_of_a_client_begins_a_line_of_a_log(service: Service):
+    """Every text of every message of every method, and what comes beside it: no line of the log or the audit log."""
+    forged = "\r\n2026-01-01 00:00:00 ERROR forged\x1b[2J\x1b]0;forged\x07\x9b31m\u2028forged"
+    before = len(service.errors.read_bytes())
+    with raw_channel(service.address) as channel:
+        for method in service.methods:
+            message = _everywhere(method.input_type, forged)
+            code, details = call_any(channel, method, [message.SerializeToString()], timeout=2)
+            assert code in TOLD, (method.full_name, code, details)
+            assert not any(word in details for word in INSIDE), details
+        call_any(channel, service.methods[0], [b""], token="forged\x7f-but-long-enough")
+        ask(channel, "/forged\x1b[2J/forged", b"")
+    for file in (service.errors, service.errors.with_name("audit.jsonl")):
+        written = file.read_bytes()[before if file is service.errors else 0 :]
+        for line in written.split(b"\n"):
+            assert not re.match(rb"(2026-01-01 00:00:00|forged)", line), line
+            assert b"\x1b" not in line
+            assert b"\r" not in line
+        if file is not service.errors:
+            assert [json.loads(line) for line in written.splitlines()], "nothing was refused or changed"
+
+
+def _everywhere(kind, text: str, depth: int = 0):
+    """A message with the text wherever there is room for one."""
+    message = message_factory.GetMessageClass(kind)()
+    for field in kind.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None:
+            if depth < 3 and not field.message_type.GetOptions().map_entry:
+                part = _everywhere(field.message_type, text, depth + 1)
+                (value.append if field.is_repeated else value.CopyFrom)(part)
+        elif field.type == FieldDescriptor.TYPE_STRING:
+            value.append(text) if field.is_repeated else setattr(message, field.name, text)
+        elif field.cpp_type == FieldDescriptor.CPPTYPE_ENUM and not field.is_repeated:
+            setattr(message, field.name, 1)
+    return message
 
 
 def test_the_log_tells_of_no_failure_of_its_own(service: Service):
