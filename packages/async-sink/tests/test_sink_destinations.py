@@ -17,10 +17,12 @@ from penstock.async_sink import (
     DynamoDbSink,
     FirehoseRequestEntry,
     FirehoseSink,
+    KinesisStreamsSink,
     SqsRequestEntry,
     SqsSink,
     dynamodb_config,
     firehose_config,
+    slow_start_strategy,
     sqs_config,
     write_batches,
 )
@@ -30,6 +32,7 @@ from penstock.async_sink.errors import (
     RecordTooLargeError,
     SinkOptionError,
 )
+from penstock.aws import AwsOptions
 from penstock.aws.testing import emulator_options
 from penstock.emulator.testing import RunningEmulator, running_emulator
 
@@ -338,3 +341,10 @@ async def test_a_converter_makes_entries_of_elements(emulator: RunningEmulator, 
         await writer.write_many(range(3))
     found = await asyncio.to_thread(messages, emulator, queue)
     assert sorted(message["Body"] for message in found) == ["flight 0", "flight 1", "flight 2"]
+
+
+@pytest.mark.parametrize("sink", [KinesisStreamsSink, FirehoseSink, DynamoDbSink, SqsSink])
+def test_an_option_that_no_sink_has_is_an_error(sink: Any) -> None:
+    """A misspelt one is not ignored."""
+    with pytest.raises(TypeError, match="stratgy"):
+        sink(AwsOptions(region="us-east-1"), "name", stratgy=slow_start_strategy)

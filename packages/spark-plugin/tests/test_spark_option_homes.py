@@ -246,8 +246,8 @@ def effects(options: KinesisOptions, place: Place | None, monkeypatch: pytest.Mo
         firehose = options.delivery_stream_name is not None
         stream = options.delivery_stream_name or options.stream_name[0]
         location = caller_location(options, "firehose" if firehose else "kinesis")
-        writer = make_sink(options, stream, firehose=firehose, caller=location).create_writer()
-        return {"hello": (writer._hello.kind, writer._hello.destination, str(writer._hello.caller))}  # type: ignore[union-attr]
+        target: Any = make_sink(options, stream, firehose=firehose, caller=location).create_writer().target
+        return {"hello": (target.hello.kind, target.hello.destination, str(target.hello.caller))}
     if place is None:
         whole = {
             "reader": reader_config(options),

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
+from typing import Any, ClassVar, Generic, TypedDict, TypeVar
 
 import msgspec
 
@@ -302,15 +302,19 @@ class AwsSink(AsyncSinkBase[I, R]):
         self,
         make: Callable[[], AwsDestination[R]],
         limits: ServiceLimits,
-        **options: Unpack[SinkOptions[I, R]],
+        *,
+        converter: ElementConverter[I, R] | Callable[[I], R] | None = None,
+        config: AsyncSinkConfig | None = None,
+        strategy: StrategyFactory | None = None,
+        terminal: Callable[[], TerminalRecordHandler] | None = None,
     ) -> None:
         """`make` makes the destination of each writer; it is pickled with the sink."""
         self._make = make
-        self._config = options.get("config") or limits.config({})
+        self._config = config or limits.config({})
         limits.check(self._config)
-        self._strategy = options.get("strategy") or limits.strategy
-        self._converter = options.get("converter")
-        self._terminal = options.get("terminal")
+        self._strategy = strategy or limits.strategy
+        self._converter = converter
+        self._terminal = terminal
 
     def create_writer(self) -> DestinationWriter[I, R]:
         """A writer with an empty buffer."""

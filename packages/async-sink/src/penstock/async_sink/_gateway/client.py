@@ -36,7 +36,8 @@ class GatewayDestination:
     ) -> None:
         self._endpoint = endpoint
         self._security = security
-        self._hello = hello
+        self.hello = hello
+        """The first message of each connection: what is written to, and who writes."""
         self._reconnect_seconds = reconnect_timeout.total_seconds()
         self._to_message = KINDS[hello.kind].to_message
         self.name = hello.destination
@@ -54,7 +55,7 @@ class GatewayDestination:
         self._connection = GatewayConnection(
             self._endpoint,
             self._security,
-            self._hello,
+            self.hello,
             reconnect_seconds=self._reconnect_seconds,
             opened=self._opened,
             granted=self._granted,

@@ -13,6 +13,7 @@ from opentelemetry import context as context_api
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from penstock.async_sink.errors import SinkOptionError
 from penstock.rpc import LoopThread
 from penstock.spark_plugin._connections import aws_options, caller_location, shared_session
 from penstock.spark_plugin._garbage import freeze_garbage
@@ -64,7 +65,7 @@ class _Writer:
             self._max_record_bytes = sink_config(options, firehose=firehose).max_record_size_in_bytes
             if options.stream_name:
                 make_sink(options, firehose=firehose)
-        except ValueError as error:
+        except SinkOptionError as error:
             raise InvalidOptionError(*_option_of(error)) from error
         # Once, on the driver: executors may have another environment.
         self._caller = None
@@ -229,9 +230,9 @@ class KinesisStreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._log_abort(messages, f"micro-batch {batchId}")
 
 
-def _option_of(error: ValueError) -> tuple[str, str, str]:
+def _option_of(error: SinkOptionError) -> tuple[str, str, str]:
     """The option that an error of the sink is about, its value and its rule, as the data source spells them."""
-    option, reason = getattr(error, "option", "max_batch_size"), getattr(error, "reason", str(error))
+    option, reason = error.option, error.reason
     if option == "max_buffered_bytes":
         # It follows from others, and is no option: only a request may be too large for it.
         return "maxBatchSizeInBytes", reason.rpartition(" ")[2], f"at most {reason.partition(' ')[0]}"
