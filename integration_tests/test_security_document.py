@@ -1,5 +1,9 @@
+import argparse
 import re
 from pathlib import Path
+
+from penstock.rpc import ServerSettings
+from tools.prove import fuzz
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "SECURITY.md").read_text()
@@ -19,3 +23,35 @@ def test_every_protection_names_its_test():
     lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
     assert len(lines) > 10
     assert [line for line in lines if "::test_" not in line] == []
+
+
+def test_whatever_is_at_rest_names_its_test_or_says_that_there_is_none():
+    """A path to a test, or the word that nothing of ours does it."""
+    table = TEXT.partition("## Data at rest")[2].partition("##")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")][2:]
+    assert len(lines) > 5
+    assert [line for line in lines if "::test_" not in line and "| nothing: " not in line] == []
+
+
+def test_each_setting_that_the_documents_name_is_there():
+    """Of services in common; those of others are checked with their own pages."""
+    parser = argparse.ArgumentParser()
+    ServerSettings.add_arguments(parser, "PENSTOCK_READER")
+    known = set(re.findall(r"--[a-z][a-z-]+", parser.format_help()))
+    others = {"--allow-actions", "--allow-insecure-endpoint", "--build-arg", "--required", "--upgrade"}
+    others |= {"--minutes", "--corpus", "--who", "--event", "--since"}
+    rights = (ROOT / "docs" / "pages" / "operations" / "who-may-do-what.md").read_text()
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", TEXT + rights))
+    assert named - known - others == set()
+    assert {"--principals", "--audit-log", "--client-crl-file"} <= named
+
+
+def test_the_bounds_of_fuzzing_are_those_of_its_targets():
+    """Of 64 and of 128 MiB, as many as the document has."""
+    table = TEXT.partition("## Fuzzing")[2].partition("##")[0]
+    inputs = [number for line in table.splitlines() for number in re.findall(r"[0-9][0-9,]{5,}", line)]
+    assert len(inputs) == len(fuzz.TARGETS)
+    for bound in (64, 128):
+        lines = [line for line in table.splitlines() if f"| {bound} MiB" in line]
+        number = sum(len(re.findall(r"[0-9][0-9,]{5,}", line)) for line in lines)
+        assert number == sum(one.memory_bytes == bound * 2**20 for one in fuzz.TARGETS.values())

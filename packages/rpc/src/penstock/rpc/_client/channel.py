@@ -16,10 +16,10 @@ DEFAULT_MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 _MAX_METADATA_BYTES = 64 * 1024
 
 
-def channel_options(max_message_bytes: int) -> list[tuple[str, Any]]:
-    """Options that every channel and server of Penstock shares."""
+def channel_options(max_message_bytes: int, max_received_bytes: int | None = None) -> list[tuple[str, Any]]:
+    """Options that every channel and server of Penstock shares; what is received may be at most as large as is sent."""
     return [
-        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_receive_message_length", max_message_bytes if max_received_bytes is None else max_received_bytes),
         ("grpc.max_send_message_length", max_message_bytes),
         # Messages of some MiB, as records come in: in frames of 16 kB, gRPC's default, they cost a sixth more.
         ("grpc.http2.max_frame_size", 4 * 1024 * 1024),

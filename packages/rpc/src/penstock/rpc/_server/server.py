@@ -160,7 +160,9 @@ class GrpcServer:
     """A server as an async context manager: it serves between enter and exit, and drains on exit.
 
     `register` are functions that add servicers; `service_names` their full names, for health and reflection; `rights`
-    say what their methods act on, which principals and the audit log need.
+    say what their methods act on, which principals and the audit log need. `max_request_bytes` is the largest message
+    of a caller, where that is less than the settings' `max_message_bytes`: who calls many times at once fills memory by
+    it, and only requests that hold records need to be large.
     """
 
     def __init__(
@@ -170,6 +172,7 @@ class GrpcServer:
         register: Sequence[Register],
         service_names: Sequence[str],
         rights: Sequence[ServiceRights] = (),
+        max_request_bytes: int | None = None,
     ) -> None:
         needed = settings.security.principals is not None or settings.audit_log is not None
         if needed and {one.service for one in rights} != set(service_names):
@@ -178,6 +181,8 @@ class GrpcServer:
         self._rights = rights
         self._audit: AuditLog | None = None
         self._settings = settings
+        most = settings.max_message_bytes
+        self._max_request_bytes = most if max_request_bytes is None else min(most, max_request_bytes)
         self._register = register
         self._service_names = list(service_names)
         self._server: grpc.aio.Server | None = None
@@ -204,7 +209,7 @@ class GrpcServer:
         server = grpc.aio.server(
             interceptors=interceptors,
             options=[
-                *channel_options(settings.max_message_bytes),
+                *channel_options(settings.max_message_bytes, self._max_request_bytes),
                 # Two servers on one port would each get half of the calls.
                 ("grpc.so_reuseport", 0),
                 # Half of the clients' interval: a ping that is a moment early is no offence.

@@ -22,6 +22,9 @@ from penstock.services.consumer_registry._settings import RegistrySettings
 
 _logger = logging.getLogger(__name__)
 
+_MAX_REQUEST_BYTES = 16 * 1024 * 1024
+"""No records come in with a request."""
+
 
 @asynccontextmanager
 async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServer]:
@@ -48,6 +51,7 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
                 register=[servicer.add_to],
                 service_names=[SERVICE_NAME],
                 rights=[servicer.rights],
+                max_request_bytes=_MAX_REQUEST_BYTES,
             ) as server,
             asyncio.TaskGroup() as tasks,
         ):

@@ -16,6 +16,9 @@ from penstock.efo_consumer import (
 from penstock.rpc import GrpcServer
 from penstock.services.shard_reader._settings import ReaderSettings
 
+_MAX_REQUEST_BYTES = 16 * 1024 * 1024
+"""No records come in with a request."""
+
 
 @asynccontextmanager
 async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
@@ -30,9 +33,13 @@ async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
     location = ReaderLocation(AwsLocation.of(session), backend.stream_arn, settings.endpoint_aliases)
     async with LocalShardReader(backend, settings.reader) as reader:
         servicer = ShardReaderServicer(reader, location=location)
-        register, rights = [servicer.add_to], [servicer.rights]
-        names = [SERVICE_NAME]
-        async with GrpcServer(settings.server, register=register, service_names=names, rights=rights) as server:
+        async with GrpcServer(
+            settings.server,
+            register=[servicer.add_to],
+            service_names=[SERVICE_NAME],
+            rights=[servicer.rights],
+            max_request_bytes=_MAX_REQUEST_BYTES,
+        ) as server:
             try:
                 yield server
             finally:

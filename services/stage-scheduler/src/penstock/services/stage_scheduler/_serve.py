@@ -7,6 +7,9 @@ from pathlib import Path
 from penstock.operator_attributes import SERVICE_NAME, LocalStageScheduler, SqliteJobStore, StageSchedulerServicer
 from penstock.rpc import GrpcServer, ServerSettings
 
+_MAX_REQUEST_BYTES = 16 * 1024 * 1024
+"""No records come in with a request."""
+
 
 @asynccontextmanager
 async def stage_scheduler_server(
@@ -16,8 +19,8 @@ async def stage_scheduler_server(
 
     Raises:
         InvalidOptionError: `max_jobs` is less than 1.
-        JobStoreError: The store cannot be used, or another service uses it.
-        ServerStartError: The address cannot be bound.
+        JobStoreError: the store cannot be used, or another service uses it.
+        ServerStartError: the address cannot be bound.
     """
     kept = None if store is None else SqliteJobStore(store)
     try:
@@ -29,7 +32,11 @@ async def stage_scheduler_server(
     servicer = StageSchedulerServicer(scheduler)
     try:
         async with GrpcServer(
-            settings, register=[servicer.add_to], service_names=[SERVICE_NAME], rights=[servicer.rights]
+            settings,
+            register=[servicer.add_to],
+            service_names=[SERVICE_NAME],
+            rights=[servicer.rights],
+            max_request_bytes=_MAX_REQUEST_BYTES,
         ) as server:
             try:
                 yield server
