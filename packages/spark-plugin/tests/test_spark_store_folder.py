@@ -49,13 +49,44 @@ def test_a_store_is_where_its_path_says(elsewhere: SparkSession, tmp_path: Path)
     assert list((result / "counts").glob("*.parquet"))
 
 
-@pytest.mark.parametrize("store", ["s3://bucket/store", "hdfs://host/store", "dbfs:/store", "s3a://bucket"])
+OBJECTS = "an object store, which has neither the locks that keep two drivers apart nor a rename that commits at once"
+ELSEWHERE = "Sources, sinks and a checkpointLocation of a sink's own may lie wherever Spark reaches them"
+
+
+@pytest.mark.parametrize(
+    ("store", "reason"),
+    [
+        ("s3://bucket/store", f"Amazon S3 is {OBJECTS}; mount Amazon EFS or FSx for Lustre"),
+        ("s3a://bucket", f"Amazon S3 is {OBJECTS}; mount Amazon EFS or FSx for Lustre"),
+        ("gs://bucket/store", f"Google Cloud Storage is {OBJECTS}; mount Filestore"),
+        ("abfss://c@a.dfs.core.windows.net/s", f"Azure is {OBJECTS}; mount Azure Files by NFS, or Azure NetApp Files"),
+        (
+            "hdfs://host/store",
+            "HDFS has no locks that drivers could hold, nor has its NFS gateway; mount NFS or CephFS",
+        ),
+        (
+            "dbfs:/store",
+            f"DBFS is {OBJECTS}; mount NFS by an init script",
+        ),
+    ],
+)
 @pytest.mark.parametrize("option", ["store", "stages"])
-def test_a_store_that_is_not_mounted_is_refused(option: str, store: str, tmp_path: Path) -> None:
-    """It would be a folder of that name on each machine."""
+def test_a_store_that_cannot_be_locked_is_refused(option: str, store: str, reason: str, tmp_path: Path) -> None:
+    """By its name, with what to mount; it would be a folder of that name on each machine."""
     given: Any = {"store": tmp_path, option: store}
-    with pytest.raises(StoreUnusableError, match="is on no file system that is mounted"):
+    with pytest.raises(StoreUnusableError) as caught:
         Pipeline("job", **given)
+    assert str(caught.value) == (
+        f"the store's folder {store} cannot be used ({reason} on driver and executors. {ELSEWHERE}): `store=` takes a "
+        "folder that exists or can be made, in which this driver and all executors may write"
+    )
+
+
+@pytest.mark.parametrize("store", ["ftp://host/store", "file://host/store"])
+def test_a_store_that_is_not_mounted_is_refused(store: str) -> None:
+    """Whatever its scheme."""
+    with pytest.raises(StoreUnusableError, match="is on no file system that is mounted"):
+        Pipeline("job", store=store)
 
 
 def test_a_store_may_be_told_as_a_url_of_a_file(tmp_path: Path) -> None:

@@ -17,6 +17,21 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_.+-]")
 _FINGERPRINT = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 """One letter is a drive's."""
+_OBJECTS = (
+    "is an object store, which has neither the locks that keep two drivers apart nor a rename that commits at once"
+)
+_CURES = {
+    "Amazon S3": (("s3", "s3a", "s3n"), _OBJECTS, "Amazon EFS or FSx for Lustre"),
+    "Google Cloud Storage": (("gs",), _OBJECTS, "Filestore"),
+    "Azure": (("abfs", "abfss", "wasb", "wasbs", "adl"), _OBJECTS, "Azure Files by NFS, or Azure NetApp Files"),
+    "HDFS": (
+        ("hdfs", "webhdfs", "viewfs"),
+        "has no locks that drivers could hold, nor has its NFS gateway",
+        "NFS or CephFS",
+    ),
+    "DBFS": (("dbfs",), _OBJECTS, "NFS by an init script"),
+}
+"""By who has it: schemes, what it lacks for a store, and what to mount instead."""
 _LONGEST = 150
 # Where there is no such flag, there are next to no links either.
 _NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -59,6 +74,13 @@ def store_folder(path: str | Path) -> Path:
     if not _URL.match(str(path)):
         return Path(path)
     parts = urlsplit(str(path))
+    for whose, (schemes, lacks, mount) in _CURES.items():
+        if parts.scheme.lower() in schemes:
+            raise StoreUnusableError(
+                str(path),
+                f"{whose} {lacks}; mount {mount} on driver and executors. Sources, sinks and a checkpointLocation "
+                "of a sink's own may lie wherever Spark reaches them",
+            )
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise StoreUnusableError(str(path), "it is on no file system that is mounted here")
     return Path(unquote(parts.path))
