@@ -195,10 +195,10 @@ class RenewableCredentials:
 
     def _refresh(self) -> None:
         try:
-            told, error = self._failures > 0, self._try()
+            logged, error = self._failures > 0, self._try()
         finally:
             self._refreshing.release()
-        if error is not None and not told:
+        if error is not None and not logged:
             _log.warning(
                 "cannot refresh the AWS credentials: using the old ones until they expire, in at most 15 minutes, and "
                 "trying again meanwhile: %s: %s",
@@ -256,7 +256,7 @@ class RenewableCredentials:
             failure = error if isinstance(error, AwsError) else _credentials_error(error)
             if not isinstance(failure, AwsCredentialsError) or not failure.is_retryable:
                 return False
-            # The source is away. Whoever signs next asks it again, and is told so, as refused ones are of no use.
+            # The source is away. Whoever signs next asks it again, and gets the error, as refused ones are of no use.
             with self._refreshing:
                 self._given, self._are_refused, self._failure = None, True, error
                 self._next_refresh_at = self._clock() + _BACKOFF.delay_seconds(self._failures)

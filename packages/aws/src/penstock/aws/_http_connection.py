@@ -165,7 +165,7 @@ class HttpConnection(asyncio.BufferedProtocol):
     def _complete(self, status: int) -> None:
         waiter, self._waiter = self._waiter, None
         assert self._transport is not None
-        # A request that was answered before it was sent whole cannot be told from the next one.
+        # A request that was answered before it was sent whole cannot be distinguished from the next one.
         if not self._is_kept_alive or waiter is None or self._transport.get_write_buffer_size():
             self._transport.abort()
         if waiter is not None and not waiter.done():

@@ -148,7 +148,7 @@ class JsonClient:
     def _fetched(self, fetching: asyncio.Task[ReadOnlyCredentials]) -> None:
         self._fetching = None
         if not fetching.cancelled():
-            # Whoever waits is told; perhaps nobody does any more.
+            # Whoever waits gets the error; perhaps nobody does any more.
             fetching.exception()
 
     async def _has_others(self, refused: ReadOnlyCredentials) -> bool:

@@ -44,7 +44,7 @@ class CredentialsProvider(Protocol):
 
     It is called in each process that signs requests (the driver, and each Python worker of the executors), on any
     thread, and again before its credentials expire or when a service refuses them. It may block. Whatever it raises is
-    told as an `AwsCredentialsError` and tried again with back-off, as any source of credentials that is away.
+    raised as an `AwsCredentialsError` and tried again with back-off, as any source of credentials that is away.
     """
 
     def __call__(self) -> ProvidedCredentials:

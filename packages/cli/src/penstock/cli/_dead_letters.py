@@ -234,14 +234,14 @@ def _redrive(arguments: argparse.Namespace, letters: Sequence[Letter], screen: S
     for why, count in kept.items():
         sys.stderr.write(f"{PROG} redrive: {count} stay: a letter {why}\n")
 
-    def told(stream: str, written: int, failed: int, state: str) -> None:
+    def report(stream: str, written: int, failed: int, state: str) -> None:
         document = {"streamName": stream, "letters": written + failed, "written": written, "failed": failed}
         screen.show_row(Row([stream, f"{state}: {written}", f"failed: {failed}"], {**document, "state": state}))
         screen.flush()
 
     if not arguments.execute:
         for stream, chosen in groups.items():
-            told(stream, len(chosen), 0, "would be written")
+            report(stream, len(chosen), 0, "would be written")
         screen.say("--execute does it", "bold")
         return ExitCode.OK
     try:
@@ -253,7 +253,7 @@ def _redrive(arguments: argparse.Namespace, letters: Sequence[Letter], screen: S
         are_all_written = not kept
         for stream, chosen in groups.items():
             written = _write(arguments, stream, chosen)
-            told(stream, written, len(chosen) - written, "written")
+            report(stream, written, len(chosen) - written, "written")
             are_all_written = are_all_written and written == len(chosen)
         return ExitCode.OK if are_all_written else ExitCode.FAILED
 

@@ -209,8 +209,8 @@ async def _consumers(arguments: argparse.Namespace) -> tuple[list[Finding], int]
         if arguments.endpoint is not None:
             settings = ClientSettings.from_arguments(arguments, _PREFIX)
     except RpcOptionError as error:
-        told = told_by_flag(error, arguments, _PREFIX, endpoint="--registry")
-        sys.stderr.write(f"penstock gc: {told}\n")
+        reason = told_by_flag(error, arguments, _PREFIX, endpoint="--registry")
+        sys.stderr.write(f"penstock gc: {reason}\n")
         return [], ExitCode.USAGE
     try:
         async with _collector(arguments, settings) as collect:
@@ -276,7 +276,7 @@ async def _collector(
 
 async def _collected(collect: Callable[..., Awaitable[list[Orphan]]], *, remove: bool) -> list[Finding]:
     """What becomes of the consumers; leases that may be dead are watched until that is known."""
-    began, told = time.monotonic(), False
+    began, said = time.monotonic(), False
     ended: dict[tuple[str, str], Orphan] = {}
     while True:
         orphans = await collect(dry_run=not remove)
@@ -285,8 +285,8 @@ async def _collected(collect: Callable[..., Awaitable[list[Orphan]]], *, remove:
         waited = time.monotonic() - began
         if not unproved or waited >= _WATCH_SECONDS:
             return [_orphan(one) for one in [*ended.values(), *(one for one in orphans if _key(one) not in ended)]]
-        if not told and waited >= _TELL_SECONDS:
-            told = True
+        if not said and waited >= _TELL_SECONDS:
+            said = True
             sys.stderr.write("penstock gc: watching whether somebody renews the leases, for as long as these live\n")
         await asyncio.sleep(_LOOK_SECONDS)
 

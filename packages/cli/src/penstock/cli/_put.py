@@ -45,7 +45,7 @@ _COLUMNS: Final = (
 
 @dataclass
 class Failures:
-    """Lines that are not in the stream; the first of them are told as they come."""
+    """Lines that are not in the stream; the first of them are reported as they come."""
 
     count: int = 0
     given_up: int = 0
@@ -197,7 +197,7 @@ class _Lines:
         self._number = 0
 
     def record(self, line: bytes) -> tuple[bytes, str] | None:
-        """Data and partition key; None where the line is told as one that fails."""
+        """Data and partition key; None where the line is reported as one that fails."""
         self._number += 1
         key = self._key if self._key is not None else f"{random.getrandbits(64):016x}"
         if self._separator is not None:

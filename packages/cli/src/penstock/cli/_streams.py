@@ -166,16 +166,16 @@ async def _reshard(client: JsonClient, arguments: argparse.Namespace, screen: Sc
     count = summary["OpenShardCount"]
     steps = shard_steps(count, wanted)
 
-    def told(state: str, shards: int) -> None:
+    def report(state: str, shards: int) -> None:
         document = {"streamName": name, "openShards": shards, "targetShards": wanted, "state": state}
         screen.show_row(Row([name, f"{shards} of {wanted} shards", state], document))
         screen.flush()
 
     if not steps:
-        told("nothing to do", count)
+        report("nothing to do", count)
         return ExitCode.OK
     plan = " -> ".join(map(str, (count, *steps)))
-    told(f"planned: {plan} open shards, {len(steps)} of the 10 changes a day", count)
+    report(f"planned: {plan} open shards, {len(steps)} of the 10 changes a day", count)
     if arguments.dry_run:
         return ExitCode.OK
     if not arguments.yes and not await _confirmed(f"{name}: {plan} open shards"):
@@ -187,7 +187,7 @@ async def _reshard(client: JsonClient, arguments: argparse.Namespace, screen: Sc
             summary = (await _call(client, "DescribeStreamSummary", StreamName=name))["StreamDescriptionSummary"]
             now = (summary["StreamStatus"], summary["OpenShardCount"])
             if now != last:
-                told(now[0].lower(), now[1])
+                report(now[0].lower(), now[1])
             if now[0] == "ACTIVE":
                 break
             last = now

@@ -122,7 +122,7 @@ class CycleError(CompileError):
 
     def __init__(self, cycle: Sequence[str], call_sites: Sequence[str] = ()) -> None:
         sites = [*call_sites, *[""] * (len(cycle) - len(call_sites))]
-        # The first one is there again at the end: its place is told once.
+        # The first one is there again at the end: its place is given once.
         named = [
             name + at(site if place < len(cycle) - 1 else "")
             for place, (name, site) in enumerate(zip(cycle, sites, strict=True))

@@ -20,7 +20,7 @@ __all__ = ["FakeClock", "StageSchedulerServer", "play", "running_stage_scheduler
 
 
 class FakeClock:
-    """Monotonic seconds that move only when told."""
+    """Monotonic seconds that move only by `advance`."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now

@@ -95,7 +95,7 @@ class RegistryAdministration(Protocol):
         """Find the consumers that exist and that no lease holds, and deregister those that are ours.
 
         Of one stream, which the registry need not know yet, or of all that it knows; ordered by stream and name. Waits
-        for no grace period: the holder of a lease that is over has stopped. What Kinesis refuses is told per orphan.
+        for no grace period: the holder of a lease that is over has stopped. What Kinesis refuses is noted per orphan.
 
         Raises:
             StreamNotFoundError: the stream that was named does not exist.

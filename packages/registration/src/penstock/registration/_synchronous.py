@@ -136,7 +136,7 @@ class BlockingConsumerRegistry:
         try:
             return now if (await self._registry.heartbeat(lease)).held else sent_at
         except RegistrationError:
-            # Whoever keeps the lease is told that it is lost.
+            # Whoever keeps the lease learns that it is lost.
             return sent_at
 
     def keep(self, lease: Lease, on_lost: OnLost, on_regained: OnRegained | None = None) -> None:

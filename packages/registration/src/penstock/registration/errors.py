@@ -19,7 +19,7 @@ RegistrationError
 ├── WrongProcessError           used after a fork
 ├── LeaseStoreError             the store of leases cannot be used
 ├── ConsumerDeregisteredError   others deregister the consumer of a job again and again
-└── LeaseLostError              told to `on_lost`, or by an acquire that takes a lease back: stop reading
+└── LeaseLostError              given to `on_lost`, or raised by an acquire that takes a lease back: stop reading
 
 Each keeps its facts as fields of plain data, under the names of its keyword arguments, so that it crosses gRPC whole.
 """

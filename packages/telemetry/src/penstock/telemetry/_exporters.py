@@ -33,7 +33,7 @@ _quiet = _Quiet()
 
 
 def quieten() -> None:
-    """Let failures of exporters be told by `Outage` alone."""
+    """Leave logging failures of exporters to `Outage`."""
     for name in (_NOISY, _NOISY.rpartition(".")[0]):
         # Adding a filter again changes nothing.
         logging.getLogger(name).addFilter(_quiet)
@@ -109,7 +109,7 @@ class ForkSafeSpanExporter(SpanExporter):
         self._outage = outage
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send; a failure is told once and never raised."""
+        """Send; a failure is logged once and never raised."""
         try:
             exporter = self._exporter.get()
             if self._exporter.is_forked:
@@ -161,7 +161,7 @@ class ForkSafeMetricExporter(MetricExporter):
         )
 
     def export(self, metrics_data: MetricsData, timeout_millis: float = 10_000, **kwargs: Any) -> MetricExportResult:
-        """Send; a failure is told once and never raised."""
+        """Send; a failure is logged once and never raised."""
         try:
             exporter = self._exporter.get()
             if self._exporter.is_forked:

@@ -34,7 +34,7 @@ class ForkSafeLogExporter(LogRecordExporter):
         self._outage = outage
 
     def export(self, batch: Sequence[ReadableLogRecord]) -> LogRecordExportResult:
-        """Send; a failure is told once and never raised."""
+        """Send; a failure is logged once and never raised."""
         try:
             exporter = self._exporter.get()
             if self._exporter.is_forked:

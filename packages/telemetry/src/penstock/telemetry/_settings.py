@@ -62,7 +62,7 @@ class TelemetrySettings:
 
 
 def endpoint_of(environment: Mapping[str, str], signal: str) -> str:
-    """Where OTLP goes, fit to be told: without user, password and query.
+    """Where OTLP goes, fit to be shown: without user, password and query.
 
     Raises:
         TelemetryOptionError: it is no URL.

@@ -35,7 +35,7 @@ class _Bar:
 def waterfall(lines: Iterable[str], *, trace_id: str | None = None, max_rows: int = _MAX_ROWS) -> str:
     """Draw one trace as SVG.
 
-    Of siblings of one name the first are shown, and how many there are is told, so that a trace of thousands of spans
+    Of siblings of one name the first are shown, with the number of all, so that a trace of thousands of spans
     fits on a page.
 
     Args:

@@ -37,9 +37,9 @@ def canonical(graph: JobGraph) -> CanonicalGraph:
     """Check the shape of a graph and number it.
 
     Raises:
-        UnknownInputError: An input is no vertex of the graph.
-        InvalidVertexError: A sink is read.
-        CycleError: Vertices depend on themselves.
+        UnknownInputError: an input is no vertex of the graph.
+        InvalidVertexError: a sink is read.
+        CycleError: vertices depend on themselves.
     """
     by_name = sorted(graph.vertices, key=lambda vertex: vertex.name)
     number = {vertex.name: position for position, vertex in enumerate(by_name)}

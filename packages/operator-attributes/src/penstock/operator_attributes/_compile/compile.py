@@ -23,11 +23,11 @@ def compile(
     `operator_attributes.compile`.
 
     Raises:
-        UnknownInputError: An input is no vertex of the graph.
-        InvalidVertexError: A sink is read.
-        CycleError: Vertices depend on themselves.
-        FullDamOverUnboundedError: A full-dam operator reads from a source that never ends.
-        UnboundedBlockingEdgeError: An edge whose producer never ends was declared blocking.
+        UnknownInputError: an input is no vertex of the graph.
+        InvalidVertexError: a sink is read.
+        CycleError: vertices depend on themselves.
+        FullDamOverUnboundedError: a full-dam operator reads from a source that never ends.
+        UnboundedBlockingEdgeError: an edge whose producer never ends was declared blocking.
     """
     tracer = tracer or trace.get_tracer("penstock.operator_attributes")
     with tracer.start_as_current_span(

@@ -41,8 +41,8 @@ def decide(graph: CanonicalGraph) -> Decisions:
     """Apply the rules.
 
     Raises:
-        FullDamOverUnboundedError: A full-dam operator reads from a source that never ends.
-        UnboundedBlockingEdgeError: An edge whose producer never ends was declared blocking.
+        FullDamOverUnboundedError: a full-dam operator reads from a source that never ends.
+        UnboundedBlockingEdgeError: an edge whose producer never ends was declared blocking.
     """
     bounded = _boundedness(graph)
     chained = tuple(_is_chained(graph, edge) for edge in graph.edges)

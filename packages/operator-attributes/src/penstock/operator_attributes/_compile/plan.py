@@ -63,7 +63,7 @@ class BlockingReason:
         return self.words(at(self.call_site))
 
     def words(self, place: str = "") -> str:
-        """The reason with a place, or without one where that is told beside it."""
+        """The reason with a place, or without one where that stands beside it."""
         if self.handed_over:
             return f"{self.vertex!r} is done once, and handed over to what needs it later{place}"
         if self.declared:
@@ -148,7 +148,7 @@ class StagePlan:
         """The stage with this id.
 
         Raises:
-            UnknownStageError: There is none.
+            UnknownStageError: there is none.
         """
         try:
             return self._by_id[stage_id]
@@ -190,7 +190,7 @@ class StagePlan:
         """A plan from its JSON.
 
         Raises:
-            InvalidDocumentError: It is not the JSON of a plan.
+            InvalidDocumentError: it is not the JSON of a plan.
         """
         document = read_document(text, _Document)
         return StagePlan(document.name, document.vertices, document.edges, document.stages, document.cyclic_regions)

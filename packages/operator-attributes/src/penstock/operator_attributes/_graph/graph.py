@@ -133,7 +133,7 @@ class JobGraph:
         """Add a vertex and give it back.
 
         Raises:
-            DuplicateNameError: The graph has a vertex of this name.
+            DuplicateNameError: the graph has a vertex of this name.
         """
         present = self._vertices.get(vertex.name)
         if present is not None:
@@ -325,9 +325,9 @@ class JobGraph:
         """A graph from its JSON.
 
         Raises:
-            InvalidDocumentError: It is not the JSON of a graph.
-            InvalidVertexError: A vertex contradicts its kind.
-            DuplicateNameError: Two vertices have one name.
+            InvalidDocumentError: it is not the JSON of a graph.
+            InvalidVertexError: a vertex contradicts its kind.
+            DuplicateNameError: two vertices have one name.
         """
         document = read_document(text, _Document)
         graph = JobGraph(document.name)
@@ -398,7 +398,7 @@ def read_document(text: str | bytes, kind: type[_D]) -> _D:
     can grow without breaking its readers.
 
     Raises:
-        InvalidDocumentError: It is not the JSON of such a document.
+        InvalidDocumentError: it is not the JSON of such a document.
     """
     try:
         return msgspec.json.decode(text, type=kind)

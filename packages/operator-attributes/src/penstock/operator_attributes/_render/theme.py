@@ -36,7 +36,7 @@ DARK: Mapping[str, str] = {
     "dam": "#ff9c66",
     "accent": "#7cc4f2",
 }
-# Mark, light (text, fill), dark (text, fill): a state is never told by its colour alone.
+# Mark, light (text, fill), dark (text, fill): a state is never shown by its colour alone.
 STATES: Mapping[StageState, tuple[str, tuple[str, str], tuple[str, str]]] = {
     StageState.WAITING: ("○", ("#4a5763", "#e8edf1"), ("#c3ced7", "#2a353e")),
     StageState.READY: ("◔", ("#6b4e00", "#fff0c2"), ("#ffdf8a", "#3b3110")),

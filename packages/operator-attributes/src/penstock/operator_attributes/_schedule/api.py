@@ -86,21 +86,21 @@ class StageSchedulerApi(Protocol):
         then have no effect.
 
         Args:
-            job_id: Chosen by the caller: the same for a restart of the same job.
-            graph: To be compiled.
-            slots: Slots for stages that run at the same time; None for no bound.
-            max_attempts: Failures of a stage, since it last committed, after which it counts as failed; None leaves it
+            job_id: chosen by the caller: the same for a restart of the same job.
+            graph: to be compiled.
+            slots: slots for stages that run at the same time; None for no bound.
+            max_attempts: failures of a stage, since it last committed, after which it counts as failed; None leaves it
                 to the scheduler.
-            cyclic_regions: How circles between stages are untangled.
-            restart: Begin anew: what happened to a job of this id is forgotten, and another graph may take its place.
+            cyclic_regions: how circles between stages are untangled.
+            restart: begin anew: what happened to a job of this id is forgotten, and another graph may take its place.
                 Those who watch it go on.
 
         Raises:
-            CompileError: The graph cannot become a plan.
-            InvalidOptionError: An argument is outside of its range.
-            InsufficientSlotsError: The live stages together need more slots than there are.
-            JobExistsError: The job id stands for another graph, and it is not to begin anew.
-            TooManyJobsError: The scheduler is full of jobs that have not ended.
+            CompileError: the graph cannot become a plan.
+            InvalidOptionError: an argument is outside of its range.
+            InsufficientSlotsError: the live stages together need more slots than there are.
+            JobExistsError: the job id stands for another graph, and it is not to begin anew.
+            TooManyJobsError: the scheduler is full of jobs that have not ended.
         """
         ...
 
@@ -108,9 +108,9 @@ class StageSchedulerApi(Protocol):
         """Tell what happened to a stage.
 
         Raises:
-            UnknownJobError, UnknownStageError: There is no such job or stage.
-            IllegalEventError: The event does not follow from the stage's state.
-            SlotBudgetExceededError: The stage was started without room for it.
+            UnknownJobError, UnknownStageError: there is no such job or stage.
+            IllegalEventError: the event does not follow from the stage's state.
+            SlotBudgetExceededError: the stage was started without room for it.
         """
         ...
 
@@ -122,7 +122,7 @@ class StageSchedulerApi(Protocol):
         """The stages of a job with all edges and call sites, to be explained or drawn.
 
         Raises:
-            UnknownJobError: There is no such job.
+            UnknownJobError: there is no such job.
         """
         ...
 
@@ -132,8 +132,8 @@ class StageSchedulerApi(Protocol):
         A slow caller misses states in between, never the last one.
 
         Raises:
-            UnknownJobError: There is no such job.
-            SchedulerClosedError: The scheduler is going away.
+            UnknownJobError: there is no such job.
+            SchedulerClosedError: the scheduler is going away.
         """
         ...
 
@@ -158,14 +158,14 @@ class StageSchedulerApi(Protocol):
         token: its first answer was lost, or it came back.
 
         Args:
-            store: Where the drivers keep their results: the same text in each of them.
-            fingerprint: Names the result: stage, code and data.
-            owner: Names the driver, with a secret behind the first `#` that others are not told: `night-job#…`.
-            lease_seconds: Time until the claim runs out; None leaves it to the scheduler.
-            wait_seconds: Time for which the answer WAIT may be held back; bounded by the scheduler.
+            store: where the drivers keep their results: the same text in each of them.
+            fingerprint: names the result: stage, code and data.
+            owner: names the driver, with a secret behind the first `#` that others do not see: `night-job#…`.
+            lease_seconds: time until the claim runs out; None leaves it to the scheduler.
+            wait_seconds: time for which the answer WAIT may be held back; bounded by the scheduler.
 
         Raises:
-            InvalidOptionError: An argument is outside of its range.
+            InvalidOptionError: an argument is outside of its range.
         """
         ...
 
@@ -179,7 +179,7 @@ class StageSchedulerApi(Protocol):
         """Say that the result is at `location`, for all drivers. May be repeated with the same claim.
 
         Raises:
-            ClaimLostError: The claim ran out and another driver got it: use that driver's result.
+            ClaimLostError: the claim ran out and another driver got it: use that driver's result.
         """
         ...
 
@@ -188,7 +188,7 @@ class StageSchedulerApi(Protocol):
         ...
 
     async def forget_claim(self, claim: Claim) -> None:
-        """Say that the data of the committed result, as `claim` told it, is gone. A newer result is kept."""
+        """Say that the data of the committed result, as `claim` gave it, is gone. A newer result is kept."""
         ...
 
     async def close(self) -> None:

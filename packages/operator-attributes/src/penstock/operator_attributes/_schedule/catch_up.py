@@ -1,4 +1,4 @@
-"""What a scheduler has to be told to stand where its driver stands."""
+"""The events that make a scheduler stand where its driver stands."""
 
 from collections.abc import Iterator, Mapping
 
@@ -20,12 +20,12 @@ _GIVEN_UP = (StageState.FAILED, StageState.SKIPPED)
 def catch_up(job: JobStatus, progress: Mapping[str, StageProgress]) -> tuple[StageEvent, ...] | None:
     """The events that bring a job from where its scheduler sees it to where its driver does.
 
-    They are in an order in which they can follow. What cannot be told yet is left out: that a stage runs whose input
-    was lost, or for which the other stages' slots must be given back first.
+    They are in an order in which they can follow. What cannot be reported yet is left out: that a stage runs whose
+    input was lost, or for which the other stages' slots must be given back first.
 
     Args:
-        job: As the scheduler sees it.
-        progress: As the driver does, by stage id.
+        job: as the scheduler sees it.
+        progress: as the driver does, by stage id.
 
     Returns:
         The events; None when the scheduler gave a stage up that the driver did not: nothing can follow that, and the
@@ -65,8 +65,8 @@ def _committed(stages: tuple[StageStatus, ...], progress: Mapping[str, StageProg
     """Of those that were never seen to run there: their results are used, whoever made them."""
     for stage in stages:
         one = progress[stage.stage_id]
-        told = stage.progress.state.committed or stage.progress.state is StageState.RUNNING
-        if one.state.committed and not told:
+        reported = stage.progress.state.committed or stage.progress.state is StageState.RUNNING
+        if one.state.committed and not reported:
             yield StageReused(stage_id=stage.stage_id, rows=one.rows, size_bytes=one.size_bytes)
 
 

@@ -145,13 +145,13 @@ def estimate(plan: StagePlan, measures: Mapping[str, StageMeasure], *, slots: in
     """What staging saves, by the formulas of this module.
 
     Args:
-        plan: The job.
-        measures: By stage id; `measures_of` takes them from the progress of a run. A stage without one counts as 0.
-        slots: The slot budget, under which stages wait for each other's slots too; None for no bound.
+        plan: the job.
+        measures: by stage id; `measures_of` takes them from the progress of a run. A stage without one counts as 0.
+        slots: the slot budget, under which stages wait for each other's slots too; None for no bound.
 
     Raises:
-        UnknownStageError: A measure is of no stage of the plan.
-        InvalidOptionError, InsufficientSlotsError: As of `StageScheduler`.
+        UnknownStageError: a measure is of no stage of the plan.
+        InvalidOptionError, InsufficientSlotsError: as of `StageScheduler`.
     """
     for stage_id in measures:
         plan.stage(stage_id)

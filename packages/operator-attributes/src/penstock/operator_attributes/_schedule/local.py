@@ -85,15 +85,15 @@ class LocalStageScheduler:
         """Begin with the jobs of the store, or without any.
 
         Args:
-            max_jobs: Jobs that are remembered; the job that was submitted first, of those that have ended, is
+            max_jobs: jobs that are remembered; the job that was submitted first, of those that have ended, is
                 forgotten for a new one.
-            store: Keeps jobs and claims; closed with the scheduler.
-            clock: Seconds; monotonic unless given. With a store, the times of jobs are in seconds since 1970, which
+            store: keeps jobs and claims; closed with the scheduler.
+            clock: seconds; monotonic unless given. With a store, the times of jobs are in seconds since 1970, which
                 outlive a process; claims are judged by the monotonic clock also then.
 
         Raises:
             InvalidOptionError: `max_jobs` is less than 1.
-            JobStoreError: The store cannot be read.
+            JobStoreError: the store cannot be read.
         """
         if max_jobs < 1:
             raise InvalidOptionError("max_jobs", max_jobs, "at least 1")

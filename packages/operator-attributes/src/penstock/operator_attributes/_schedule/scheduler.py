@@ -86,13 +86,13 @@ class StageScheduler:
         """Begin to schedule.
 
         Args:
-            plan: The stages.
-            slots: Slots for stages that run at the same time; None for no bound.
-            max_attempts: Failures of a stage, since it last committed, after which it counts as failed; at least 1.
+            plan: the stages.
+            slots: slots for stages that run at the same time; None for no bound.
+            max_attempts: failures of a stage, since it last committed, after which it counts as failed; at least 1.
 
         Raises:
-            InvalidOptionError: An argument is outside of its range.
-            InsufficientSlotsError: The live stages together need more slots than there are.
+            InvalidOptionError: an argument is outside of its range.
+            InsufficientSlotsError: the live stages together need more slots than there are.
         """
         if slots is not None and slots < 1:
             raise InvalidOptionError("slots", slots, "at least 1, or None for no bound")
@@ -156,9 +156,9 @@ class StageScheduler:
         """Take note of an event, and say which states it changed: the stage's own first.
 
         Raises:
-            UnknownStageError: The plan has no such stage.
-            IllegalEventError: The event does not follow from the stage's state.
-            SlotBudgetExceededError: The stage was started without room for it; it stays READY.
+            UnknownStageError: the plan has no such stage.
+            IllegalEventError: the event does not follow from the stage's state.
+            SlotBudgetExceededError: the stage was started without room for it; it stays READY.
         """
         self.check(event)
         run = self._run(event.stage_id)

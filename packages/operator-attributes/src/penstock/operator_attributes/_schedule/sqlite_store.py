@@ -66,7 +66,7 @@ class SqliteJobStore:
         """Open the file, or make it.
 
         Raises:
-            JobStoreError: It cannot be used, is of a later release, or another scheduler uses it.
+            JobStoreError: it cannot be used, is of a later release, or another scheduler uses it.
         """
         self._path = Path(path)
         self._lock = threading.Lock()

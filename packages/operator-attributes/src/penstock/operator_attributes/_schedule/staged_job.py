@@ -1,4 +1,4 @@
-"""A job as its driver sees it: scheduled here, and told to a stage scheduler that others can watch."""
+"""A job as its driver sees it: scheduled here, and reported to a stage scheduler that others can watch."""
 
 import logging
 import threading
@@ -38,7 +38,7 @@ class StagedJob:
 
     Each event is applied here at once, and reported by a thread. `ready` asks the service. While that cannot be
     reached the job goes on by what is known here, which is the same; when it is back, with or without its memory, it
-    is told where the job stands.
+    gets to know where the job stands.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class StagedJob:
         """Begin to schedule; see `StageScheduler`.
 
         Args:
-            plan: The stages.
-            slots: As of `StageScheduler`, as for what follows.
-            max_attempts: See there.
-            clock: Monotonic seconds.
-            service: Where the job is reported to; closed with the job. None: it is scheduled here alone.
-            job_id: Its name there: the same for a restart of the same job.
-            look_seconds: Between two looks for a service that went away.
+            plan: the stages.
+            slots: as of `StageScheduler`, as for what follows.
+            max_attempts: see there.
+            clock: monotonic seconds.
+            service: where the job is reported to; closed with the job. None: it is scheduled here alone.
+            job_id: its name there: the same for a restart of the same job.
+            look_seconds: between two looks for a service that went away.
 
         Raises:
-            InvalidOptionError: An argument is outside of its range.
-            InsufficientSlotsError: The live stages together need more slots than there are.
+            InvalidOptionError: an argument is outside of its range.
+            InsufficientSlotsError: the live stages together need more slots than there are.
         """
         self.plan = plan
         self.job_id = job_id
@@ -99,7 +99,7 @@ class StagedJob:
             Ids of the stages that are committed, as far as the service knows.
 
         Raises:
-            SchedulingError: The service cannot be asked, or has no room for the job.
+            SchedulingError: the service cannot be asked, or has no room for the job.
         """
         if self._service is None:
             return ()
@@ -232,8 +232,8 @@ class StagedJob:
         except _GONE:
             raise
         except SchedulingError as error:
-            # It was told already, or the service has lost its memory.
-            _log.debug("job %s is told anew: %s", self.job_id, error)
+            # It was reported already, or the service has lost its memory.
+            _log.debug("job %s is reported anew: %s", self.job_id, error)
             self._come_back()
 
     def _come_back(self) -> None:

@@ -50,11 +50,11 @@ class RemoteStageScheduler:
         Args:
             endpoint: `host:port` of the service.
             security: TLS and token; none unless given.
-            timeout_seconds: Deadline of every call but `watch`, which has none.
+            timeout_seconds: deadline of every call but `watch`, which has none.
 
         Raises:
-            RpcOptionError: A file cannot be read, or the token would cross the network in plain text.
-            InvalidOptionError: The timeout is not positive.
+            RpcOptionError: a file cannot be read, or the token would cross the network in plain text.
+            InvalidOptionError: the timeout is not positive.
         """
         if timeout_seconds <= 0:
             raise InvalidOptionError("timeout_seconds", timeout_seconds, "greater than 0")

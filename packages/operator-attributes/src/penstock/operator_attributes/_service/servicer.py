@@ -35,7 +35,7 @@ RIGHTS: Final = ServiceRights(
         "GetGraph": MethodRights(resources=_JOB),
         "Watch": MethodRights(resources=_JOB),
         "ListJobs": MethodRights(all_of=("jobs",)),
-        # A claim is renewed, committed and given up by its token, which only who claimed was told.
+        # A claim is renewed, committed and given up by its token, which only the claimer was given.
         "Claim": MethodRights(resources=_STORE, change="claim"),
         "RenewClaim": MethodRights(resources=_STORE),
         "CommitClaim": MethodRights(resources=_STORE, change="commit claim"),

@@ -42,8 +42,8 @@ def open_stage_scheduler(
         store_path: SQLite file of the scheduler in this process; without one it keeps jobs in memory.
 
     Raises:
-        RpcOptionError: A file cannot be read, or the token would cross the network in plain text.
-        JobStoreError: The file cannot be used, or another scheduler uses it.
+        RpcOptionError: a file cannot be read, or the token would cross the network in plain text.
+        JobStoreError: the file cannot be used, or another scheduler uses it.
     """
 
     def make() -> StageSchedulerApi:

@@ -139,9 +139,9 @@ def graph_from_wire(message: pb.JobGraph) -> JobGraph:
     """A graph from Submit.
 
     Raises:
-        InvalidDocumentError: It is not a graph.
-        InvalidVertexError, InvalidOptionError: A vertex contradicts its kind, or has an impossible value.
-        DuplicateNameError: Two vertices have one name.
+        InvalidDocumentError: it is not a graph.
+        InvalidVertexError, InvalidOptionError: a vertex contradicts its kind, or has an impossible value.
+        DuplicateNameError: two vertices have one name.
     """
     inputs: dict[str, list[Input]] = {vertex.name: [] for vertex in message.vertices}
     for number, edge in enumerate(message.edges):

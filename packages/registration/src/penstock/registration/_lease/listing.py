@@ -22,8 +22,8 @@ def consumer_of(record: ConsumerRecord, watch: Watch, now: float) -> Consumer:
     sight = watch.sight(record)
     remaining = sight.remaining_seconds
     if holding is not None and sight.standing is Standing.UNPROVED:
-        told = holding.renewed_at + holding.time_to_live_seconds - now
-        remaining = min(holding.time_to_live_seconds, max(0.0, told))
+        remaining_by_date = holding.renewed_at + holding.time_to_live_seconds - now
+        remaining = min(holding.time_to_live_seconds, max(0.0, remaining_by_date))
     if holding is not None and remaining > 0:
         lease = Lease(
             stream_name=record.stream_name,

@@ -111,7 +111,7 @@ class Administration:
         """End what is ours and no lease holds.
 
         A lease that was given back needs no grace period here. One that this registry has not watched for long enough
-        is left, and told.
+        is left, and reported.
         """
         stream_arn = await self._registrar.find_stream_arn(stream_name) if stream_name else None
         records = {record.key: record for record in await self._records.list(stream_arn) if not record.is_by_name}

@@ -46,7 +46,7 @@ class HeartbeatStream:
             if self.is_over:
                 return None
             answer: asyncio.Future[pb.HeartbeatResponse | None] = asyncio.get_running_loop().create_future()
-            # Both at once: answers are told apart by their order.
+            # Both at once: answers are matched by their order.
             self._unanswered.append(answer)
             self._requests.put_nowait(request)
             return await answer

@@ -49,9 +49,9 @@ def is_transport_failure(error: grpc.RpcError) -> bool:
 
 def registration_error(error: grpc.RpcError, endpoint: str, operation: str) -> RegistrationError:
     """What the servicer raised, or what its absence means."""
-    told = typed_error(error, _TYPES)
-    if isinstance(told, RegistrationError):
-        return told
+    typed = typed_error(error, _TYPES)
+    if isinstance(typed, RegistrationError):
+        return typed
     code, details = _code(error), _details(error)
     where = f"the registry at {endpoint}"
     if code in _AWAY:

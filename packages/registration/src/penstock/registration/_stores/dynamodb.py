@@ -134,7 +134,7 @@ class DynamoDbLeaseStore:
         return None if conflict is not None else float(answer["Attributes"]["time_to_live_seconds"]["N"])
 
     async def _try(self, operation: str, into: dict[str, Any] | None = None, **parameters: Any) -> Item | None:
-        """Make a conditional request. Returns None when it took effect, else the item that was in its way, if told."""
+        """Make a conditional request. Returns None when it took effect, else the item in its way, if returned."""
         try:
             answer = await self._call(operation, **parameters)
         except LeaseStoreError as error:

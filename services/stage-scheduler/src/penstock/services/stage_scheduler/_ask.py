@@ -45,8 +45,8 @@ async def ask(
     """Run a command. Returns the exit code: of `watch` 1 when the job ended with a stage that is not committed.
 
     Raises:
-        RpcOptionError: A token would cross the network in plain text.
-        SchedulingError: The service cannot be asked, or knows no such job.
+        RpcOptionError: a token would cross the network in plain text.
+        SchedulingError: the service cannot be asked, or knows no such job.
     """
     async with RemoteStageScheduler(settings.endpoint, settings.security) as scheduler:
         if arguments.command == "ls":

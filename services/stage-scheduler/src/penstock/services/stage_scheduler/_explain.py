@@ -24,9 +24,9 @@ def explain_file(path: str, form: str) -> str:
     """The plan of the graph in a file, `-` being standard input, in one of `FORMATS`.
 
     Raises:
-        OSError: The file cannot be read.
-        InvalidDocumentError: It holds no graph.
-        CompileError: The graph cannot become a plan.
+        OSError: the file cannot be read.
+        InvalidDocumentError: it holds no graph.
+        CompileError: the graph cannot become a plan.
     """
     text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
     return render(compile(JobGraph.from_json(text)), form)
