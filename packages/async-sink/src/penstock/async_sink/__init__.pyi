@@ -31,6 +31,7 @@ from ._core.writer import (
     AsyncSinkBase,
     AsyncSinkWriter,
 )
+from ._destinations.aws import SinkOptions
 from ._destinations.columns import RowFault
 from ._destinations.dynamodb.entry import DynamoDbRequestEntry
 from ._destinations.dynamodb.sink import (
@@ -158,6 +159,7 @@ __all__ = [
     "ScalingTarget",
     "SinkGauges",
     "SinkMetrics",
+    "SinkOptions",
     "SqsRequestEntry",
     "SqsSink",
     "TerminalReason",

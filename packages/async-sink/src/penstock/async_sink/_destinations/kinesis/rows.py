@@ -111,18 +111,8 @@ def columns_of(entries: Sequence[KinesisRequestEntry]) -> Columns:
     )
 
 
-def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
-    """What of PutRecords' rules a record batch breaks: each rule with the rows that break it, in no writer.
-
-    Columns: `data` binary, `partitionKey` string, and `explicitHashKey` string where wanted.
-
-    Raises:
-        SinkOptionError: a column is missing or of a type that cannot be read.
-    """
-    return _faults(_columns(batch), max_record_size_in_bytes)
-
-
-def _faults(columns: tuple[Any, Any, Any], max_record_size_in_bytes: int) -> Iterator[RowFault]:
+def faults_of(columns: tuple[Any, Any, Any], max_record_size_in_bytes: int) -> Iterator[RowFault]:
+    """The rules of PutRecords that rows with these columns break."""
     data, keys, hash_keys = columns
     yield from null_faults(data, "its data")
     yield from null_faults(keys, "its partition key")
@@ -161,8 +151,8 @@ def check_rows(
         InvalidRecordError: a value is null, or breaks a rule of PutRecords.
         RecordTooLargeError: a record is larger than the limit.
     """
-    columns = data, keys, hash_column = _columns(batch, partition_key)
-    refuse(_faults(columns, max_record_size_in_bytes), first_number, max_record_size_in_bytes)
+    columns = data, keys, hash_column = columns_of_batch(batch, partition_key)
+    refuse(faults_of(columns, max_record_size_in_bytes), first_number, max_record_size_in_bytes)
     hash_keys = None if hash_column is None else hash_column.to_pylist()
     ends = integers(byte_ends(data, keys))
     if in_cbor:
@@ -170,8 +160,12 @@ def check_rows(
     return KinesisRows(ColumnValues(data), ColumnValues(keys), hash_keys, ends)
 
 
-def _columns(batch: pa.RecordBatch, partition_key: PartitionKey | None = None) -> tuple[Any, Any, Any]:
-    """Data, partition keys, and explicit hash keys if there are some."""
+def columns_of_batch(batch: pa.RecordBatch, partition_key: PartitionKey | None = None) -> tuple[Any, Any, Any]:
+    """Data, partition keys, and explicit hash keys if there are some.
+
+    Raises:
+        SinkOptionError: a column is missing or of a type that cannot be read.
+    """
     data = read_column(batch, DATA, pa.binary())
     keys = (partition_key or _KEY_COLUMN).of_rows(batch)
     if EXPLICIT_HASH_KEY not in batch.schema.names:

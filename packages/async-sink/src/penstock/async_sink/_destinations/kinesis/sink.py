@@ -1,17 +1,21 @@
 """The sink for a stream."""
 
 import sys
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Unpack
 
+import pyarrow as pa
+
 from penstock.async_sink._config import MEBIBYTE, AsyncSinkConfig
 from penstock.async_sink._destinations.aws import AwsSink, ServiceLimits, SinkOptions
+from penstock.async_sink._destinations.columns import RowFault
 from penstock.async_sink._destinations.kinesis.aggregate import AggregationConfig
 from penstock.async_sink._destinations.kinesis.aggregating import AggregatedStream
 from penstock.async_sink._destinations.kinesis.entry import KinesisRequestEntry
 from penstock.async_sink._destinations.kinesis.partition_key import PartitionKey
 from penstock.async_sink._destinations.kinesis.put_records import KinesisStream, WireFormat
-from penstock.async_sink._destinations.kinesis.rows import row_faults as faults_of_batch
+from penstock.async_sink._destinations.kinesis.rows import columns_of_batch, faults_of
 from penstock.async_sink._rate.defaults import aggregation_strategy, kinesis_strategy
 from penstock.async_sink.errors import SinkOptionError
 from penstock.aws import AwsOptions, AwsSession
@@ -91,4 +95,13 @@ class KinesisStreamsSink(AwsSink[Any, KinesisRequestEntry]):
         else:
             super().__init__(partial(AggregatedStream, aws, aggregation, **stream), _AGGREGATION_LIMITS, **options)
 
-    row_faults = staticmethod(faults_of_batch)
+    @staticmethod
+    def row_faults(batch: pa.RecordBatch, max_record_size_in_bytes: int) -> Iterator[RowFault]:
+        """What of PutRecords' rules a record batch breaks: each rule with the rows that break it, in no writer.
+
+        Columns: `data` binary, `partitionKey` string, and `explicitHashKey` string where wanted.
+
+        Raises:
+            SinkOptionError: a column is missing or of a type that cannot be read.
+        """
+        return faults_of(columns_of_batch(batch), max_record_size_in_bytes)
