@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.emulator._state.log import RecordLog
+from penstock.emulator._state.records import RecordLog
 
 
 def filled(count: int, *, skip: int = 2) -> RecordLog:

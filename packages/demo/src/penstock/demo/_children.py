@@ -27,8 +27,8 @@ class Child:
         self.name = name
         self.log = log
         self.latest: dict[str, Any] = {}
-        """The newest value of each key that the child told."""
-        self._told = threading.Condition()
+        """The newest value of each key that the child wrote."""
+        self._changed = threading.Condition()
         self._ended = False
         with log.open("ab") as log_file:
             self._process = subprocess.Popen(
@@ -53,36 +53,36 @@ class Child:
         with self.log.open("a", encoding="utf-8") as log:
             for line in self._process.stdout:
                 try:
-                    told = json.loads(line)
+                    values = json.loads(line)
                 except ValueError:
                     log.write(line)
                     log.flush()
                     continue
-                if isinstance(told, dict):
-                    with self._told:
-                        self.latest.update(told)
-                        self._told.notify_all()
-        with self._told:
-            self._told.notify_all()
+                if isinstance(values, dict):
+                    with self._changed:
+                        self.latest.update(values)
+                        self._changed.notify_all()
+        with self._changed:
+            self._changed.notify_all()
 
     def poll(self) -> int | None:
         """The exit code, or None while it runs."""
         return self._process.poll()
 
     def wait_for(self, key: str, timeout_seconds: float) -> Any:
-        """The value of a key, once the child told it.
+        """The value of a key, once the child wrote it.
 
         Raises:
             ChildEndedError: it ended before.
             TimeoutError: it did not tell in time.
         """
-        with self._told:
-            told = self._told.wait_for(
+        with self._changed:
+            is_there = self._changed.wait_for(
                 lambda: key in self.latest or not self._reader.is_alive() or self.poll() is not None, timeout_seconds
             )
         if key in self.latest:
             return self.latest[key]
-        if told:
+        if is_there:
             raise ChildEndedError(self.name, self._process.wait(), self.log)
         raise TimeoutError(f"the {self.name} did not tell {key!r} within {timeout_seconds:.0f} s; see {self.log}")
 

@@ -1,4 +1,4 @@
-"""What the Spark driver is told: which job, on which streams, in which folder."""
+"""What the Spark driver is given: which job, on which streams, in which folder."""
 
 import json
 from dataclasses import asdict, dataclass

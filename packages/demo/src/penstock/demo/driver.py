@@ -13,7 +13,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from penstock.demo._data import DELAYED_MINUTES, weather_file
 from penstock.demo._job import Job
 from penstock.demo._meter import create_meter
-from penstock.demo._tell import Parent, tell
+from penstock.demo._parent import Parent, tell
 from penstock.operator_attributes import OperatorAttributesBuilder, mermaid
 from penstock.spark_plugin import Pipeline, configure, ensure_java
 

@@ -63,7 +63,7 @@ class OtherClock(SystemClock):
     """Runs as fast as this host's clock and shows another time: that of a service whose clock is not the host's.
 
     Args:
-        ahead_seconds: How far ahead of this host's clock it is; negative: behind.
+        ahead_seconds: how far ahead of this host's clock it is; negative: behind.
     """
 
     def __init__(self, ahead_seconds: float) -> None:

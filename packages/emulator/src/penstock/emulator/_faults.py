@@ -247,7 +247,7 @@ def make_fault(options: dict[str, Any]) -> Fault:
     known = {field.name for field in fields(Fault)}
     for name in options:
         if name not in known:
-            reason = f"is no field of a fault; there are {', '.join(sorted(known))}"
+            reason = f"is not a field of a fault; the fields are {', '.join(sorted(known))}"
             raise EmulatorConfigError(option=name, reason=reason)
     if "kind" not in options:
         raise EmulatorConfigError(option="kind", reason="must be given")

@@ -169,7 +169,7 @@ class EmulatorServer:
             writer.close()
             await writer.wait_closed()
         except OSError:
-            # The client is gone, or must not be told that its write is safe.
+            # The client is gone, or its write must not be acknowledged.
             pass
         finally:
             writer.transport.abort()

@@ -104,8 +104,8 @@ def running_emulator(*, clock: Clock | None = None, **config: Any) -> Iterator[R
     """Run an emulator on a thread of its own, for callers without a loop: boto3, Spark.
 
     Args:
-        clock: A `ManualClock`, to move time, or an `OtherClock`, for a service whose clock is not this host's.
-        config: The fields of `EmulatorConfig`.
+        clock: a `ManualClock`, to move time, or an `OtherClock`, for a service whose clock is not this host's.
+        config: the fields of `EmulatorConfig`.
     """
     options = EmulatorConfig(**config)
     ready: Future[tuple[RunningEmulator, asyncio.Event]] = Future()
@@ -155,8 +155,8 @@ def start_emulator_process(*arguments: str, stop_timeout: float = 10.0) -> Itera
     """Run ``python -m penstock.emulator`` as a child; it ends with the context, and with this process at the latest.
 
     Args:
-        arguments: Command-line options, such as ``"--no-enforce-limits"``.
-        stop_timeout: Seconds between SIGTERM and SIGKILL.
+        arguments: command-line options, such as ``"--no-enforce-limits"``.
+        stop_timeout: seconds between SIGTERM and SIGKILL.
 
     Raises:
         EmulatorStartError: the process ended before it was ready.

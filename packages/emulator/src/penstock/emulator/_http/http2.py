@@ -61,7 +61,7 @@ class Http2Connection:
                 try:
                     events = self._h2.receive_data(data)
                 except h2.exceptions.ProtocolError as error:
-                    # h2 has put a GOAWAY into its buffer; the reason is only told here.
+                    # h2 has put a GOAWAY into its buffer; only this error has the reason.
                     _logger.warning("HTTP/2 connection refused: %s", error)
                     self._write()
                     return
@@ -129,7 +129,7 @@ class Http2Connection:
             # The client went, or reset the stream between two frames.
             pass
         except OSError:
-            # The write may not be on the disk: nobody is told that it is.
+            # The write may not be on the disk: it is not acknowledged.
             self._h2.reset_stream(stream_id, h2.errors.ErrorCodes.INTERNAL_ERROR)
             self._write()
         finally:

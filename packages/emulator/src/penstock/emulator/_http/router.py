@@ -13,7 +13,7 @@ _FIREHOSE = "Firehose_20150804."
 
 
 class Router:
-    """Kinesis and Firehose on one port, told apart by X-Amz-Target."""
+    """Kinesis and Firehose on one port, distinguished by X-Amz-Target."""
 
     def __init__(self, kinesis: Dispatcher, firehose: Firehose | None = None, journal: Journal | None = None) -> None:
         self._kinesis = kinesis
@@ -24,7 +24,7 @@ class Router:
         """Answer a request, once what it did is as safe as the options ask for.
 
         Raises:
-            OSError: it is not safe; nobody may be told that it was done.
+            OSError: it is not safe, and must not be acknowledged.
         """
         if self._journal is None:
             return self._handle(request)

@@ -100,7 +100,7 @@ def stop_stream_encryption(kinesis: Kinesis, params: dict[str, Any], now: float)
 
 
 def enable_enhanced_monitoring(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
-    """EnableEnhancedMonitoring: remembered, and told; there are no metrics."""
+    """EnableEnhancedMonitoring: remembered, and described; there are no metrics."""
     return _monitor(kinesis, params, now, enable=True)
 
 

@@ -44,7 +44,7 @@ def create_stream(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[
 
 
 def describe_limits(kinesis: Kinesis, params: dict[str, Any], now: float) -> dict[str, Any]:
-    """DescribeLimits; a limit that is switched off is told as the greatest number there is."""
+    """DescribeLimits; a limit that is switched off is reported as the greatest number there is."""
     config = kinesis.config
     return {
         "ShardLimit": config.shards_per_account or _NO_LIMIT,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.emulator._persist.journal import Journal
     from penstock.emulator._state.kinesis import Kinesis
-    from penstock.emulator._state.log import RecordSlice
+    from penstock.emulator._state.records import RecordSlice
     from penstock.emulator._state.shard import Shard
     from penstock.emulator._state.stream import Stream
 

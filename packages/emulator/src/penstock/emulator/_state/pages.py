@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from datetime import timedelta
 
-    from penstock.emulator._state.log import RecordSlice
+    from penstock.emulator._state.records import RecordSlice
     from penstock.emulator._state.shard import Shard
 
 
@@ -37,14 +37,14 @@ def next_page(
     """Read a page from `position` on.
 
     Args:
-        shard: The shard to read.
-        position: The position of the first record that is wanted.
-        since: The time up to which earlier pages have looked through the shard.
-        max_records: How many records the page may have.
-        max_bytes: How many bytes; a single record may have more.
-        now: The time of the call.
-        lag_seconds: The records of the last so many seconds are not visible yet.
-        span: How much time the page may look through; None: all there is.
+        shard: the shard to read.
+        position: the position of the first record that is wanted.
+        since: the time up to which earlier pages have looked through the shard.
+        max_records: how many records the page may have.
+        max_bytes: how many bytes; a single record may have more.
+        now: the time of the call.
+        lag_seconds: the records of the last so many seconds are not visible yet.
+        span: how much time the page may look through; None: all there is.
     """
     visible_until = now - lag_seconds if lag_seconds > 0 else None
     # Nothing arrives in a shard that is closed, so nothing has to be looked through after that.

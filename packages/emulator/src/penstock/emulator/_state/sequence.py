@@ -51,7 +51,7 @@ class SequenceNumbers:
     def counter_of_namesake(self, text: str, created: float) -> int | None:
         """Where a number of a shard with the same index that existed before this one would be in this one's order.
 
-        None where the number cannot be told from this shard's own, or is of another shard or a later one.
+        None where the number cannot be distinguished from this shard's own, or is of another shard or a later one.
         """
         parts = _parse(text)
         if parts is None or parts.index != self.index or parts.epoch > self.epoch:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.emulator._state.limits import TokenBucket
-from penstock.emulator._state.log import FrameCache, RecordLog, encode_record
+from penstock.emulator._state.records import FrameCache, RecordLog, encode_record
 from penstock.emulator._state.sequence import IssueTimes, SequenceNumbers
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.emulator._behaviour import Conduct
     from penstock.emulator._config import EmulatorConfig
     from penstock.emulator._state.hash_keys import HashKeyRange
-    from penstock.emulator._state.log import RecordSlice
+    from penstock.emulator._state.records import RecordSlice
 
 _MS = timedelta(milliseconds=1)
 
@@ -181,7 +181,7 @@ class Shard:
         return self._give_out(counter, int(max(now, self.created)))
 
     def close(self, children: list[Shard], now: float) -> None:
-        """Take no more records; readers that reach the end are told of `children`."""
+        """Take no more records; readers that reach the end get `children`."""
         self.closed = now
         self.children = children
         self.ending_sequence_number = self.advance(now)

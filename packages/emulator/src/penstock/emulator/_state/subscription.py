@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from penstock.emulator._behaviour import Conduct
     from penstock.emulator._config import EmulatorConfig
-    from penstock.emulator._state.log import FrameCache, RecordSlice
+    from penstock.emulator._state.records import FrameCache, RecordSlice
     from penstock.emulator._state.shard import Shard
     from penstock.emulator.errors import KinesisError
 

@@ -16,7 +16,7 @@ class How(Enum):
     """How a stage is resumed."""
 
     INTERRUPT = "interrupt"
-    """The scheduler is told that the driver of a running stage is gone."""
+    """Report to the scheduler that the driver of a running stage is gone."""
     RETRY = "retry"
     """The job begins anew with what it has committed, so that a failed stage may be deployed again."""
 
@@ -64,7 +64,7 @@ def resumption(job: JobStatus, stage: StageStatus) -> Resumption:
 
 
 def committed(job: JobStatus) -> list[StageStatus]:
-    """Stages whose results are kept when the job begins anew, in an order in which they can be told."""
+    """Stages whose results are kept when the job begins anew, in an order in which they can be reported."""
     return [stage for stage in job.stages if stage.progress.state.committed]
 
 

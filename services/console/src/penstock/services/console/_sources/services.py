@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Generic, Protocol, TypeVar
@@ -248,8 +248,6 @@ def _destination(stats: pb.DestinationStats) -> SinkDestination:
 
 
 AnySource = Source[Any]
-Opened = AbstractAsyncContextManager[AnySource]
-
 
 _MOST_PLANS = 100
 

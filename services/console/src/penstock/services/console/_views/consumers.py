@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from penstock.registration import Consumer
     from penstock.services.console._views.view import View
 
-HOURS_PER_MONTH = 730.0
-
 
 @dataclass(frozen=True, kw_only=True)
 class ConsumerRow:

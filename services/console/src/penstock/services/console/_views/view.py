@@ -38,7 +38,7 @@ class View:
     Attributes:
         snapshot: what the services said last.
         history: what they said before.
-        settings: what the console was told.
+        settings: the console's settings.
         now: monotonic seconds.
     """
 

@@ -1,4 +1,4 @@
-"""The records of a shard, in columns."""
+"""The records of a shard: the form in which each is sent, and the columns that keep them."""
 
 from __future__ import annotations
 

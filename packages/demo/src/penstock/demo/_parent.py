@@ -1,4 +1,4 @@
-"""What a child process of the demo shares: it tells JSON lines, and ends when the demo does."""
+"""What a child process of the demo shares with its parent: it writes JSON lines, and ends when the demo does."""
 
 import json
 import os
