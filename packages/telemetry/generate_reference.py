@@ -66,6 +66,7 @@ import penstock.efo_consumer._reader.metrics
 import penstock.rpc._server.attempts
 import penstock.rpc._server.audit
 import penstock.rpc._security.principals
+import penstock.rpc._security.revocations
 import penstock.rpc._security.token_file
 from penstock.async_sink._telemetry.sink_telemetry import SinkTelemetry
 from penstock.efo_consumer._publish.metrics import PublisherMetrics
@@ -105,6 +106,7 @@ DECLARING = {
     "rpc/_server/attempts.py",
     "rpc/_server/audit.py",
     "rpc/_security/principals.py",
+    "rpc/_security/revocations.py",
     "rpc/_security/token_file.py",
     "spark_plugin/_reading/progress/listener_metrics.py",
     "spark_plugin/_reading/progress/metrics.py",

@@ -5,8 +5,14 @@ import json
 import os
 import shutil
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.hashes import SHA256
 
 from penstock.async_sink import AsyncSinkWriter
 from penstock.async_sink._core.entries import EntryFailure, RequestEntryWrapper
@@ -23,6 +29,7 @@ from penstock.operator_attributes._schedule.staged_job import StagedJob
 from penstock.registration import AcquireRequest, open_local_registry
 from penstock.rpc import Attempts
 from penstock.rpc._security.principals import PrincipalsFile
+from penstock.rpc._security.revocations import RevocationsFile
 from penstock.rpc._security.token_file import TokenFile
 from penstock.rpc._server.audit import AuditLog
 from penstock.spark_plugin import KinesisProgressListener, ProgressMetrics, ReaderNumbers
@@ -73,6 +80,16 @@ async def read(consumer: Consumer) -> None:
     known = PrincipalsFile(principals)
     principals.unlink()
     known.takes_certificates()
+    lists, authority = Path(sys.argv[2]) / "lists.pem", trustme.CA()
+    signer = serialization.load_pem_private_key(authority.private_key_pem.bytes(), None)
+    issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes()).subject
+    begun = datetime.now(UTC)
+    made = x509.CertificateRevocationListBuilder(issuer, begun, begun + timedelta(days=1)).sign(signer, SHA256())
+    lists.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    authority.cert_pem.write_to_path(Path(sys.argv[2]) / "authority.pem")
+    revoked = RevocationsFile(lists, Path(sys.argv[2]) / "authority.pem")
+    lists.unlink()
+    revoked.refusal([])
     (Path(sys.argv[2]) / "log").mkdir()
     audit = AuditLog(str(Path(sys.argv[2]) / "log" / "audit"), "components")
     shutil.rmtree(Path(sys.argv[2]) / "log")
