@@ -146,9 +146,11 @@ class FollowedShard:
         has passed that what came since may have expired, this is the time at which the shard was begun.
         """
         end = self.buffer.end
+        if end != ShardPosition.trim_horizon():
+            return end
         begun = ShardPosition(end.type, caught_up_millis=self._begun_millis)
         is_overdue = judge(begun, self._source.service_millis()) is not Verdict.CONTINUOUS
-        return begun if end == ShardPosition.trim_horizon() and is_overdue else end
+        return begun if is_overdue else end
 
     @property
     def has_ended(self) -> bool:
