@@ -15,7 +15,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin.errors import MissingOptionError
 
 PAGES = Path(__file__).resolve().parents[1] / "docs" / "pages" / "tutorial"
-ORDER = ("first-job.md", "break-it.md", "stages.md")
+ORDER = ("first-job.md", "break-it.md", "stages.md", "stage-your-job.md")
 _FENCE = re.compile(r"^```(\w+)(?: title=\"(.+?)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _PORT = "4567"  # the emulator's on the pages; a free one here
 _SPARK = (
