@@ -79,7 +79,7 @@ def test_nothing_there_is_told_apart() -> None:
         address = f"127.0.0.1:{bound.getsockname()[1]}"
         assert has_cure(look(address, "registry"), PROBLEM, "nobody listens", "penstock-registry serve")
     assert has_cure(look("no-such-host.invalid:1"), PROBLEM, "no such host")
-    assert has_cure(look("localhost"), PROBLEM, "no host:port")
+    assert has_cure(look("localhost"), PROBLEM, "not host:port")
 
 
 def test_the_token_is_missing_or_wrong(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_something_else_listens() -> None:
         finally:
             stop.set()
             thread.join()
-    assert has_cure(finding, PROBLEM, "no service of Penstock")
+    assert has_cure(finding, PROBLEM, "not a service of Penstock")
 
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:500510", "127.0.0.1:²", "127.0.0.1:0", "127.0.0.1"])
@@ -159,7 +159,7 @@ def test_a_port_that_is_none_is_a_problem(endpoint):
         ("registry", Verdict.PROBLEM),
         ("reader", Verdict.PROBLEM),
     ]
-    assert "is no host:port" in found[0].text
+    assert "is not host:port" in found[0].text
 
 
 def test_a_service_may_be_at_a_unix_socket(tmp_path: Path) -> None:

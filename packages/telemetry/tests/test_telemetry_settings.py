@@ -250,7 +250,7 @@ def test_what_is_no_trace_is_told_in_one_line(tmp_path, capsys):
         assert main(["waterfall", str(file)]) == 1
         said = capsys.readouterr().err
         assert said.startswith("penstock-telemetry: ")
-        assert "line 2 is no span" in said
+        assert "line 2 is not an ended span" in said
         assert said.count("\n") == 1
     file.write_text(whole)
     assert main(["waterfall", str(file), "--output", str(tmp_path / "none" / "trace.svg")]) == 1

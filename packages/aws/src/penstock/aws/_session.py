@@ -105,7 +105,7 @@ class AwsSession:
         try:
             validate_region_name(region)
         except InvalidRegionError as error:
-            raise AwsOptionError("region", f"{region!r} is no region: eu-west-1 is one") from error
+            raise AwsOptionError("region", f"invalid region {region!r} (example: eu-west-1)") from error
         self.region: str = region
         botocore_session.register_component("data_loader", _loader(botocore_session.get_config_variable("data_path")))
         self._botocore = botocore_session
@@ -327,7 +327,7 @@ class AwsSession:
             return ssl.create_default_context(cafile=self.ca_bundle)
         except OSError as error:
             # No connection that failed: to try again would give the same.
-            raise AwsOptionError("caBundle", f"{self.ca_bundle} is no PEM file that can be read: {error}") from error
+            raise AwsOptionError("caBundle", f"{self.ca_bundle} cannot be read as a PEM file: {error}") from error
 
     @property
     def ca_bundle(self) -> str | None:

@@ -96,7 +96,7 @@ class JsonSigner:
             ValueError: the operation is none.
         """
         if not (operation.isascii() and operation.isalnum()):
-            raise ValueError(f"{operation!r} is no operation")
+            raise ValueError(f"{operation!r} is not an operation")
         parts = (body,) if isinstance(body, bytes) else body
         digest = sha256()
         for part in parts:

@@ -143,7 +143,7 @@ def read_letters(path: Path) -> Iterator[Letter]:
             try:
                 yield _parse(file, line, is_redriven)
             except (ValueError, KeyError, TypeError) as error:
-                raise LetterError(f"{file}, line {number}, is no dead letter: {error!r}") from error
+                raise LetterError(f"{file}, line {number}, is not a dead letter: {error!r}") from error
 
 
 def _parse(file: Path, line: str, is_redriven: bool) -> Letter:

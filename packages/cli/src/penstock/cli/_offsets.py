@@ -159,7 +159,7 @@ def _reset(checkpoint: SparkCheckpoint, arguments: argparse.Namespace, screen: S
     known = _positions(checkpoint, number)
     if arguments.source is not None:
         if arguments.source not in known:
-            raise OffsetsError(f"there is no source {arguments.source} of Kinesis; there are {[*known]}")
+            raise OffsetsError(f"unknown source {arguments.source}; the sources of Kinesis are {[*known]}")
         known = {arguments.source: known[arguments.source]}
     wanted = {source: _moved(checkpoint, arguments, source, positions) for source, positions in known.items()}
     _show_moves(screen, known, wanted, "nothing changes")
@@ -188,7 +188,7 @@ def _moved(
     text = arguments.to
     streams = arguments.stream or [*known.streams]
     if unknown := sorted({*streams} - known.streams.keys()):
-        raise OffsetsError(f"{', '.join(unknown)} is no stream of source {source}: {', '.join(known.streams)}")
+        raise OffsetsError(f"{', '.join(unknown)} is not a stream of source {source}: {', '.join(known.streams)}")
     if _SEQUENCE_NUMBER.fullmatch(text):
         if arguments.shard is None or len(streams) != 1:
             raise OffsetsError("--to with a sequence number needs --shard, and --stream where there are several")

@@ -74,7 +74,7 @@ def endpoint_of(environment: Mapping[str, str], signal: str) -> str:
         parts = urlsplit(text if "//" in text else f"//{text}")
     except ValueError as error:
         # Not shown: it may hold a password.
-        raise TelemetryOptionError(name, f"is no URL ({error}); http://host:4317 is one") from error
+        raise TelemetryOptionError(name, f"is not a URL ({error}); example: http://host:4317") from error
     host = parts.netloc.rpartition("@")[2]
     return f"{parts.scheme}://{host}{parts.path}" if parts.scheme else f"{host}{parts.path}"
 
@@ -106,5 +106,5 @@ def _port(environment: Mapping[str, str]) -> int:
     variable = "OTEL_EXPORTER_PROMETHEUS_PORT"
     text = environment.get(variable, "").strip() or "9464"
     if not text.isascii() or not text.isdecimal() or int(text) > 65535:
-        raise TelemetryOptionError(variable, f"{text!r} is no port; 0 lets the system pick one")
+        raise TelemetryOptionError(variable, f"{text!r} is not a port; 0 lets the system pick one")
     return int(text)

@@ -65,7 +65,7 @@ def _span(line: str, number: int) -> dict[str, Any]:
         _ = span["name"], span["parent_id"], span["context"]["trace_id"], span["context"]["span_id"]
         _ = _seconds(span["start_time"]), _seconds(span["end_time"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"line {number} is no span that has ended, as the SDK writes it: {error!r}") from error
+        raise ValueError(f"line {number} is not an ended span as the SDK writes it: {error!r}") from error
     return span
 
 

@@ -157,7 +157,7 @@ def _spark_settings(arguments: argparse.Namespace) -> tuple[dict[str, str] | Non
     for pair in arguments.conf:
         name, equals, value = pair.partition("=")
         if not equals:
-            raise ValueError(f"--conf {pair!r} is no NAME=VALUE")
+            raise ValueError(f"--conf {pair!r} is not NAME=VALUE")
         settings[name] = value
     return settings, "--conf" if file is None else str(file)
 

@@ -61,7 +61,7 @@ def _connect(service: Service, surroundings: Surroundings) -> Finding | None:
     host, _, port = service.endpoint.rpartition(":")
     is_socket = service.endpoint.startswith("unix:")
     if not is_socket and (not host or not port.isdecimal() or not 0 < int(port) < 65_536):
-        return problem(service.name, f"{service.endpoint!r} is no host:port", "give it as in 127.0.0.1:50051")
+        return problem(service.name, f"{service.endpoint!r} is not host:port", "give it as in 127.0.0.1:50051")
     try:
         _open(service, surroundings).close()
     except socket.gaierror:
@@ -201,7 +201,7 @@ def _no_health(service: Service, security: ClientSecurity, surroundings: Surroun
     if _speaks_tls(service, surroundings):
         cure = f"set {prefix}_CA_FILE to the PEM of its authority, or give --tls"
         return problem(service.name, f"{service.endpoint} speaks TLS, and this client plain text", cure)
-    text = f"{service.endpoint} listens, but is no service of Penstock: {error.code().name}"
+    text = f"{service.endpoint} listens, but is not a service of Penstock: {error.code().name}"
     return problem(service.name, text, "correct the port")
 
 

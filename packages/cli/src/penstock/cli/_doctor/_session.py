@@ -84,14 +84,14 @@ def check_reader_address(surroundings: Surroundings) -> Iterator[Finding]:
     try:
         addresses = {str(info[4][0]) for info in socket.getaddrinfo(host.strip("[]"), None)}
     except OSError as error:
-        yield problem("Reader's address", f"{source}={host} is no name that is known here: {error}", cure)
+        yield problem("Reader's address", f"{source}={host} cannot be resolved: {error}", cure)
         return
     loopback = all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)
     if loopback and not is_local:
         text = f"{source}={host} is loopback, and the master is {master}: executors on other machines cannot come there"
         yield problem("Reader's address", text, cure)
     elif not any(map(_is_own, addresses)):
-        text = f"{source}={host} is no address of this machine"
+        text = f"{source}={host} is not an address of this machine"
         yield warning(
             "Reader's address", text, f"if this is the driver's machine, {cure}; behind NAT: readerBindAddress too"
         )
@@ -106,7 +106,7 @@ def check_time_zone(surroundings: Surroundings) -> Iterator[Finding]:
         try:
             ZoneInfo(name)
         except (ZoneInfoNotFoundError, ValueError):
-            yield problem("Time zone", f"TZ={name} is no zone that is known here", "pip install tzdata, or correct TZ")
+            yield problem("Time zone", f"TZ={name} is not a known time zone", "pip install tzdata, or correct TZ")
             return
     zone = (surroundings.spark_settings or {}).get("spark.sql.session.timeZone")
     if zone is not None:

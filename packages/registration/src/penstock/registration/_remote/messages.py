@@ -92,7 +92,8 @@ def acquire_request(message: pb.AcquireRequest) -> AcquireRequest:
     try:
         time_to_live = timedelta(seconds=seconds) if seconds else None
     except (OverflowError, ValueError) as error:
-        raise InvalidRequestError(field="time_to_live_seconds", reason=f"{seconds} is no time of a lease") from error
+        reason = f"{seconds} s is not a valid lifetime of a lease"
+        raise InvalidRequestError(field="time_to_live_seconds", reason=reason) from error
     try:
         config = _config_of(message)
     except (OverflowError, ValueError, RegistrationOptionError) as error:

@@ -291,5 +291,5 @@ class Actions:
             raise web.HTTPRequestTimeout(text="The form took too long.") from None
         except (LookupError, ValueError):
             # Also of an encoding that nobody knows.
-            raise web.HTTPBadRequest(text="This is no form.") from None
+            raise web.HTTPBadRequest(text="This is not a form.") from None
         return {key: value for key, value in sent.items() if isinstance(value, str)}

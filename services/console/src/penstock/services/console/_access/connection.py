@@ -136,7 +136,7 @@ class Connection(web.RequestHandler):
         """Answer what is no HTTP. Neither the log nor the answer repeats it: it may hold a token."""
         if request.writer.output_size > 0:
             raise ConnectionError("an answer had begun")
-        words = "This is no request that the console understands.\n" if status < 500 else "It did not work.\n"
+        words = "This is not a request that the console understands.\n" if status < 500 else "It did not work.\n"
         response = web.Response(status=status, text=words, headers=self._headers)
         response.force_close()
         return response
