@@ -233,7 +233,7 @@ SAYS = {
     "penstock-emulator": "UA1545",
     "penstock-rpc": "SERVING",
     "penstock-shard-reader": "2",
-    "penstock-sink-gateway": "records=2",
+    "penstock-sink-gateway": "2 records, ",
 }
 """What the examples of some write."""
 
