@@ -10,8 +10,8 @@ from ._consumer.consumer import Consumer, ConsumerBatch, ConsumerRecord
 from ._consumer.lag import ShardLag, measure_lag
 from ._consumer.spark_checkpoint import LoggedBatch, SparkCheckpoint
 from ._continuity.guard import check_streams
-from ._embedded.blocking import BlockingSession, connect_reader
 from ._embedded.host import ReaderHost
+from ._embedded.session import BlockingSession, connect_reader
 from ._model.events import WIRE_SCHEMA, ShardEvent
 from ._model.positions import (
     PositionType,

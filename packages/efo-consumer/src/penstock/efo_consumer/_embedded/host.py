@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 
 from penstock.aws import AwsOptions, AwsSession
 from penstock.efo_consumer._buffer.owned_folder import MEMORY, READER_PREFIX, SOCKET, new_folder, remove_leftovers
-from penstock.efo_consumer._embedded.blocking import BlockingSession
+from penstock.efo_consumer._embedded.session import BlockingSession
 from penstock.efo_consumer._reader.backend import KinesisBackend
 from penstock.efo_consumer._reader.config import ReaderConfig
 from penstock.efo_consumer._reader.local import LocalShardReader

@@ -21,7 +21,7 @@ from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._schema import sink_columns
 from penstock.spark_plugin._spark import DataSourceStreamArrowWriter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
-from penstock.spark_plugin._telling import told
+from penstock.spark_plugin._user_errors import with_remedies
 from penstock.spark_plugin._writing._dead_letters import (
     DeadLetterFile,
     DeadLetterFileHandler,
@@ -48,7 +48,7 @@ _WORKER_LOGGING = "PYSPARK_SPARK_SESSION_UUID"
 class _Writer:
     _is_stream = False
 
-    @told
+    @with_remedies
     def __init__(self, options: KinesisOptions, schema: StructType, *, firehose: bool = False) -> None:
         self._options = options
         self._firehose = firehose
@@ -77,7 +77,7 @@ class _Writer:
     def _destination(self) -> str:
         return self._options.stream_name[0] if self._options.stream_name else "the streams of its rows"
 
-    @told
+    @with_remedies
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteSummary:
         """Write a task's rows, and return when every one of them is acknowledged or a dead letter on disk.
 

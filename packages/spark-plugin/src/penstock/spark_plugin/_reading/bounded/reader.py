@@ -25,7 +25,7 @@ from penstock.spark_plugin._reading.start.stream_names import with_streams
 from penstock.spark_plugin._reading.start.stream_summary import describe_stream
 from penstock.spark_plugin._spark import SPARK_PUSHES_FILTERS, Filter
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY, parent_context, task_property, tracer
-from penstock.spark_plugin._telling import told, told_rows
+from penstock.spark_plugin._user_errors import rows_with_remedies, with_remedies
 from penstock.spark_plugin.errors import InvalidOptionError
 
 _SHORTEST_RETENTION_HOURS = 24
@@ -51,7 +51,7 @@ class KinesisBatchReader(DataSourceReader):
         self._options = options
         self._push_down = PushDown()
 
-    @told
+    @with_remedies
     def partitions(self) -> Sequence[InputPartition]:
         """All shards that the streams still know and no filter rules out, closed ones too, in few partitions."""
         session = AwsSession(aws_options(self._options))
@@ -68,7 +68,7 @@ class KinesisBatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The records of a partition's shards, in order within each."""
-        return told_rows(self._rows(partition), self._options)
+        return rows_with_remedies(self._rows(partition), self._options)
 
     def _rows(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, BoundedPartition):

@@ -38,7 +38,7 @@ from penstock.spark_plugin._settings import warn_in_reader
 from penstock.spark_plugin._signals import end_with_spark, exit_on_sigterm, ignore_sigterm
 from penstock.spark_plugin._spark import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 from penstock.spark_plugin._telemetry import parent_context, traceparent_of, tracer
-from penstock.spark_plugin._telling import told, told_rows
+from penstock.spark_plugin._user_errors import rows_with_remedies, with_remedies
 
 if TYPE_CHECKING:
     from penstock.spark_plugin._reading.session.session import ReadingSession
@@ -111,7 +111,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._available_now_factory = None
         self._reset()
 
-    @told
+    @with_remedies
     def initialOffset(self) -> dict[str, Any]:
         """Where a new query begins: LATEST is resolved once, and stands in the checkpoint as a time.
 
@@ -126,12 +126,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """`maxRecordsPerBatch` or `maxBytesPerBatch`, as Spark understands them."""
         return default_limit(self._options.max_records_per_batch, self._options.max_bytes_per_batch)
 
-    @told
+    @with_remedies
     def prepareForTriggerAvailableNow(self) -> None:
         """End the query at what the streams hold now, by the service's clock."""
         self._ending = self._available_now()
 
-    @told
+    @with_remedies
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """What the reader's buffers hold beyond `start`, within the limit; waits a moment when that is nothing.
 
@@ -158,7 +158,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         epoch = session.reader.epoch if session.reader.endpoint else 0
         return self._offsets.to_json(offset.followed_by(latest, positions if begins_anew else None, epoch, self._query))
 
-    @told
+    @with_remedies
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """The ranges between two offsets, in few partitions of about equal size.
 
@@ -182,7 +182,9 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of a partition, as Arrow batches; the same ones whenever it is asked."""
         if not isinstance(partition, KinesisPartition):
             raise TypeError(f"not a partition of this source: {partition!r}")
-        return told_rows(in_layout(read_partition(partition, self._options), self._options.columns), self._options)
+        return rows_with_remedies(
+            in_layout(read_partition(partition, self._options), self._options.columns), self._options
+        )
 
     def commit(self, end: dict[str, Any]) -> None:
         """Let the reader drop what lies before `end`. Comes one micro-batch late, and never for the last one."""

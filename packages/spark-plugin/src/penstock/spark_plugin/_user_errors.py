@@ -60,7 +60,7 @@ class HasOptions(Protocol):
 _S = TypeVar("_S", bound=HasOptions)
 
 
-def told(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
+def with_remedies(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
     """A method of a reader or writer whose errors come without the frames and causes below it, with a remedy as a note.
 
     Only errors of Penstock's own packages, whose words name the cause: others keep all that is known of them. The whole
@@ -75,23 +75,23 @@ def told(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, 
             if not type(error).__module__.startswith("penstock."):
                 raise
             _log.debug("the error in full", exc_info=True)
-            failure = as_told(error, self._options).with_traceback(None)
+            failure = for_users(error, self._options).with_traceback(None)
         raise failure from None
 
     return call
 
 
-def told_rows(rows: Iterator[_T], options: KinesisOptions) -> Iterator[_T]:
+def rows_with_remedies(rows: Iterator[_T], options: KinesisOptions) -> Iterator[_T]:
     """The rows of a task, whose errors say as much; they keep their frames, which are few there."""
     try:
         yield from rows
     except Exception as error:
         if type(error).__module__.startswith("penstock."):
-            as_told(error, options)
+            for_users(error, options)
         raise
 
 
-def as_told(error: Exception, options: KinesisOptions) -> Exception:
+def for_users(error: Exception, options: KinesisOptions) -> Exception:
     """An error of Penstock's own packages, with its remedy, and with options by the names that the user wrote."""
     note = remedy(error, options)
     if note is not None:

@@ -26,7 +26,7 @@ from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.session import session as session_module
 from penstock.spark_plugin._reading.session import waiting as waiting_module
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
-from penstock.spark_plugin._telling import remedy, told
+from penstock.spark_plugin._user_errors import remedy, with_remedies
 from penstock.spark_plugin._writing._writer import KinesisBatchWriter
 from penstock.spark_plugin.testing import endpoint_options
 
@@ -107,7 +107,7 @@ def test_what_is_not_understood_is_shown_in_full() -> None:
     class Reader:
         _options = KinesisOptions.parse({"streamName": "s", "region": "eu-west-1"}, environ={})
 
-        @told
+        @with_remedies
         def fail(self) -> None:
             self.deeper()
 
