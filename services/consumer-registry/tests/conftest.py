@@ -32,8 +32,18 @@ def dynamodb():
 
 
 @pytest.fixture
-def serve(emulator, tmp_path):
-    """Starts a service; several of one test share their store."""
+def serve(emulator, tmp_path, eventually):
+    """Starts a service; several of one test share their store. No consumer is left of the test before."""
+    client = emulator.client()
+    stream = client.describe_stream_summary(StreamName="flights")["StreamDescriptionSummary"]["StreamARN"]
+
+    def left():
+        return client.list_stream_consumers(StreamARN=stream)["Consumers"]
+
+    for consumer in left():
+        if consumer["ConsumerStatus"] != "DELETING":
+            client.deregister_stream_consumer(ConsumerARN=consumer["ConsumerARN"])
+    eventually(lambda: not left())
 
     def start(*arguments, store=f"sqlite://{tmp_path}/registry.db", **environment):
         environment = {

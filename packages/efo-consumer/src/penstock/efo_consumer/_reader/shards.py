@@ -286,7 +286,7 @@ class SessionShards:
             self.backend,
             stream,
             shard.shard_id,
-            shard.promised,
+            shard.buffer.end,
             code,
             created_millis=self.created.get(stream),
             standing=self._standing(stream),
