@@ -227,6 +227,7 @@ def serving(command: str, environ: dict[str, str], folder: Path) -> Iterator[str
 
 
 SAYS = {
+    "penstock": "|           a|hello|\n|           b|world|",
     "penstock-aws": "X-Amz-Date",
     "penstock-cli": "UA1545",
     "penstock-efo-consumer": "sequenceNumber",

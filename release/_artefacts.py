@@ -74,7 +74,8 @@ def artefact_problems(member: Member, folder: Path) -> list[str]:
     for init in ("penstock/__init__.py", "penstock/services/__init__.py"):
         if init in names:
             found.append(f"{wheel.name}: {init} would hide all other packages")
-    for wanted in ("/licenses/LICENSE", "/py.typed"):
+    typed = ["/py.typed"] if any(name.endswith(".py") for name in names) else []
+    for wanted in ("/licenses/LICENSE", *typed):
         if not any(name.endswith(wanted) for name in names):
             found.append(f"{wheel.name}: no {wanted.rpartition('/')[2]} in it")
     packed = set(archive_names(archive_of(member, folder)))

@@ -118,6 +118,10 @@ def _refuse(text: str, code: int = ExitCode.USAGE) -> int:
     return code
 
 
+def _is_ours(distribution: str) -> bool:
+    return distribution == "penstock" or distribution.startswith("penstock-")
+
+
 def _versions_table() -> Table:
     """The versions of all of Penstock's packages and of what they stand on, a row each."""
     # Here: no other command needs them.
@@ -130,9 +134,9 @@ def _versions_table() -> Table:
     for distribution in importlib.metadata.distributions():
         # A folder that is no package any more has no name.
         name = canonicalize_name(distribution.metadata["Name"] or "")
-        if name.startswith("penstock-") or name in _GROUND:
+        if _is_ours(name) or name in _GROUND:
             versions.setdefault(name, distribution.version)
-    order = sorted(versions, key=lambda name: (not name.startswith("penstock-"), name != "penstock-cli", name))
+    order = sorted(versions, key=lambda name: (not _is_ours(name), name != "penstock-cli", name))
     found = [(name, versions[name]) for name in order] + [("python", platform.python_version())]
     rows = [Row([name, version], {"package": name, "version": version}) for name, version in found]
     return Table(columns=[Column("PACKAGE"), Column("VERSION")], rows=rows)
