@@ -1,6 +1,8 @@
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from datetime import date
 from pathlib import Path
 
@@ -105,16 +107,85 @@ def test_extras_and_markers_of_siblings_survive(tmp_path):
     assert member.requirements == ("penstock-a[x,y]>=1.0.0,<2", "penstock-ab")
 
 
-def test_the_example_of_a_workflow_is_one():
-    """By the schema of such files; every job has a bound in time, and only the one that publishes may say who it is."""
+GITHUB = ROOT / ".github"
+WORKFLOWS = sorted((GITHUB / "workflows").glob("*.yaml"))
+each_workflow = pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.stem)
+
+
+def follows(schema: str, file: Path) -> None:
+    """Fails with what is wrong by a schema that comes with the checker."""
     checker = str(Path(sys.executable).with_name("check-jsonschema"))
-    file = ROOT / "release" / "publish.example.yaml"
+    ended = subprocess.run(
+        [checker, "--builtin-schema", schema, str(file)], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout
+
+
+@each_workflow
+def test_a_workflow_is_one(workflow):
+    """By the schema of such files; every job has a bound in time, and no checkout leaves its token in the tree."""
     for schema in ("vendor.github-workflows", "custom.github-workflows-require-timeout"):
-        command = [checker, "--builtin-schema", schema, str(file)]
-        ended = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert ended.returncode == 0, ended.stdout
-    jobs = yaml.safe_load(file.read_text())["jobs"]
-    assert [name for name, job in jobs.items() if "id-token" in job["permissions"]] == ["publish"]
+        follows(schema, workflow)
+    for job in yaml.safe_load(workflow.read_text())["jobs"].values():
+        checkouts = [step for step in job["steps"] if step.get("uses", "").startswith("actions/checkout@")]
+        assert all(step["with"]["persist-credentials"] is False for step in checkouts)
+
+
+def test_only_jobs_that_publish_may_say_who_they_are():
+    """Identity is for attestations, the index and the pages; all else of a workflow reads."""
+    named, rights = set(), set()
+    for workflow in WORKFLOWS:
+        parsed = yaml.safe_load(workflow.read_text())
+        assert set(parsed["permissions"].items()) <= {("contents", "read")}
+        for name, job in parsed["jobs"].items():
+            written = {right for right, how in job.get("permissions", {}).items() if how == "write"}
+            rights |= written
+            if "id-token" in written:
+                named.add(f"{workflow.stem}/{name}")
+    assert named == {"docs/deploy", "publish/build", "publish/publish"}
+    assert rights == {"attestations", "id-token", "pages"}
+
+
+@each_workflow
+def test_a_workflow_runs_commands_that_exist(workflow):
+    """Each `hatch run` of it is a script of hatch.toml, or a cell of its matrices."""
+    hatch = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]
+    known = {
+        name if env == "default" else f"{env}:{name}" for env, one in hatch.items() for name in one.get("scripts", {})
+    }
+    jobs = yaml.safe_load(workflow.read_text())["jobs"].values()
+    commands = [step["run"] for job in jobs for step in job["steps"] if step.get("run", "").startswith("hatch run ")]
+    names = {
+        re.sub(r"^compat\.py\$\{\{.*?\}\}-\$\{\{.*?\}\}:", "compat:", one.removeprefix("hatch run "))
+        for one in commands
+    }
+    assert {name.partition(" ")[0] for name in names} - known == set()
+
+
+def test_the_workflow_of_tests_has_the_whole_matrix():
+    """As hatch.toml has it: each Spark with each Python."""
+    hatch = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]
+    (wanted,) = hatch["compat"]["matrix"]
+    jobs = yaml.safe_load((GITHUB / "workflows" / "test.yaml").read_text())["jobs"]
+    assert jobs["compat"]["strategy"]["matrix"] == wanted
+
+
+def test_forms_and_settings_of_the_repository_follow_their_schemas():
+    """Forms of issues, and what updates the actions and images that are used."""
+    forms = [path for path in (GITHUB / "ISSUE_TEMPLATE").iterdir() if path.stem != "config"]
+    assert len(forms) >= 2
+    for form in forms:
+        follows("vendor.github-issue-forms", form)
+    follows("vendor.github-issue-config", GITHUB / "ISSUE_TEMPLATE" / "config.yml")
+    follows("vendor.renovate", GITHUB / "renovate.json")
+
+
+def test_a_commit_is_checked_by_the_tools_of_the_lint():
+    """What runs before a commit, if it was installed, is what `hatch run lint` runs."""
+    (repository,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    entries = [" ".join(hook["entry"].removeprefix("hatch run ").split()[:2]) for hook in repository["hooks"]]
+    lint = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]["default"]["scripts"]["lint"]
+    assert entries == [" ".join(line.split()[:2]).removesuffix(" .") for line in lint]
 
 
 @pytest.mark.parametrize("name", ["compat-tests.txt", "lowest-tests.txt"])
