@@ -90,16 +90,42 @@ async def test_pages_are_drawn_in_the_colours_that_are_preferred(page: Page, ser
     assert page.violations == []
 
 
+async def test_colours_can_be_chosen(page: Page, services: World, tmp_path: Path) -> None:
+    """Whatever the system prefers; the next page has them too, until they are the system's again."""
+    async with console(services.endpoints(), allow_actions=True) as running:
+        await ready(page, running.url, "jobs", "report as written")
+        ground = "getComputedStyle(document.body).backgroundColor"
+        await page.look(scheme="light")
+        assert await page.eval(ground) == "rgb(246, 248, 250)"
+        await page.eval("document.getElementById('scheme').click()")
+        assert await page.eval(ground) == "rgb(15, 22, 28)"
+        await page.go(running.url + "job?id=report")
+        assert await page.eval(ground) == "rgb(15, 22, 28)"
+        # A picture is of the page's colours, not of the system's.
+        await page.until("document.images.length === 1 && document.images[0].naturalWidth > 300")
+        await page.shot(tmp_path / "dark.png")
+        drawn = colours((tmp_path / "dark.png").read_bytes())
+        assert not {"f6f8fa", "ffffff", "fdf4e3", "e6f2fb"} & drawn
+        assert await page.eval("document.getElementById('scheme').textContent") == "Light colours"
+        await page.eval("document.getElementById('scheme').click()")
+        assert await page.eval(ground) == "rgb(246, 248, 250)"
+        assert await page.eval("localStorage.getItem('scheme')") is None
+        await page.look(scheme="dark")
+        assert await page.eval(ground) == "rgb(15, 22, 28)"
+        await page.until("document.getElementById('scheme').textContent === 'Light colours'")
+    assert page.violations == []
+
+
 async def test_all_can_be_done_with_the_keyboard(page: Page, services: World) -> None:
     """The order is that of reading; focus can be seen; the link over the menu leads to the content."""
     async with console(services.endpoints(), allow_actions=True) as running:
         await ready(page, running.url, "consumers", "job-1")
         seen = []
-        for _ in range(12):
+        for _ in range(13):
             await page.press("Tab")
             seen.append(await page.eval("document.activeElement.textContent.trim().split('\\n')[0]"))
             assert await page.eval("getComputedStyle(document.activeElement).outlineStyle") == "solid", seen
-        assert seen[:9] == [
+        assert seen[:10] == [
             "Skip to content",
             "Penstock console",
             "Overview",
@@ -109,9 +135,10 @@ async def test_all_can_be_done_with_the_keyboard(page: Page, services: World) ->
             "Jobs",
             "Refresh",
             "Pause updates",
+            "Dark colours",
         ]
         # What scrolls sideways can be reached, then what is in it.
-        assert seen[10:12] == ["flights", "Release…"]
+        assert seen[11:13] == ["flights", "Release…"]
         await page.press("Enter")
         await page.until("document.title.startsWith('Release consumer')")
         await page.press("Tab")

@@ -266,9 +266,9 @@ def luminance(colour: str) -> float:
 def test_every_text_can_be_read_on_what_is_behind_it() -> None:
     """WCAG's contrast of 4.5, in light and in dark."""
     style = Templates().static["console.css"].decode()
-    light, dark = (dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media", 2)[:2])
-    assert light.keys() == dark.keys()
-    for theme in (light, dark):
+    both = re.findall(r"--([\w-]+): light-dark\((#\w{6}), (#\w{6})\);", style)
+    assert len(both) == style.count("light-dark(")
+    for theme in ({name: light for name, light, _ in both}, {name: dark for name, _, dark in both}):
         pairs = [(ink, ground) for ink in ("ink", "soft", "accent") for ground in ("page", "card")]
         pairs += [
             (state, f"{state}-fill") for state in ("good", "bad", "warn", "plain", "busy", "skip", "again", "halt")

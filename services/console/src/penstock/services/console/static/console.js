@@ -20,6 +20,40 @@
   });
   status.append(" ", button);
 
+  // The system's colours, until the others are chosen; a choice is of this browser, and goes when it is the system's again.
+  const root = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const scheme = document.createElement("button");
+  scheme.type = "button";
+  scheme.id = "scheme";
+  const preferred = () => (system.matches ? "dark" : "light");
+  const drawn = () => root.dataset.scheme || preferred();
+  const label = () => {
+    scheme.textContent = drawn() === "dark" ? "Light colours" : "Dark colours";
+  };
+  const choose = (wanted) => {
+    if (wanted === "light" || wanted === "dark") root.dataset.scheme = wanted;
+    else delete root.dataset.scheme;
+    label();
+  };
+  // A browser that keeps nothing draws what is chosen all the same, for this page.
+  const kept = (use) => {
+    try {
+      return use(localStorage);
+    } catch {
+      return null;
+    }
+  };
+  scheme.addEventListener("click", () => {
+    const wanted = drawn() === "dark" ? "light" : "dark";
+    const own = wanted !== preferred();
+    kept((store) => (own ? store.setItem("scheme", wanted) : store.removeItem("scheme")));
+    choose(own ? wanted : "");
+  });
+  system.addEventListener("change", label);
+  choose(kept((store) => store.getItem("scheme")));
+  status.append(" ", scheme);
+
   function same(now, then) {
     return now.nodeType === then.nodeType && now.nodeName === then.nodeName && (now.id || "") === (then.id || "");
   }
