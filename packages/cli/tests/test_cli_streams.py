@@ -57,6 +57,20 @@ def records(emulator: RunningEmulator, stream: str = "flights") -> list[tuple[st
     return found
 
 
+def test_a_stream_is_created_and_can_be_used_at_once(emulator: RunningEmulator) -> None:
+    """With shards or on demand, one of which has to be said; a name that is taken is refused."""
+    done = run(emulator, "streams", "create", "orders", "--shards", "3")
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "orders\t3 shards\tactive"), done.stderr
+    assert run(emulator, "put", "orders", given=b"first\n").returncode == 0
+    done = run(emulator, "streams", "create", "clicks", "--on-demand", "--json")
+    assert json.loads(done.stdout.splitlines()[-1])["mode"] == "ON_DEMAND", done.stderr
+    done = run(emulator, "streams", "create", "orders", "--shards", "3")
+    assert done.returncode == 1
+    assert "ResourceInUseException" in done.stderr
+    for wrong in ([], ["--shards", "0"], ["--shards", "1", "--on-demand"]):
+        assert run(emulator, "streams", "create", "other", *wrong).returncode == 2
+
+
 def test_lines_are_put_and_counted(emulator: RunningEmulator, tmp_path: Path) -> None:
     """From the standard input or files, with one key, keys of their own, or random ones; a last line needs no end."""
     done = run(emulator, "put", "flights", "--key", "EWR", given=b"first\nsecond\n\nlast")

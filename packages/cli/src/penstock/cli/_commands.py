@@ -46,7 +46,7 @@ KNOWN: Final = {
     "demo": Known("run the main job, end to end, on an embedded Kinesis", "penstock-demo"),
     "doctor": Known("find what is wrong with this set-up, and say the cure", "penstock-cli"),
     "put": Known("put lines or files into a stream", "penstock-cli[kinesis]", "penstock.async_sink"),
-    "streams": Known("list, describe and reshard streams", "penstock-cli[kinesis]", "penstock.efo_consumer"),
+    "streams": Known("list, describe, create and reshard streams", "penstock-cli[kinesis]", "penstock.efo_consumer"),
     "tail": Known("write records of streams as they come", "penstock-shard-reader"),
     "lag": Known("tell how far consumers are behind, shard by shard", "penstock-shard-reader"),
     "offsets": Known(

@@ -1,4 +1,4 @@
-"""`penstock streams`: which there are, what is in them, and how many shards they should have."""
+"""`penstock streams`: which there are, what is in them, new ones, and how many shards they should have."""
 
 from __future__ import annotations
 
@@ -44,14 +44,25 @@ _SHARDS: Final = (
 
 
 def main(argv: Sequence[str]) -> int:
-    """List, describe or reshard streams. Returns the exit code."""
-    parser = Parser(prog=PROG, description="Streams of an account and region: list, describe, reshard.")
+    """List, describe, create or reshard streams. Returns the exit code."""
+    parser = Parser(prog=PROG, description="Streams of an account and region: list, describe, create, reshard.")
     commands = parser.add_subparsers(dest="command", required=True)
     ls = commands.add_parser("ls", help="all streams")
     ls.add_argument("pattern", nargs="?", default="*", metavar="GLOB", help="only these, such as 'flights-*'")
     describe = commands.add_parser("describe", help="a stream, its shards and its consumers")
     describe.add_argument("stream", metavar="STREAM")
     describe.add_argument("--all", action="store_true", help="closed shards too")
+    create = commands.add_parser(
+        "create",
+        help="a new stream",
+        description="Create a stream, and wait until it can be written to and read. It is billed from then on.",
+        epilog="exit codes: 0 it is there, 1 refused, such as for a name that is taken, 2 wrong usage, "
+        "3 Kinesis cannot be reached",
+    )
+    create.add_argument("stream", metavar="STREAM")
+    capacity = create.add_mutually_exclusive_group(required=True)
+    capacity.add_argument("--shards", type=positive_count, metavar="N", help="with so many open shards")
+    capacity.add_argument("--on-demand", action="store_true", help="Kinesis sets the number of shards")
     reshard = commands.add_parser(
         "reshard",
         help="change the number of shards",
@@ -64,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
     reshard.add_argument("--shards", type=positive_count, required=True, metavar="N", help="open shards to have")
     reshard.add_argument("--dry-run", action="store_true", help="only show what would be done")
     reshard.add_argument("--yes", action="store_true", help="without asking")
-    for command in (ls, describe, reshard):
+    for command in (ls, describe, create, reshard):
         add_json_argument(command)
         add_aws_arguments(command)
     arguments = parser.parse_args(argv)
@@ -72,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
         import penstock.efo_consumer  # noqa: F401  # it lists shards
     except ImportError as error:
         return missing(PROG, error)
-    run = {"ls": _ls, "describe": _describe, "reshard": _reshard}[arguments.command]
+    run = {"ls": _ls, "describe": _describe, "create": _create, "reshard": _reshard}[arguments.command]
 
     async def calls() -> int:
         from penstock.aws import AwsSession, JsonClient
@@ -155,6 +166,26 @@ async def _describe(client: JsonClient, arguments: argparse.Namespace, screen: S
     if closed:
         screen.say(f"and {closed} closed shards that still hold records: --all", "dim")
     return ExitCode.OK
+
+
+async def _create(client: JsonClient, arguments: argparse.Namespace, screen: Screen) -> int:
+    name = arguments.stream
+    capacity: dict[str, Any] = {"StreamModeDetails": {"StreamMode": "ON_DEMAND"}} if arguments.on_demand else {}
+    if arguments.shards:
+        capacity["ShardCount"] = arguments.shards
+    await _call(client, "CreateStream", StreamName=name, **capacity)
+    last = None
+    while True:
+        summary = (await _call(client, "DescribeStreamSummary", StreamName=name))["StreamDescriptionSummary"]
+        now = (summary["StreamStatus"], summary["OpenShardCount"])
+        if now != last:
+            document = {"streamName": name, "mode": _mode(summary), "openShards": now[1], "state": now[0].lower()}
+            screen.show_row(Row([name, f"{now[1]} shards", now[0].lower()], document))
+            screen.flush()
+        if now[0] != "CREATING":
+            return ExitCode.OK if now[0] == "ACTIVE" else ExitCode.FAILED
+        last = now
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 async def _reshard(client: JsonClient, arguments: argparse.Namespace, screen: Screen) -> int:
