@@ -6,6 +6,8 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -302,6 +304,50 @@ def test_a_readme_begins_with_what_works(member, alone, tmp_path):
                     assert process.returncode == 0, errors[-3000:]
                     assert "Traceback" not in errors, errors[-3000:]
     assert SAYS.get(member.name, "") in said
+
+
+@pytest.mark.timeout(600)
+def test_the_first_five_minutes_of_the_readme(built, tmp_path):
+    """Its commands, as printed but for ports: from wheels and an empty home to a row, and its stream in the console."""
+    block = (ROOT / "README.md").read_text().partition("<!-- five minutes -->\n```console\n")[2].partition("```")[0]
+    lines = [line.removeprefix("$ ") for line in block.splitlines()]
+    install, emulator, wait, export, *commands, console = lines
+    python = environment_with(tmp_path / "environment", built, *shlex.split(install)[2:])
+    home = tmp_path / "home"
+    home.mkdir()
+    environ = {"PATH": f"{Path(python).parent}:/usr/bin:/bin", "HOME": str(home)}
+
+    def run(command: str) -> str:
+        done = subprocess.run(
+            ["bash", "-c", command], env=environ, cwd=home, capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        return done.stdout
+
+    start = "exec " + emulator.removesuffix(" &").replace("--port 4567", "--port 0")
+    with subprocess.Popen(["bash", "-c", start], env=environ, cwd=home) as process:
+        try:
+            run(wait)
+            address = json.loads((home / "ready.json").read_text())["endpoint_url"]
+            environ |= dict(word.split("=", 1) for word in shlex.split(export)[1:])
+            assert environ["AWS_ENDPOINT_URL"] == "http://127.0.0.1:4567"
+            environ["AWS_ENDPOINT_URL"] = address
+            said = [run(command) for command in commands]
+            assert "UA1545" in said[-1]
+            with serving(console, environ, home) as at:
+                assert "2 shards" in wait_for_page(f"http://{at}/stream?name=flights", "shardId-000000000001")
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+def wait_for_page(url: str, words: str) -> str:
+    """The page, once it has the words: the console asks in turns."""
+    while True:
+        with urllib.request.urlopen(url, timeout=30) as answer:
+            page = answer.read().decode()
+        if words in page:
+            return page
+        time.sleep(0.2)
 
 
 PLATFORM = """
