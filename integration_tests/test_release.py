@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -124,6 +125,22 @@ def test_a_wheel_tells_what_it_is_and_which_siblings_it_takes(member, built):
         assert sibling.specifier.contains(f"{major}.{minor}.{patch + 1}"), sibling
         assert not sibling.specifier.contains(f"{major}.{minor + 1}.0"), sibling
         assert not sibling.specifier.contains(f"{major + 1}.0.0"), sibling
+
+
+@each_member
+def test_a_wheel_says_what_it_is_for_and_where_it_runs(member, built):
+    """Words to find it by, and classifiers: an alpha, on the Pythons that the matrix tries, no others."""
+    metadata = wheel_metadata(wheel_of(member, built))
+    (words,) = metadata["keywords"]
+    assert {"aws", "kinesis", "streaming"} < set(words.split(","))
+    hatch = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]
+    (matrix,) = hatch["compat"]["matrix"]
+    said = set(metadata["classifier"])
+    prefix = "Programming Language :: Python :: "
+    assert {one.removeprefix(prefix) for one in said if one.startswith(prefix)} == {"3 :: Only", *matrix["python"]}
+    assert {"Development Status :: 3 - Alpha", "Operating System :: POSIX :: Linux"} < said
+    assert metadata["requires-python"] == [f">={min(matrix['python'])}"]
+    assert ("Typing :: Typed" in said) == bool(modules_of(member))
 
 
 @each_member
