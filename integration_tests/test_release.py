@@ -138,7 +138,8 @@ def test_a_wheel_says_what_it_is_for_and_where_it_runs(member, built):
     said = set(metadata["classifier"])
     prefix = "Programming Language :: Python :: "
     assert {one.removeprefix(prefix) for one in said if one.startswith(prefix)} == {"3 :: Only", *matrix["python"]}
-    assert {"Development Status :: 3 - Alpha", "Operating System :: POSIX :: Linux"} < said
+    assert {one for one in said if one.startswith("Operating System")} == {"Operating System :: POSIX :: Linux"}
+    assert "Development Status :: 3 - Alpha" in said
     assert metadata["requires-python"] == [f">={min(matrix['python'])}"]
     assert ("Typing :: Typed" in said) == bool(modules_of(member))
 
