@@ -61,6 +61,50 @@ def test_a_shard_beside_a_named_descendant_is_read_though_an_ancestor_is_named_t
     assert sorted(runs.keys) == wanted == bounded(begin)
 
 
+def test_streams_have_positions_of_their_own(make_stream: Callable[[int], Any]) -> None:
+    """As Kafka's offsets have them: by stream, by shard; a shard that is named in one is not named in the other."""
+    sources = [make_stream(2), make_stream(1)]
+    for source in sources:
+        source.put(20)
+    left = [next(key for key in source.put_keys if key[0] == FIRST) for source in sources]
+    begin = sources[0].options(
+        streamName=",".join(source.name for source in sources),
+        initialPosition=json.dumps({source.name: dict([key]) for source, key in zip(sources, left, strict=True)}),
+    )
+    wanted = sorted(
+        key
+        for source, (shard, number) in zip(sources, left, strict=True)
+        for key in source.put_keys
+        if key[0] != shard or int(key[1]) > int(number)
+    )
+    runs = Runs()
+    runs.available_now(begin)
+    assert sorted(runs.keys) == wanted == bounded(begin)
+    assert set(runs.streams) == {source.name for source in sources}
+
+
+def test_an_offset_of_the_aws_connector_is_gone_on_from(make_stream: Callable[[int], Any]) -> None:
+    """As it stands in that connector's checkpoint, whose shards are at records, at their beginning or over."""
+    source = make_stream(3)
+    source.put(40)
+    named = next(key for key in source.put_keys if key[0] == FIRST)
+    over, new = "shardId-000000000001", "shardId-000000000002"
+    offset = {
+        "metadata": {"streamName": source.name, "batchId": "7"},
+        FIRST: {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": named[1], "isLast": "true"},
+        over: {"iteratorType": "SHARD_END", "iteratorPosition": ""},
+        new: {"iteratorType": "TRIM_HORIZON", "iteratorPosition": ""},
+    }
+    begin = source.options(initialPosition=json.dumps(offset))
+    wanted = sorted(
+        key for key in source.put_keys if key[0] == new or (key[0] == FIRST and int(key[1]) > int(named[1]))
+    )
+    runs = Runs()
+    runs.available_now(begin)
+    assert wanted
+    assert sorted(runs.keys) == wanted == bounded(begin)
+
+
 def test_a_position_that_has_expired_fails_a_bounded_read_or_is_skipped(caplog: pytest.LogCaptureFixture) -> None:
     """As it does in a stream: the error names shard, range and option; without it what is left is read."""
     clock = ManualClock(float(int(time.time() - 48 * 3600)))

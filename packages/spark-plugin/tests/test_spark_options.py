@@ -310,7 +310,8 @@ def test_the_environment_gives_the_trace() -> None:
     """Processes that Spark starts find the trace in TRACEPARENT, unless the option says another."""
     environ = {"TRACEPARENT": "00-" + "1" * 32 + "-" + "2" * 16 + "-01"}
     assert KinesisOptions.parse({"streamName": "s"}, environ=environ).traceparent == environ["TRACEPARENT"]
-    assert KinesisOptions.parse({"streamName": "s", "traceparent": "x"}, environ=environ).traceparent == "x"
+    given = "00-" + "3" * 32 + "-" + "4" * 16 + "-01"
+    assert KinesisOptions.parse({"streamName": "s", "traceparent": given}, environ=environ).traceparent == given
 
 
 def test_the_documents_hold_what_is_generated() -> None:

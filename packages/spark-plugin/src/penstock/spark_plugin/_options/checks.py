@@ -24,6 +24,11 @@ _CONSUMER_ARN = re.compile(
     r"arn:[^:]+:kinesis:[^:]*:\d{12}:stream/(?P<stream>[\w.-]+)/consumer/(?P<name>[\w.-]{1,128}):\d+", re.ASCII
 )
 _CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_STREAM_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
+_REGION = re.compile(r"[a-z0-9-]+")
+_SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
+_ENDPOINT = re.compile(r"unix:.+|(\[[0-9a-fA-F:.%\w]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
+_TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _ROLE_ARN = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 _SHORTEST_MILLIS = 10.0
 
@@ -34,6 +39,9 @@ def check_credentials(options: "KinesisOptions") -> None:
     Raises:
         OptionError: Naming what is missing, or too much.
     """
+    name = options.role_session_name
+    if name is not None and _SESSION_NAME.fullmatch(name) is None:
+        raise InvalidOptionError("roleSessionName", name, "2 to 64 letters, digits, _ + = , . @ and -")
     for arn in (options.role_arn or "").split(",") if options.role_arn else ():
         if not _ROLE_ARN.fullmatch(arn.strip()):
             raise InvalidOptionError("roleArn", arn.strip(), "an ARN such as arn:aws:iam::123456789012:role/reader")
@@ -107,7 +115,32 @@ def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> 
         raise InvalidOptionError("awsCredentialsProvider", provider, rule)
 
 
+_HIGHEST_PORT = 65_535
 _PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
+
+
+def check_stream(options: "KinesisOptions") -> None:
+    """Names of streams and regions have letters that AWS knows.
+
+    Raises:
+        InvalidOptionError: One has not.
+    """
+    for name in options.stream_name:
+        if _STREAM_NAME.fullmatch(name) is None:
+            raise InvalidOptionError("streamName", name, "a name of 1 to 128 letters, digits, _ . and -")
+    if options.region is not None and _REGION.fullmatch(options.region) is None:
+        raise InvalidOptionError("region", options.region, "a region such as eu-west-1")
+
+
+def check_trace(traceparent: str) -> None:
+    """A trace context that is given by an option is one: spans without their parent would be found by nobody.
+
+    Raises:
+        InvalidOptionError: It is none.
+    """
+    if _TRACE.fullmatch(traceparent) is None:
+        rule = "a W3C trace context such as 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+        raise InvalidOptionError("traceparent", traceparent, rule)
 
 
 def check_services(options: "KinesisOptions") -> None:
@@ -122,6 +155,15 @@ def check_services(options: "KinesisOptions") -> None:
         key_is_missing = options.service_private_key_file is None
         missing = "servicePrivateKeyFile" if key_is_missing else "serviceCertificateFile"
         raise MissingOptionError(missing, "a certificate and its key are given together")
+    for option, endpoints in (
+        ("readerEndpoint", options.reader_endpoint),
+        ("registryEndpoint", (options.registry_endpoint,) if options.registry_endpoint else ()),
+        ("sinkEndpoint", (options.sink_endpoint,) if options.sink_endpoint else ()),
+    ):
+        for endpoint in endpoints:
+            found = _ENDPOINT.fullmatch(endpoint)
+            if found is None or (found["port"] and not 0 < int(found["port"]) <= _HIGHEST_PORT):
+                raise InvalidOptionError(option, endpoint, "host:port, such as 10.0.0.5:50051, or unix:PATH")
     given = [name for name in _PROOFS if getattr(options, field_name(name)) is not None]
     if given and not any((options.reader_endpoint, options.registry_endpoint, options.sink_endpoint)):
         raise MissingOptionError(
@@ -266,7 +308,8 @@ def check_retries(options: "KinesisOptions") -> None:
             raise ContradictoryOptionsError(
                 (longest, spec.name),
                 f"the longest delay between two attempts, {longest_millis:g} ms, is below the first, "
-                f"{first_millis:g} ms, which is {spec.default} ms by default: give both",
+                f"{first_millis:g} ms: give both (their defaults are {_default_of(type(options), longest):g} and "
+                f"{spec.default})",
             )
         retries = spec.name.removesuffix("BackoffBase") + "MaxRetries"
         if longest_millis < _SHORTEST_MILLIS and getattr(options, field_name(retries)) is None:
@@ -286,6 +329,8 @@ def check_positions(options: "KinesisOptions") -> None:
     position, ending = options.initial_position, options.ending_position
     if position is not None and position.type is PositionOptionType.AT_TIMESTAMP and position.timestamp is None:
         raise MissingOptionError("initialTimestamp", "initialPosition is AT_TIMESTAMP without a time")
+    if options.initial_timestamp_format is not None and options.initial_timestamp is None:
+        raise MissingOptionError("initialTimestamp", "initialTimestampFormat says how it is written")
     if ending is not None and ending.type is PositionOptionType.AT_TIMESTAMP and ending.timestamp is None:
         raise InvalidOptionError("endingPosition", "AT_TIMESTAMP", "with its time")
     for name, one in (("initialPosition", position), ("endingPosition", ending)):
@@ -305,7 +350,12 @@ def check_columns(options: "KinesisOptions") -> None:
 def _check_streams(name: str, position: PositionOption | None, streams: tuple[str, ...]) -> None:
     named = set(position.streams or ()) if position is not None else set()
     if named and named != set(streams) and not (named == {""} and len(streams) == 1):
-        raise InvalidOptionError(name, sorted(named), "sequence numbers of the streams in streamName, all of them")
+        raise InvalidOptionError(
+            name,
+            ", ".join(sorted(named)) or "shards without their streams",
+            "sequence numbers of the streams in streamName, all of them, such as "
+            '{"<stream>": {"shardId-000000000000": "4959…"}}',
+        )
 
 
 def check_reading(options: "KinesisOptions") -> None:

@@ -19,6 +19,8 @@ from penstock.spark_plugin._options.checks import (
     check_retries,
     check_services,
     check_sizes,
+    check_stream,
+    check_trace,
     check_writing,
 )
 from penstock.spark_plugin._options.parsing import (
@@ -272,8 +274,11 @@ class KinesisOptions:
             values["efo_consumer_name"] = values.get("efo_consumer_name_prefix", "") + values["efo_consumer_name"]
         merge_initial_timestamp(values, names)
         merge_positions(values, names)
+        if "traceparent" in values:
+            check_trace(values["traceparent"])
         values.setdefault("traceparent", environ.get("TRACEPARENT"))
         parsed = cls(**values)
+        check_stream(parsed)
         check_environment(parsed, environ)
         check_endpoints(parsed, environ)
         return parsed

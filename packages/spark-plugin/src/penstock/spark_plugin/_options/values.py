@@ -62,10 +62,13 @@ def parse_value(spec: OptionSpec, text: str) -> Any:
     """The value of an option's text. Raises: InvalidOptionError, with the option's canonical name."""
     value = _PARSERS[spec.type](spec, text if spec.type is OptionType.TEXT else text.strip())
     if spec.minimum is not None and value < spec.minimum:
-        raise _invalid(spec, text, f"at least {_plain(spec.minimum)}")
+        raise _invalid(spec, text, f"at least {_plain(spec.minimum)}{_UNITS.get(spec.type, '')}")
     if spec.maximum is not None and value > spec.maximum:
-        raise _invalid(spec, text, f"at most {_plain(spec.maximum)}")
+        raise _invalid(spec, text, f"at most {_plain(spec.maximum)}{_UNITS.get(spec.type, '')}")
     return value
+
+
+_UNITS = {OptionType.SECONDS: "s", OptionType.MILLISECONDS: "ms"}
 
 
 def _plain(number: float) -> str:
@@ -164,6 +167,9 @@ def _choice(spec: OptionSpec, text: str) -> str:
     return value
 
 
+_TIME_RULE = "a time such as 2026-01-31T12:00:00Z, or seconds since 1970"
+
+
 def _time(spec: OptionSpec, text: str) -> datetime:
     try:
         return _since_1970(spec, text, datetime.fromtimestamp(float(text), UTC))
@@ -175,7 +181,7 @@ def _time(spec: OptionSpec, text: str) -> datetime:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise _invalid(spec, text, "a time such as 2026-01-31T12:00:00Z, or seconds since 1970") from None
+        raise _invalid(spec, text, _TIME_RULE) from None
     return _since_1970(spec, text, time if time.tzinfo is not None else time.replace(tzinfo=UTC))
 
 
@@ -219,6 +225,13 @@ _JSON_RULE = """a position per shard, such as {"shardId-000000000000": "4959…"
 
 
 def _position(spec: OptionSpec, text: str) -> PositionOption:
+    position = _any_position(spec, text)
+    if spec.name == "addedStreamPosition" and (position.streams is not None or position.seam is not None):
+        raise _invalid(spec, text, "LATEST, TRIM_HORIZON or a time")
+    return position
+
+
+def _any_position(spec: OptionSpec, text: str) -> PositionOption:
     """LATEST, TRIM_HORIZON, `AT_TIMESTAMP <time>`, Databricks' `{"at_timestamp": …}`, sequence numbers, a path."""
     if text.startswith("{"):
         return _json_position(spec, text)
@@ -235,8 +248,10 @@ def _position(spec: OptionSpec, text: str) -> PositionOption:
         return PositionOption(PositionOptionType(name), _time(spec, time.strip()) if time else None)
     try:
         return PositionOption(PositionOptionType.AT_TIMESTAMP, _time(spec, text))
-    except InvalidOptionError:
-        raise _invalid(spec, text, _POSITION_RULE) from None
+    except InvalidOptionError as error:
+        if error.rule == _TIME_RULE:
+            raise _invalid(spec, text, _POSITION_RULE) from None
+        raise
 
 
 def _json_position(spec: OptionSpec, text: str) -> PositionOption:
@@ -252,10 +267,7 @@ def _json_position(spec: OptionSpec, text: str) -> PositionOption:
             time = parse_time_as(spec, by_name.pop("at_timestamp"), by_name.pop("format", None))
             if not by_name:
                 return PositionOption(PositionOptionType.AT_TIMESTAMP, time)
-        if "version" in document:
-            streams = StreamPositions.from_json(document).streams
-        else:
-            streams = {"": {shard: _in_shard(shard, value) for shard, value in document.items()}}
+        streams = StreamPositions.from_json(document).streams if "version" in document else _in_streams(document)
     except InvalidOptionError:
         raise
     except (ValueError, AttributeError, PositionsError) as error:
@@ -265,14 +277,59 @@ def _json_position(spec: OptionSpec, text: str) -> PositionOption:
     return PositionOption(PositionOptionType.SEQUENCE_NUMBERS, streams=streams)
 
 
+def _in_streams(document: Mapping[str, Any]) -> dict[str, dict[str, ShardPosition]]:
+    """Positions of the only stream's shards, those of several streams as Kafka's offsets are, or the AWS connector's.
+
+    That one's offsets are objects per shard, beside `metadata` with the stream's name.
+    """
+    of_offsets = document.get("metadata")
+    if isinstance(of_offsets, dict):
+        stream, document = str(of_offsets.get("streamName", "")), {**document}
+        del document["metadata"]
+        return {stream: {shard: _in_shard(shard, value) for shard, value in document.items()}}
+    per_stream = [isinstance(value, dict) and "iteratorType" not in value for value in document.values()]
+    if not any(per_stream):
+        return {"": {shard: _in_shard(shard, value) for shard, value in document.items()}}
+    if not all(per_stream):
+        raise ValueError("shards are named beside streams, or without iteratorType")
+    empty = [stream for stream, shards in document.items() if not shards]
+    if empty:
+        raise ValueError(f"it names no shard of {', '.join(empty)}")
+    return {
+        stream: {shard: _in_shard(f"{stream}/{shard}", value) for shard, value in shards.items()}
+        for stream, shards in document.items()
+    }
+
+
 def _in_shard(shard: str, value: object) -> ShardPosition:
+    if isinstance(value, dict) and "iteratorType" in value:
+        kind, value = str(value["iteratorType"]), _of_iterator(shard, value)
+        if kind != "AFTER_SEQUENCE_NUMBER":
+            value = kind
     if not isinstance(value, str):
-        raise ValueError(f"{value!r} of {shard} is no text: JSON's numbers are not exact enough for sequence numbers")
+        why = "JSON's numbers are not exact enough for sequence numbers"
+        raise ValueError(f"{json.dumps(value)} of {shard} is no text{f': {why}' if isinstance(value, int) else ''}")
     if value == "SHARD_END":
         return ShardPosition.shard_end()
     if value != "TRIM_HORIZON" and not value.isdecimal():
         raise ValueError(f"{value!r} of {shard} is no sequence number, TRIM_HORIZON or SHARD_END")
     return ShardPosition.trim_horizon() if value == "TRIM_HORIZON" else ShardPosition.after(value)
+
+
+def _of_iterator(shard: str, value: Mapping[str, Any]) -> object:
+    """The position in an offset of the AWS connector's."""
+    kind, position = value["iteratorType"], value.get("iteratorPosition", "")
+    if kind not in ("AFTER_SEQUENCE_NUMBER", "TRIM_HORIZON", "SHARD_END"):
+        raise ValueError(
+            f"iteratorType {kind!r} of {shard} is none that names one record: it may be AFTER_SEQUENCE_NUMBER, "
+            "TRIM_HORIZON or SHARD_END"
+        )
+    if kind == "AFTER_SEQUENCE_NUMBER" and str(value.get("isLast", "true")).lower() != "true":
+        raise ValueError(
+            f"{shard} stands within an aggregate, whose rest would be left out: name the record before it, and its "
+            "first user records come again"
+        )
+    return position
 
 
 _PARSERS: Mapping[OptionType, Callable[[OptionSpec, str], Any]] = {

@@ -7,6 +7,10 @@ from penstock.spark_plugin.errors import ForeignOptionError
 _KAFKA = "Kafka"
 _SPARK = "Spark"
 _LIMIT = "limit a micro-batch by `maxRecordsPerBatch` or `maxBytesPerBatch`"
+_NO_LEAST = "there is no least size to wait for: lengthen the trigger's interval"
+_NO_TABLE = (
+    "it comes from CREATE TABLE, and a stream cannot be a table: use CREATE TEMPORARY VIEW … USING kinesis OPTIONS (…)"
+)
 _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "subscribe": (_KAFKA, "name the stream in `streamName`"),
     "assign": (_KAFKA, "a stream is read whole: name it in `streamName`; `initialPosition` takes a position per shard"),
@@ -15,19 +19,27 @@ _ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "startingOffsets": (_KAFKA, "`initialPosition` is TRIM_HORIZON for earliest, LATEST for latest, or JSON per shard"),
     "startingTimestamp": (_KAFKA, "give the time as `initialPosition`, such as `AT_TIMESTAMP 2026-01-31T00:00:00Z`"),
     "startingOffsetsByTimestamp": (_KAFKA, "give one time as `initialPosition`, such as `AT_TIMESTAMP <time>`"),
-    "endingOffsets": (_KAFKA, "a bounded read ends at the tip, or at the time in `endingTimestamp`"),
+    "endingOffsets": (_KAFKA, "a bounded read ends now, or at `endingPosition`: a time, or JSON per shard"),
     "endingOffsetsByTimestamp": (_KAFKA, "give one time as `endingTimestamp`"),
     "maxOffsetsPerTrigger": (_KAFKA, _LIMIT),
-    "minOffsetsPerTrigger": (_KAFKA, "there is no least size: lengthen the trigger's interval"),
-    "maxTriggerDelay": (_KAFKA, "there is no least size to wait for: lengthen the trigger's interval"),
+    "minOffsetsPerTrigger": (_KAFKA, _NO_LEAST),
+    "maxTriggerDelay": (_KAFKA, _NO_LEAST),
     "includeHeaders": (_KAFKA, "records of Kinesis have no headers"),
+    "startingOffsetsByTimestampStrategy": (_KAFKA, "leave it out: a time begins with the first record after it"),
+    "groupIdPrefix": (_KAFKA, "there are no consumer groups: a query with enhanced fan-out has its `efoConsumerName`"),
+    "kafkaConsumer.pollTimeoutMs": (_KAFKA, "errors that may pass are retried for `retryPatience`"),
+    "fetchOffset.numRetries": (_KAFKA, "errors that may pass are retried for `retryPatience`"),
+    "fetchOffset.retryIntervalMs": (_KAFKA, "errors that may pass are retried for `retryPatience`"),
+    "maxBytesPerTrigger": (_SPARK, _LIMIT),
+    "maxRowsPerTrigger": (_SPARK, _LIMIT),
+    "schema": (_SPARK, "the columns are those of records: parse `data`, such as by `from_json`"),
+    "inferSchema": (_SPARK, "the columns are those of records: parse `data`, such as by `from_json`"),
+    "provider": (_SPARK, _NO_TABLE),
+    "location": (_SPARK, _NO_TABLE),
     "maxFilesPerTrigger": (_SPARK, _LIMIT),
     "path": (_SPARK, "a stream has no path: name it in `streamName`, and call load() or save() without one"),
-    "owner": (
-        _SPARK,
-        "it comes from CREATE TABLE, and a stream cannot be a table: use CREATE TEMPORARY VIEW … USING kinesis "
-        "OPTIONS (…)",
-    ),
+    "owner": (_SPARK, _NO_TABLE),
+    "table": (_SPARK, _NO_TABLE),
 }
 _BY_NAME = {name.lower(): (name, *what) for name, what in _ELSEWHERE.items()}
 
