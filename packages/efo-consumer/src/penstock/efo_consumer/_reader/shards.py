@@ -79,12 +79,10 @@ class SessionShards:
         self._publisher_key: object = None
         self._poller: RecordPublisher | None = None
         self._discoveries: dict[str, asyncio.Task[None]] = {}
-        # Shards that are not listed, and of which Kinesis says that nothing is left.
-        self._gone: dict[str, set[str]] = {}
         # Shards at their end that are not listed, and after which it is to be found out what comes.
         self._unlisted: dict[str, set[str]] = {}
-        # What the caller has to know to find the shards that follow one that is gone.
-        self._told: dict[ShardKey, tuple[ShardLineage, ...]] = {}
+        # Of shards that are gone: what a caller has to know who decides by itself which shards follow.
+        self._gone_lineage: dict[ShardKey, tuple[ShardLineage, ...]] = {}
         self._closed = False
         self._named_only = False
         self.fail_on_data_loss = config.fail_on_data_loss
@@ -120,7 +118,9 @@ class SessionShards:
         # First their tasks end, then everything changes at once: other tasks must not judge children by half of it.
         await asyncio.gather(*(self.shards[key].stop() for key in self._outdated(wanted)))
         outdated = [self._remove(key) for key in self._outdated(wanted)]
-        self._finished, self._told, self._unlisted = {}, {}, {}
+        for stream, shard_id in self._gone_lineage:
+            self._unlisted.setdefault(stream, set()).add(shard_id)
+        self._finished, self._gone_lineage = {}, {}
         for key, shard in self.shards.items():
             shard.fail_on_data_loss = self.fail_on_data_loss
             shard.retry_patience = self.backend.retry_patience
@@ -166,8 +166,9 @@ class SessionShards:
         for stream, shards in positions.streams.items():
             finished = self._finished.get(stream, {})
             self._finished[stream] = {shard_id: finished[shard_id] for shard_id in finished if shard_id in shards}
-            for key in [key for key in self._told if key[0] == stream and key[1] not in shards]:
-                del self._told[key]
+            self._unlisted[stream] = self._unlisted.get(stream, set()) & shards.keys()
+            for key in [key for key in self._gone_lineage if key[0] == stream and key[1] not in shards]:
+                del self._gone_lineage[key]
             if not self._named_only and stream in self.graphs:
                 followed = {shard_id for name, shard_id in self.shards if name == stream}
                 self.graphs[stream].prune(followed | shards.keys())
@@ -192,7 +193,7 @@ class SessionShards:
                 for shard_id, parents in self.graphs[stream].lineage(ended):
                     found[stream, shard_id] = ShardLineage(stream, shard_id, parents)
                 for shard_id in ended:
-                    found |= {(stream, one.shard_id): one for one in self._told.get((stream, shard_id), ())}
+                    found |= {(stream, one.shard_id): one for one in self._gone_lineage.get((stream, shard_id), ())}
         return tuple(found.values())
 
     def _outdated(self, wanted: Mapping[ShardKey, ShardPosition]) -> list[ShardKey]:
@@ -317,7 +318,7 @@ class SessionShards:
         """The shards at their end after which nobody knows yet what comes."""
         graph = self.graphs[stream]
         ended = self._finished.get(stream, {})
-        found = {one for one in ended if not graph.children(one) and (stream, one) not in self._told}
+        found = {one for one in ended if not graph.children(one) and (stream, one) not in self._gone_lineage}
         return found | (self._unlisted.get(stream, set()) & ended.keys())
 
     def _waiting(self, stream: str) -> str:
@@ -339,17 +340,19 @@ class SessionShards:
             patience_seconds=self.backend.retry_patience.total_seconds(),
             service_seconds=lambda: self.backend.service_millis() / 1000,
         )
+        gone: set[str] = set()
         empty_since: dict[str, float] = {}
         while self._discovery_needed(stream):
             try:
                 listed = await self.backend.list_shards(stream)
                 retries.succeeded()
                 # Before any child of theirs is known: others may be gone, and have left children.
-                self._unlisted[stream] = self._childless(stream) - {shard.shard_id for shard in listed}
+                unlisted = self._unlisted.get(stream, set()) | self._childless(stream)
+                self._unlisted[stream] = unlisted - {shard.shard_id for shard in listed}
                 for shard in listed:
                     graph.add(shard.shard_id, shard.parent_shard_ids)
-                await self._learn_gone(stream, listed, empty_since)
-                self._find_successors(stream, listed)
+                await self._learn_gone(stream, listed, gone, empty_since)
+                self._find_successors(stream, listed, gone)
             except Exception as error:
                 # Children wait for it; what is read meanwhile is not held up.
                 try:
@@ -373,7 +376,9 @@ class SessionShards:
                 seconds = self._config.discovery_interval.total_seconds()
                 await asyncio.sleep(min(seconds, _EMPTY_SECONDS) if empty_since else seconds)
 
-    async def _learn_gone(self, stream: str, listed: Sequence[Shard], empty_since: dict[str, float]) -> None:
+    async def _learn_gone(
+        self, stream: str, listed: Sequence[Shard], gone: set[str], empty_since: dict[str, float]
+    ) -> None:
         """Learn shards that lead to others, and that are not listed: gone, if Kinesis does not know them, or empty.
 
         A shard that ListShards shows late can be read, and has to be read before its children.
@@ -381,15 +386,16 @@ class SessionShards:
         Args:
             stream: name or ARN.
             listed: all shards that are listed.
+            gone: takes those of which nothing is left, and has those that were found earlier.
             empty_since: when each of them was first seen to hold no record, by this process' clock.
 
         Raises:
             EfoConsumerError: Kinesis could not be asked.
             AwsError: Kinesis could not be asked.
         """
-        graph, gone = self.graphs[stream], self._gone.setdefault(stream, set())
+        graph = self.graphs[stream]
         parents = {shard.shard_id: shard.parent_shard_ids for shard in listed}
-        unlisted = self._unlisted[stream]
+        unlisted = frozenset(self._unlisted[stream])
         asked = graph.unknown(self._standing(stream)) | unlisted
         if self._named_only:
             # Whatever the caller reads elsewhere.
@@ -419,14 +425,14 @@ class SessionShards:
         if self._named_only and asked <= gone:
             every = [ShardLineage(stream, shard.shard_id, shard.parent_shard_ids) for shard in listed]
             every += [ShardLineage(stream, shard_id, (), is_gone=True) for shard_id in asked]
-            self._told |= {(stream, shard_id): tuple(every) for shard_id in unlisted}
-            self._unlisted[stream] = set()
+            self._gone_lineage |= {(stream, shard_id): tuple(every) for shard_id in unlisted}
+            self._unlisted[stream] -= unlisted
 
-    def _find_successors(self, stream: str, listed: Sequence[Shard]) -> None:
+    def _find_successors(self, stream: str, listed: Sequence[Shard], gone: set[str]) -> None:
         """Learn what follows shards that were read to their end, and expired with their children."""
-        for gone in () if self._named_only else self._unlisted[stream] & self._gone[stream]:
-            self._unlisted[stream].remove(gone)
-            for child in successors(gone, listed, self._standing(stream)):
+        for shard_id in () if self._named_only else self._unlisted[stream] & gone:
+            self._unlisted[stream].remove(shard_id)
+            for child in successors(shard_id, listed, self._standing(stream)):
                 self.graphs[stream].add(child.shard_id, child.parent_shard_ids)
 
     def _remove(self, key: ShardKey) -> FollowedShard:

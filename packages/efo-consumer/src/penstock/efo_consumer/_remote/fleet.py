@@ -92,8 +92,8 @@ class FleetShardReader:
         self._request: OpenRequest | None = None
         self._start = _NOWHERE
         self._graphs: dict[str, ShardGraph] = {}
-        # Shards that are gone, and whose successors were found.
-        self._followed: set[ShardKey] = set()
+        # Shards that are gone, and whose successors are known.
+        self._continued: set[ShardKey] = set()
         self._turn = 0
         self._hearts: list[asyncio.Task[None]] = []
         self._taken_over: StaleEpochError | FencedConsumerError | None = None
@@ -119,7 +119,7 @@ class FleetShardReader:
         self._request = replace(request, named_shards_only=True, session_seconds=self._lease_seconds)
         self._start, self._taken_over = request.positions, None
         self._graphs = {stream: ShardGraph() for stream in request.positions.streams}
-        self._followed = set()
+        self._continued = set()
         for endpoint in self._readers:
             self._members.forget(endpoint)
         # Only a number: a reader that answers when nobody waits any more would take the session from this run.
@@ -208,7 +208,7 @@ class FleetShardReader:
         await asyncio.gather(*(commit_at(member.endpoint) for member in self._members.served()))
         for stream, shards in positions.streams.items():
             self._graph(stream).prune(shards)
-            self._followed -= {key for key in self._followed if key[0] == stream and key[1] not in shards}
+            self._continued -= {key for key in self._continued if key[0] == stream and key[1] not in shards}
 
     async def stats(self, session_id: str) -> list[ShardStats]:
         """See `ShardReader.stats`. Shards whose reader does not answer are as it told last, with the cause."""
@@ -304,9 +304,9 @@ class FleetShardReader:
                 graph.add(one.shard_id, one.parent_shard_ids)
             for one in shown:
                 position, key = shards.get(one.shard_id), (stream, one.shard_id)
-                if one.is_gone and position is not None and position.is_shard_end and key not in self._followed:
+                if one.is_gone and position is not None and position.is_shard_end and key not in self._continued:
                     # Its reader shows all shards that are listed, but cannot know which of them others read.
-                    self._followed.add(key)
+                    self._continued.add(key)
                     for successor in successors(one.shard_id, listed, reached.streams[stream].keys()):
                         graph.add(successor.shard_id, successor.parent_shard_ids)
 
