@@ -137,7 +137,9 @@ async def test_a_token_that_is_missing_or_wrong_is_told_and_never_shown() -> Non
         assert "guessed" not in str(said)
 
 
-@pytest.mark.parametrize("endpoint", ["nonsense", "host:", ":1", "host:99999", "host:0", "host:a"])
+@pytest.mark.parametrize(
+    "endpoint", ["nonsense", "host:", ":1", "host:99999", "host:0", "host:a", "http://host:1", "unix:"]
+)
 def test_an_endpoint_that_is_none_is_refused_before_grpc_makes_something_of_it(endpoint: str) -> None:
     """It takes port 99999 for another one, and waits for hosts that are none."""
     with pytest.raises(RpcOptionError, match=f"{endpoint!r} is no HOST:PORT"):

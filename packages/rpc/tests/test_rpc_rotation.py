@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -255,6 +256,34 @@ async def test_a_stream_lives_through_a_rotation(files: Files) -> None:
         await servicer.more.put(None)
         assert await watch.read() is grpc.aio.EOF
         assert (await stub.GetJob(pb.GetJobRequest(job_id="c"), timeout=DEADLINE)).job.job_id == "c"
+
+
+async def test_each_callable_of_a_method_has_its_own_serializers(files: Files) -> None:
+    """One channel serves whoever asks: as bytes, or as messages, before and after a rotation."""
+    method, request = f"/{NAME}/GetJob", pb.GetJobRequest(job_id="a").SerializeToString()
+    messages = {
+        "request_serializer": pb.GetJobRequest.SerializeToString,
+        "response_deserializer": pb.GetJobResponse.FromString,
+    }
+    async with serving(files) as (server, _):
+        async with open_aio_channel(server.address, files.client) as channel:
+            as_bytes, as_messages = channel.unary_unary(method), channel.unary_unary(method, **messages)
+            for _ in range(2):
+                answer = await as_bytes(request, timeout=DEADLINE)
+                assert await as_messages(pb.GetJobRequest(job_id="a"), timeout=DEADLINE) == answer_of(answer)
+                files.put("ca.pem", (files.folder / "ca.pem").read_bytes() + trustme.CA().cert_pem.bytes())
+        await asyncio.to_thread(_both_ways, server.address, files.client, method, messages)
+
+
+def answer_of(answer: bytes) -> pb.GetJobResponse:
+    return pb.GetJobResponse.FromString(answer)
+
+
+def _both_ways(address: str, security: ClientSecurity, method: str, messages: dict[str, Any]) -> None:
+    with open_channel(address, security) as channel:
+        answer = channel.unary_unary(method)(pb.GetJobRequest(job_id="a").SerializeToString(), timeout=DEADLINE)
+        call = channel.unary_unary(method, **messages)
+        assert call(pb.GetJobRequest(job_id="a"), timeout=DEADLINE) == answer_of(answer)
 
 
 async def test_half_written_files_change_nothing(files: Files, caplog: pytest.LogCaptureFixture) -> None:

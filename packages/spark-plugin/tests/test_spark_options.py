@@ -320,3 +320,11 @@ def test_the_documents_hold_what_is_generated() -> None:
     documents = [path.read_text() for path in folder.glob("*.md")]
     assert [fill(one) for one in documents] == documents, f"run python -m penstock.spark_plugin._options.docs {folder}"
     assert all(any(text in one for one in documents) for _, text in generated())
+
+
+@pytest.mark.parametrize(
+    "endpoint", ["reader:50051", "[::1]:50051", "unix:/run/reader", "dns:///reader.jobs.svc:50051"]
+)
+def test_services_are_where_grpc_finds_them(endpoint: str) -> None:
+    """Names that gRPC resolves, such as all pods behind a name, are as good as hosts."""
+    assert KinesisOptions.parse({"streamName": "s", "readerEndpoint": endpoint}).reader_endpoint == (endpoint,)

@@ -8,7 +8,7 @@ from ._client.failures import (
     explain_failure,
     failed_call,
 )
-from ._client.settings import ClientSettings
+from ._client.settings import ClientSettings, check_address
 from ._loop_thread import LoopThread
 from ._security.files import stamp_of
 from ._security.principals import Principal
@@ -71,6 +71,7 @@ __all__ = [
     "ServiceRights",
     "StatusTable",
     "abort_with",
+    "check_address",
     "explain_failure",
     "failed_call",
     "is_answered",

@@ -28,14 +28,27 @@ class Generation:
         self.channel = channel
         self.calls = 0
         self.retired = False
-        self._makers: dict[tuple[str, str], Any] = {}
 
-    def maker(self, kind: str, method: str, arguments: tuple[Any, ...]) -> Any:
-        """The channel's own multi-callable of a method, made once."""
-        key = (kind, method)
-        if key not in self._makers:
-            self._makers[key] = getattr(self.channel, kind)(method, *arguments)
-        return self._makers[key]
+
+class Method:
+    """A method with its serializers, whichever channel it is called on."""
+
+    def __init__(self, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        # Whether the method is registered means nothing but speed, and its number belongs to one channel: left out.
+        names = ("request_serializer", "response_deserializer")
+        given = {**dict(zip(names, arguments, strict=False)), **options}
+        self._kind = kind
+        self._method = method
+        self._serializers = tuple(given.get(name) for name in names)
+        self._made: tuple[Generation, Any] | None = None
+
+    def on(self, generation: Generation) -> Any:
+        """The channel's own multi-callable, made once a channel."""
+        made = self._made
+        if made is None or made[0] is not generation:
+            made = generation, getattr(generation.channel, self._kind)(self._method, *self._serializers)
+            self._made = made
+        return made[1]
 
 
 class Generations:
@@ -144,21 +157,13 @@ class _Method:
     def __init__(
         self, channel: RotatingChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        # The fourth argument, a registered method's number, belongs to one channel: left out.
-        names = ("request_serializer", "response_deserializer")
-        given = {**dict(zip(names, arguments, strict=False)), **options}
         self._channel = channel
-        self._kind = kind
-        self._method = method
-        self._arguments = tuple(given.get(name) for name in names)
-
-    def _callable(self, generation: Generation) -> Any:
-        return generation.maker(self._kind, self._method, self._arguments)
+        self._method = Method(kind, method, arguments, options)
 
     def _begun(self, name: str, *arguments: Any, **options: Any) -> Any:
         generation = self._channel.begin()
         try:
-            call = getattr(self._callable(generation), name)(*arguments, **options)
+            call = getattr(self._method.on(generation), name)(*arguments, **options)
         except BaseException:
             self._channel.end(generation)
             raise
@@ -168,7 +173,7 @@ class _Method:
     def _waited(self, name: str, *arguments: Any, **options: Any) -> Any:
         generation = self._channel.begin()
         try:
-            return getattr(self._callable(generation), name)(*arguments, **options)
+            return getattr(self._method.on(generation), name)(*arguments, **options)
         finally:
             self._channel.end(generation)
 

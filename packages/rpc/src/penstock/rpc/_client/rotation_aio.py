@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from penstock.rpc._client.rotation import Generation, Generations
+from penstock.rpc._client.rotation import Generation, Generations, Method
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,14 +26,14 @@ class RotatingAioChannel(grpc.aio.Channel):
         self._retired: set[Generation] = set()
         self._closing: set[asyncio.Task[None]] = set()
 
-    def call(self, kind: str, method: str, codec: tuple[Any, ...], *arguments: Any, **options: Any) -> Any:
+    def call(self, method: Method, *arguments: Any, **options: Any) -> Any:
         """Begin a call on the channel of the present files."""
         ended = self._generations.renew()
         if ended is not None:
             self._retired.add(ended)
             self._close_if_idle(ended)
         generation = self._generations.now
-        call = generation.maker(kind, method, codec)(*arguments, **options)
+        call = method.on(generation)(*arguments, **options)
         generation.calls += 1
 
         def done(_: Any) -> None:
@@ -98,16 +98,11 @@ class _Method:
     def __init__(
         self, channel: RotatingAioChannel, kind: str, method: str, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
-        # Whether the method is registered means nothing but speed, and its number belongs to one channel: left out.
-        names = ("request_serializer", "response_deserializer")
-        given = {**dict(zip(names, arguments, strict=False)), **options}
         self._channel = channel
-        self._kind = kind
-        self._method = method
-        self._codec = tuple(given.get(name) for name in names)
+        self._method = Method(kind, method, arguments, options)
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self._channel.call(self._kind, self._method, self._codec, *arguments, **options)
+        return self._channel.call(self._method, *arguments, **options)
 
 
 class _UnaryUnary(_Method, grpc.aio.UnaryUnaryMultiCallable):

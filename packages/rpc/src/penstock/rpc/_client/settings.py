@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Final, Self
 from penstock.rpc._security.security import ClientSecurity
 from penstock.rpc.errors import RpcOptionError
 
+# Of gRPC's name resolvers, those that lead to a service.
+_SCHEME: Final = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|xds):.+")
+_HOST: Final = re.compile(r"\[[0-9a-fA-F:.]+(%\w+)?\]|[^\s:/\[\]]+")
 _FILES: Final = {
     "ca_file": "PEM of the authority that signed the service's certificate: turns TLS on",
     "certificate_file": "PEM of the client's certificate, for mutual TLS",
@@ -80,8 +84,8 @@ def check_address(endpoint: str) -> None:
     Raises:
         RpcOptionError: it is none.
     """
-    if "/" in endpoint or endpoint.startswith("unix:"):
+    if _SCHEME.match(endpoint):
         return
     host, _, port = endpoint.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65_536:
         raise RpcOptionError("endpoint", f"{endpoint!r} is no HOST:PORT, such as 127.0.0.1:50051")

@@ -6,6 +6,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 
 from penstock.aws import AwsOptionError, AwsOptions, exposed_endpoint, region_of_endpoint
+from penstock.rpc import RpcOptionError, check_address
 from penstock.spark_plugin._options.spec import field_name
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.values import PositionOption, PositionOptionType
@@ -27,7 +28,6 @@ _CONSUMER_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _STREAM_NAME = re.compile(r"[\w.-]{1,128}", re.ASCII)
 _REGION = re.compile(r"[a-z0-9-]+")
 _SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
-_ENDPOINT = re.compile(r"unix:.+|(\[[0-9a-fA-F:.%\w]+\]|[^\s:/\[\]]+):(?P<port>\d{1,5})")
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _ROLE_ARN = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 _SHORTEST_MILLIS = 10.0
@@ -115,7 +115,6 @@ def check_environment(options: "KinesisOptions", environ: Mapping[str, str]) -> 
         raise InvalidOptionError("awsCredentialsProvider", provider, rule)
 
 
-_HIGHEST_PORT = 65_535
 _PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertificateFile", "servicePrivateKeyFile")
 
 
@@ -127,7 +126,8 @@ def check_stream(options: "KinesisOptions") -> None:
     """
     for name in options.stream_name:
         if _STREAM_NAME.fullmatch(name) is None:
-            raise InvalidOptionError("streamName", name, "a name of 1 to 128 letters, digits, _ . and -")
+            rule = "a name of 1 to 128 letters, digits, _ . and - (an ARN: `streamArn`)"
+            raise InvalidOptionError("streamName", name, rule)
     if options.region is not None and _REGION.fullmatch(options.region) is None:
         raise InvalidOptionError("region", options.region, "a region such as eu-west-1")
 
@@ -161,9 +161,11 @@ def check_services(options: "KinesisOptions") -> None:
         ("sinkEndpoint", (options.sink_endpoint,) if options.sink_endpoint else ()),
     ):
         for endpoint in endpoints:
-            found = _ENDPOINT.fullmatch(endpoint)
-            if found is None or (found["port"] and not 0 < int(found["port"]) <= _HIGHEST_PORT):
-                raise InvalidOptionError(option, endpoint, "host:port, such as 10.0.0.5:50051, or unix:PATH")
+            try:
+                check_address(endpoint)
+            except RpcOptionError:
+                rule = "host:port, such as 10.0.0.5:50051, or unix:PATH"
+                raise InvalidOptionError(option, endpoint, rule) from None
     given = [name for name in _PROOFS if getattr(options, field_name(name)) is not None]
     if given and not any((options.reader_endpoint, options.registry_endpoint, options.sink_endpoint)):
         raise MissingOptionError(
