@@ -156,3 +156,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for report in reports:
         terminalreporter.write_sep("_", report.nodeid)
         terminalreporter.write_line(report.longreprtext)
+        # What it printed, too: Java says there why a session did not start.
+        for name, content in report.sections:
+            terminalreporter.write_sep("-", name)
+            terminalreporter.write_line(content)

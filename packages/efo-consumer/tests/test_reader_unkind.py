@@ -145,6 +145,34 @@ async def test_a_reader_slower_than_its_stream_at_the_edge_of_the_retention_is_t
 
 @PUBLISHERS
 @BEHAVIOURS
+@pytest.mark.parametrize("fail", [True, False])
+async def test_what_expires_before_the_first_answer_of_a_start_at_the_horizon_is_told(
+    publisher: RecordPublisherType, behaviour: Behaviour, fail: bool
+) -> None:
+    """Whoever begins there wants what there is, and whatever is put from then on."""
+    clock = ManualClock()
+    with running_emulator(clock=clock, behaviour=behaviour, enforce_limits=False) as emulator:
+        world = World(emulator, clock, publisher)
+        for operation in ("GetRecords", "SubscribeToShard"):
+            emulator.faults.add("throttle", operation=operation, shard=SHARD)
+        async with world.reader(fail_on_data_loss=fail) as reader:
+            epoch = await world.open(reader, horizon())
+            lost = world.put(3)
+            clock.advance(25 * 3600)
+            left = world.put(2)
+            emulator.faults.clear()
+            if fail:
+                with pytest.raises(DataLossError, match="s/shardId-000000000000"):
+                    await world.read(reader, epoch, horizon(), 2)
+                return
+            _, found = await world.read(reader, epoch, horizon(), 2)
+            assert set(found) <= {*lost, *left}
+            assert set(left) <= set(found)
+            assert [stats.losses for stats in await reader.stats("q")] == [1]
+
+
+@PUBLISHERS
+@BEHAVIOURS
 async def test_records_that_expire_ahead_of_an_open_reader_are_told(
     publisher: RecordPublisherType, behaviour: Behaviour
 ) -> None:

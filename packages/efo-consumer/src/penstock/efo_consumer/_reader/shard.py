@@ -13,7 +13,8 @@ from penstock.efo_consumer._buffer.buffer import ShardBuffer
 from penstock.efo_consumer._buffer.pool import LOOK_AGAIN_SECONDS
 from penstock.efo_consumer._buffer.segment import arrived_millis_at
 from penstock.efo_consumer._continuity.guard import LEFT, Resume, ShardGuard, check_created, report
-from penstock.efo_consumer._model.positions import ShardPosition
+from penstock.efo_consumer._continuity.rule import Verdict, judge
+from penstock.efo_consumer._model.positions import PositionType, ShardPosition
 from penstock.efo_consumer._publish.condition import ConditionTracker, ShardSign
 from penstock.efo_consumer._publish.diagnosis import NOT_FOUND
 from penstock.efo_consumer._publish.metrics import watched
@@ -109,6 +110,7 @@ class FollowedShard:
         self._refusals = 0
         self._is_gap_reported = False
         self._created_millis = created_millis
+        self._begun_millis = source.service_millis()
         self._guard = ShardGuard(source, stream.name, shard_id, created_millis=created_millis)
         self._moved_at, self._moved_millis = clock(), source.service_millis()
         self.fail_on_data_loss = fail_on_data_loss
@@ -135,6 +137,20 @@ class FollowedShard:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+
+    @property
+    def promised(self) -> ShardPosition:
+        """The buffer's end, with the time since which nothing beyond it may be missing.
+
+        Whoever begins at TRIM_HORIZON wants what there is, and what was there expires at any moment. But as long as no
+        answer came, what was put since the shard was begun may expire, too.
+        """
+        end = self.buffer.end
+        if end.type is not PositionType.TRIM_HORIZON or end.known_millis is not None:
+            return end
+        begun = ShardPosition(end.type, caught_up_millis=self._begun_millis)
+        is_overdue = judge(begun, self._source.service_millis()) is not Verdict.CONTINUOUS
+        return begun if is_overdue else end
 
     @property
     def has_ended(self) -> bool:
@@ -298,10 +314,11 @@ class FollowedShard:
             # What the records say of the time counts too, should the clock be behind.
             last = arrived_millis_at(event.records, event.records.num_rows - 1)
             now = max(now, last + (event.millis_behind_latest or 0))
-        if not self._is_gap_reported and not self._guard.passes(self.buffer.end, now):
-            loss = await self._bear(partial(self._guard.check, self.buffer.end, now), "to look for lost records")
+        after = self.promised
+        if not self._is_gap_reported and not self._guard.passes(after, now):
+            loss = await self._bear(partial(self._guard.check, after, now), "to look for lost records")
             if loss is not None:
-                self._report(loss, self.buffer.end)
+                self._report(loss, after)
         self._is_gap_reported = False
 
     async def _check_stream(self) -> None:

@@ -287,7 +287,7 @@ class SessionShards:
             self.backend,
             stream,
             shard.shard_id,
-            shard.buffer.end,
+            shard.promised,
             code,
             created_millis=self.created.get(stream),
             standing=self._standing(stream),
