@@ -132,6 +132,22 @@ async def test_a_damaged_batch_is_an_error_that_names_it(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
+    "damage",
+    ["sequence = 2", "kind = 'sqs'", "destination = 'delays'", "client_id = 'd'", "weight = 7", "content = x'00'"],
+)
+async def test_the_checksum_covers_all_of_a_batch(tmp_path: Path, damage: str) -> None:
+    """A batch is neither written to another destination than its own nor answered for another client."""
+    kept = journal(tmp_path)
+    await append(kept, b"batch")
+    await kept.close()
+    with sqlite3.connect(tmp_path / DATABASE) as database:
+        database.execute(f"UPDATE batch SET {damage}")
+    database.close()
+    with pytest.raises(JournalError, match="is damaged: the checksum of batch"):
+        journal(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("damage", "words"),
     [
         ("UPDATE batch SET content = 'text'", "is damaged: batch 1 cannot be read"),
@@ -164,14 +180,15 @@ async def test_damage_that_sqlite_takes_for_another_type_is_damage(
         journal(tmp_path)
 
 
-async def test_files_of_other_versions_and_other_origin_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [3, 5])
+async def test_files_of_other_versions_and_other_origin_are_refused(tmp_path: Path, version: int) -> None:
     """Nothing is written to them."""
     await journal(tmp_path).close()
     with sqlite3.connect(tmp_path / DATABASE) as database:
-        database.execute("PRAGMA user_version = 4")
+        database.execute(f"PRAGMA user_version = {version}")
     database.close()
     with pytest.raises(
-        JournalError, match=r"has version 4, this release reads version 3.*start the release that wrote it"
+        JournalError, match=rf"has version {version}, this release reads version 4.*start the release that wrote it"
     ):
         journal(tmp_path)
     (tmp_path / DATABASE).write_bytes(b"GIF89a" * 100)

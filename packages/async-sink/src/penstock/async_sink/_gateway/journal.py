@@ -22,7 +22,7 @@ from penstock.async_sink._core.entries import EntryFailure
 from penstock.async_sink.errors import GatewayStorageError, JournalError
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as pb
 
-_VERSION: Final = 3
+_VERSION: Final = 4
 _SCHEMA: Final = f"""
 BEGIN;
 CREATE TABLE batch (
@@ -58,6 +58,11 @@ class AcceptedBatch(NamedTuple):
     weight: int
     content: bytes
     """The contract's `Batch`."""
+
+
+def _checksum_of(batch: AcceptedBatch) -> int:
+    """Over all of it: a whole content in another order, or for another destination, is damage, too."""
+    return crc32(batch.content, crc32(json.dumps(batch[:5]).encode()))
 
 
 @dataclass(frozen=True)
@@ -253,7 +258,8 @@ class Journal:
                 texts = all(isinstance(one, str) for one in (kind, destination, client_id))
                 if not (texts and isinstance(weight, int) and isinstance(content, bytes)):
                     raise JournalError(str(self._path), f"is damaged: batch {sequence} cannot be read")
-                if crc32(content) != checksum:
+                batch = AcceptedBatch(sequence, kind, destination, client_id, weight, content)
+                if _checksum_of(batch) != checksum:
                     raise JournalError(str(self._path), f"is damaged: the checksum of batch {sequence} is wrong")
                 self._live[sequence] = (kind, destination)
 
@@ -438,7 +444,7 @@ class Journal:
             self._database.execute("BEGIN IMMEDIATE")
             self._database.executemany(
                 "INSERT INTO batch VALUES (?, ?, ?, ?, ?, ?, ?)",
-                ((*batch[:5], crc32(batch.content), batch.content) for batch in accepted),
+                ((*batch[:5], _checksum_of(batch), batch.content) for batch in accepted),
             )
             self._database.executemany("DELETE FROM batch WHERE sequence = ?", ((number,) for number in settled))
         self._live.update((batch.sequence, (batch.kind, batch.destination)) for batch in accepted)
