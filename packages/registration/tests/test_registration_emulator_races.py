@@ -116,14 +116,12 @@ def request_for(stream, job_id="job", consumer_name="delays", **options):
     return AcquireRequest(stream_name=stream, consumer_name=consumer_name, job_id=job_id, **options)
 
 
-def most_within(seconds, moments):
-    """How many at most lie in any stretch of that length."""
-    moments = sorted(moments)
-    return max(sum(first <= moment < first + seconds for moment in moments) for first in moments)
-
-
 async def test_200_tasks_at_once_ask_for_one_registration_per_stream(registry, emulator, wire):
-    """Lazily, over twelve streams: one RegisterStreamConsumer each, five a second, five in CREATING, at most."""
+    """Lazily, over twelve streams: one RegisterStreamConsumer each, and at most five in CREATING.
+
+    That they are sent at five a second is shown beside a clock that the test moves: calls of a busy machine arrive in
+    bunches, however they were sent.
+    """
     client = emulator.client()
     streams = [f"many-{uuid.uuid4().hex[:8]}-{number}" for number in range(12)]
     for name in streams:
@@ -136,8 +134,6 @@ async def test_200_tasks_at_once_ask_for_one_registration_per_stream(registry, e
     # On a slow machine calls bunch up, and one may be throttled and made again.
     heard = [call for call in registrations if "LimitExceededException" not in str(call.answer)]
     assert set(Counter(call.parameters["StreamARN"] for call in heard).values()) == {1}
-    # Not the whole second: calls that were sent a second apart may arrive a little closer.
-    assert most_within(0.9, [call.arrived_at for call in registrations]) <= 5
     creating, most_creating = set(), 0
     for call in wire.calls:
         if call.operation == "RegisterStreamConsumer":
