@@ -74,7 +74,6 @@ def test_facts_have_a_fingerprint_and_moments_have_none(make_stream: Callable[[i
         of(**until, initialPosition=f"AT_TIMESTAMP {PAST}"),
         of(**until, initialPosition=json.dumps({"shardId-000000000000": "12"})),
         of(endingPosition=json.dumps({"shardId-000000000000": "13"})),
-        of(endingPosition="TRIM_HORIZON"),
     ]
     assert None not in facts
     assert len(set(facts)) == len(facts)

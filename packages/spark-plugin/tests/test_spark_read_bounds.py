@@ -113,7 +113,6 @@ def test_nonsense_is_refused_before_anything_is_read(day: Day) -> None:
     for options in (
         day.options(startingPosition=f"{begin:.3f}", endingPosition=f"{begin - 1:.3f}"),
         day.options(startingPosition="LATEST", endingPosition=f"{begin:.3f}"),
-        day.options(startingPosition=f"{begin:.3f}", endingPosition="TRIM_HORIZON"),
         day.options(startingPosition=f"{time.time() + HOUR:.3f}"),
     ):
         with pytest.raises(ContradictoryOptionsError, match="before it begins") as caught:

@@ -335,6 +335,9 @@ def check_positions(options: "KinesisOptions") -> None:
         raise MissingOptionError("initialTimestamp", "initialTimestampFormat says how it is written")
     if ending is not None and ending.type is PositionOptionType.AT_TIMESTAMP and ending.timestamp is None:
         raise InvalidOptionError("endingPosition", "AT_TIMESTAMP", "with its time")
+    if ending is not None and ending.type is PositionOptionType.TRIM_HORIZON:
+        reason = "now (or LATEST), a time, or sequence numbers as JSON: nothing comes before TRIM_HORIZON"
+        raise InvalidOptionError("endingPosition", "TRIM_HORIZON", reason)
     for name, one in (("initialPosition", position), ("endingPosition", ending)):
         _check_streams(name, one, options.stream_name)
 

@@ -62,8 +62,6 @@ class Bounds:
         if end is None:
             time = options.ending_timestamp
             before = now_micros if time is None else epoch_micros(time)
-        elif end.type is PositionOptionType.TRIM_HORIZON:
-            before = 0
         elif end.streams is not None:
             before = None
         else:
