@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections import Counter
 
@@ -68,6 +69,67 @@ async def test_a_range_gives_user_records_the_same_from_the_buffer_and_read_agai
         assert await rows(reader, ranges) == expected
         assert await rows(other, ranges) == expected
         assert await rows(other, ranges[:1]) == expected[:3]
+
+
+async def test_what_aggregates_become_counts_against_the_buffers_limit() -> None:
+    """While many user records of few bytes are given out, their shard is read no further; then it is, without loss."""
+    kinesis = FakeKinesis(event_records=4)
+    (shard,) = kinesis.create_stream("s")
+    start = kinesis.trim_horizon("s")
+    # A key is in an aggregate once, and comes with each of its records.
+    few_bytes = aggregate(["k" * 256] * 1_500)
+    for _ in range(4):
+        put(kinesis, shard, few_bytes)
+    limit = 2**21
+    async with LocalShardReader(kinesis, ReaderConfig(buffer_bytes_per_shard=limit, buffer_bytes=limit)) as reader:
+        epoch = await reader.open(OpenRequest(session_id="q", positions=start))
+        reached = await reader.positions("q", epoch, start, wait_seconds=5)
+        assert reached.records == 4
+        assert reader.buffered_bytes < limit
+        batches = reader.read_range("q", ranges_between(start, reached.positions), max_batch_bytes=limit // 8)
+        found = (await anext(batches)).num_rows
+        assert reader.buffered_bytes > limit
+        taken = kinesis.events_taken
+        later = kinesis.put("s", shard, 40)
+        for _ in range(300):
+            await asyncio.sleep(0)
+        # The one that was being waited for.
+        assert kinesis.events_taken <= taken + 1
+        found += sum([batch.num_rows async for batch in batches])
+        assert found == 4 * 1_500
+        assert reader.buffered_bytes < limit
+        position, plain = reached.positions, []
+        while len(plain) < len(later):
+            reached = await reader.positions("q", epoch, position, wait_seconds=5)
+            plain += [int(number) for number, *_ in await rows(reader, ranges_between(position, reached.positions))]
+            position = reached.positions
+        assert plain == later
+
+
+async def test_an_answer_of_large_aggregates_is_taken_apart_bit_by_bit() -> None:
+    """Memory holds what one large aggregate becomes, not what ten MiB of them do."""
+    kinesis = FakeKinesis(event_records=4)
+    (shard,) = kinesis.create_stream("s")
+    record = AggRecord()
+    for _ in range(8):
+        assert record.add_user_record("k", b"d" * 100_000)
+    upto = [put(kinesis, shard, bytes(record.get_contents()[2])) for _ in range(4)][-1]
+    whole = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
+    async with LocalShardReader(kinesis) as reader:
+        held = [reader.buffered_bytes async for _ in reader.read_range("q", [whole])]
+        assert 800_000 < max(held) < 1_600_000
+        assert reader.buffered_bytes == 0
+
+
+async def test_empty_records_after_a_large_one_are_not_left_out() -> None:
+    """Where an answer is divided, a rest without any bytes is a part as well."""
+    kinesis = FakeKinesis(event_records=4)
+    (shard,) = kinesis.create_stream("s")
+    larger = b"x" * (1024 * 1024 + 1)
+    upto = [put(kinesis, shard, data) for data in (aggregate(["a"]), larger, b"", b"")][-1]
+    whole = ShardRange("s", shard, ShardPosition.trim_horizon(), ShardPosition.after(str(upto)))
+    async with LocalShardReader(kinesis) as reader:
+        assert [data for *_, data in await rows(reader, [whole])] == [b"a", larger, b"", b""]
 
 
 async def test_each_user_record_belongs_to_the_one_shard_that_takes_its_key() -> None:

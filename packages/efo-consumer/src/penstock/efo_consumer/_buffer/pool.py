@@ -4,9 +4,12 @@ argument."""
 from __future__ import annotations
 
 import math
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.efo_consumer._buffer.buffer import ShardBuffer
     from penstock.efo_consumer._buffer.segment import Spill
     from penstock.efo_consumer._model.events import ShardEvent
@@ -39,6 +42,7 @@ class BufferPool:
         self._total_bytes = total_bytes
         self._grace = promise_grace_seconds
         self._held = 0
+        self._unpacked = 0
         # Ordered by the last append: the first is the quietest, and its promised segments the oldest.
         self._buffers: dict[ShardBuffer, None] = {}
         # When everything was looked at in vain, and what was known to have changed by then.
@@ -46,8 +50,21 @@ class BufferPool:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that all buffers hold, with what is on its way to a disk."""
-        return self._held + self._in_flight
+        """Bytes that all buffers hold, with what is on its way to a disk and what aggregates became."""
+        return self._held + self._unpacked + self._in_flight
+
+    @property
+    def _is_full(self) -> bool:
+        return self._held + self._unpacked >= self._total_bytes
+
+    @contextmanager
+    def unpacked(self, nbytes: int) -> Iterator[None]:
+        """Count bytes that an aggregate became, while they are given out."""
+        self._unpacked += nbytes
+        try:
+            yield
+        finally:
+            self._unpacked -= nbytes
 
     @property
     def _in_flight(self) -> int:
@@ -89,7 +106,7 @@ class BufferPool:
         while buffer.held_bytes >= self._shard_bytes:
             if not self._evict(buffer, promised_before):
                 return False
-        while self._held >= self._total_bytes:
+        while self._is_full:
             if self._evict(buffer, promised_before):
                 continue
             # Whoever holds nothing may take one event: others cannot keep it from being read at all.
@@ -107,9 +124,9 @@ class BufferPool:
     def _evict_others(self, promised_before: float) -> bool:
         """Evict from all buffers until there is room; tell whether there is."""
         for other in list(self._buffers):
-            while self._held >= self._total_bytes and self._evict(other, promised_before):
+            while self._is_full and self._evict(other, promised_before):
                 pass
-            if self._held < self._total_bytes:
+            if not self._is_full:
                 return True
         return False
 

@@ -17,7 +17,7 @@ from penstock.efo_consumer._wire.kpl import MAGIC, DeaggregationCounts, HashKeyR
 from penstock.efo_consumer.errors import EfoConsumerError, ShardFailedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from datetime import timedelta
 
     import pyarrow as pa
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.efo_consumer._reader.backend import ReaderBackend
 
 _log = logging.getLogger(__name__)
+_PART_BYTES = 1024 * 1024
 # Made once: a range may have thousands of batches.
 _BEGINS_WITH_MAGIC = pc.MatchSubstringOptions(MAGIC)
 
@@ -58,8 +59,11 @@ class Deaggregator:
 
     async def take_apart(
         self, records: pa.RecordBatch, stream: str, shard_id: str, *, retry_patience: timedelta
-    ) -> pa.RecordBatch:
+    ) -> Iterable[pa.RecordBatch]:
         """Give the user records, USER_RECORD_SCHEMA, or the records as they are when none is an aggregate.
+
+        What an answer of ten MiB becomes could fill the memory: it is taken apart as the caller asks for more, about a
+        MiB of aggregates at a time.
 
         They are always the same ones of the same records. Where the shard's keys are not known yet, ListShards is asked
         for as long as the patience lasts.
@@ -68,12 +72,23 @@ class Deaggregator:
             ShardFailedError: there are aggregates, and the shard's keys cannot be told.
         """
         if not pc.call_function("starts_with", [records.column("data")], _BEGINS_WITH_MAGIC).true_count:
-            return records
+            return (records,)
         keys = await self._keys(stream, shard_id, retry_patience)
-        counts = DeaggregationCounts()
-        given = deaggregate(records, keys, counts=counts)
-        self._metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
-        return given
+        return self._take_apart(records, keys, stream, shard_id)
+
+    def _take_apart(
+        self, records: pa.RecordBatch, keys: HashKeyRange | None, stream: str, shard_id: str
+    ) -> Iterator[pa.RecordBatch]:
+        begin = nbytes = 0
+        # One more row than any part can take ends the last part, also one of records without bytes.
+        for row, size in enumerate([*pc.binary_length(records.column("data")).to_pylist(), _PART_BYTES + 1]):
+            if row > begin and nbytes + size > _PART_BYTES:
+                counts = DeaggregationCounts()
+                given = deaggregate(records.slice(begin, row - begin), keys, counts=counts)
+                self._metrics.deaggregated(counts, stream=stream, shard_id=shard_id)
+                yield given
+                begin, nbytes = row, 0
+            nbytes += size
 
     async def _keys(self, stream: str, shard_id: str, retry_patience: timedelta) -> HashKeyRange | None:
         key = (stream, shard_id)

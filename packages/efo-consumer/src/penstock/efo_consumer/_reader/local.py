@@ -6,7 +6,7 @@ import asyncio
 import logging
 import secrets
 import time
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Self
@@ -37,7 +37,7 @@ from penstock.efo_consumer.errors import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
     from types import TracebackType
 
     import pyarrow as pa
@@ -227,13 +227,16 @@ class LocalShardReader:
                 source = self._records(session, shard_range, backend, replayed, same, proofs, fail)
                 try:
                     async for records in source:
+                        parts: Iterable[pa.RecordBatch] = (records,)
                         if self._deaggregator is not None:
-                            records = await self._deaggregator.take_apart(
+                            parts = await self._deaggregator.take_apart(
                                 records, stream, shard_id, retry_patience=backend.retry_patience
                             )
-                        rows += records.num_rows
-                        for batch in rebatcher.add(columns.of(records)):
-                            yield batch
+                        for part in parts:
+                            rows += part.num_rows
+                            with self._unpacked(0 if part is records else part.nbytes):
+                                for batch in rebatcher.add(columns.of(part)):
+                                    yield batch
                 finally:
                     await source.aclose()
             await prove(proofs)
@@ -249,6 +252,16 @@ class LocalShardReader:
         finally:
             span.set_attributes({"penstock.records": rows, "penstock.replays": len(replayed)})
             span.end()
+
+    @contextmanager
+    def _unpacked(self, nbytes: int) -> Iterator[None]:
+        """Count what aggregates became: shards wait meanwhile where there is no room for more."""
+        try:
+            with self._pool.unpacked(nbytes):
+                yield
+        finally:
+            if nbytes:
+                self._room.ring()
 
     follow = follow_steps
 
