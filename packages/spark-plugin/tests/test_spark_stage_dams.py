@@ -2,10 +2,12 @@
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import utils
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 
@@ -61,6 +63,29 @@ def test_an_undeclared_dam_is_told(spark: SparkSession, tmp_path: Path, caplog: 
     run.stop()
     assert not run.warnings
     assert len(run.plan.stages) == 2
+
+
+def test_a_dams_line_is_told_whatever_pyspark_did_before(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PySpark stops to remember lines for good where a first column was made in a thread without a session."""
+
+    def totals(rates: DataFrame) -> DataFrame:
+        return rates.groupBy((rates["id"] % 2).alias("value")).count()
+
+    def joined(live: DataFrame, totals: DataFrame) -> DataFrame:
+        return live.join(totals, "value")
+
+    def run_without_session() -> None:
+        utils._enable_debugging_cache = None
+        spark.range(1)["id"] + 1
+        job(tmp_path, totals, joined).run(spark).stop()
+
+    with caplog.at_level(logging.WARNING, logger="penstock.spark_plugin"), ThreadPoolExecutor(1) as thread:
+        thread.submit(run_without_session).result()
+    line = f"{totals.__code__.co_filename}:{totals.__code__.co_firstlineno + 1}"
+    told = [one.getMessage() for one in caplog.records if "undeclared" in one.getMessage()]
+    assert [f"holds an undeclared Aggregate at {line}," in one for one in told] == [True], told
 
 
 def test_a_resumed_run_saves_what_it_uses_again(spark: SparkSession, tmp_path: Path) -> None:

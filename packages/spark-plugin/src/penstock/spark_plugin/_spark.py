@@ -42,6 +42,7 @@ __all__ = [
     "StringEndsWith",
     "StringStartsWith",
     "SupportsTriggerAvailableNow",
+    "tell_lines",
 ]
 
 if find_spec("pyspark") is None:
@@ -50,7 +51,8 @@ if find_spec("pyspark") is None:
 import pyspark  # after it is known to be there: whatever else keeps it from being imported says so itself
 
 try:
-    from pyspark.sql import datasource
+    from pyspark.errors import utils as errors
+    from pyspark.sql import SparkSession, datasource
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 except ImportError as error:
     if getattr(error, "name", None) not in ("pyspark.sql", "pyspark.sql.datasource"):
@@ -71,6 +73,18 @@ SPARK_USES_UNIX_SOCKETS = _IS_4_1
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 CHECKPOINT_FILE_MANAGER = f"{_STREAMING}{'.checkpointing' if _IS_4_1 else ''}.FileSystemBasedCheckpointFileManager"
 """Spark's class that writes checkpoints as plain files."""
+
+
+def tell_lines(spark: SparkSession) -> None:
+    """Let PySpark remember the lines that build frames, unless the session says otherwise.
+
+    It looks once in a process, when the first frame or column is made. Is no session active in the thread that does
+    it, nothing has lines from then on.
+    """
+    if getattr(errors, "_enable_debugging_cache", None) is False:
+        wanted = spark.conf.get("spark.python.sql.dataFrameDebugging.enabled", "true")
+        errors._enable_debugging_cache = str(wanted).lower() == "true"  # type: ignore[assignment]  # None at first
+
 
 if TYPE_CHECKING or _IS_4_1:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter

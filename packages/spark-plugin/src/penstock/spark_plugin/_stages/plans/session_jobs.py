@@ -3,13 +3,14 @@
 import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from pyspark.core.status import StatusTracker
 from pyspark.sql import SparkSession
 from pyspark.sql.readwriter import DataFrameWriter
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from penstock.spark_plugin._spark import tell_lines
 from penstock.spark_plugin._stages.plans.plans import is_connect
 from penstock.spark_plugin._telemetry import TRACEPARENT_PROPERTY
 
@@ -42,6 +43,9 @@ class SessionJobs(Protocol):
 
     def is_stream_writer(self, value: object) -> bool:
         """Whether something is a `df.writeStream…`."""
+
+    def tell_lines(self) -> None:
+        """Let the frames that this thread builds know the lines that build them, unless the session says otherwise."""
 
 
 def jobs_of(spark: SparkSession) -> SessionJobs:
@@ -96,3 +100,10 @@ class ClassicJobs:
 
     def is_stream_writer(self, value: object) -> bool:
         return isinstance(value, DataStreamWriter)
+
+    def tell_lines(self) -> None:
+        jvm: Any = self._spark._jvm
+        if not jvm.SparkSession.getActiveSession().isDefined():
+            # PySpark asks the session that is active in the thread, which in a thread of our own none is.
+            jvm.SparkSession.setActiveSession(self._spark._jsparkSession)
+        tell_lines(self._spark)

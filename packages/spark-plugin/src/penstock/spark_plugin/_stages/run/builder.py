@@ -40,6 +40,7 @@ class StageBuilder:
         self._declared = declared
         self._plan = plan
         self._spark = spark
+        self._jobs = jobs_of(spark)
         self.store = store
         """Of the results."""
         self._pins = pins or {}
@@ -180,7 +181,7 @@ class StageBuilder:
         """What a sink's function gives for its inputs; `built` as of `build`."""
         with self._lock:
             one = self._declared[name]
-            return _call(one, *(_limited(one, frame) for frame in self._inputs(stage, name, built)))
+            return self._call(one, *(_limited(one, frame) for frame in self._inputs(stage, name, built)))
 
     def let_go(self, stage: Stage) -> None:
         """Forget what is kept in memory for a stage."""
@@ -193,7 +194,7 @@ class StageBuilder:
             if one.kind is VertexKind.SOURCE:
                 built[name] = self._source(name)
             else:
-                built[name] = _limited(one, _frame(one, _call(one, *self._inputs(stage, name, built))))
+                built[name] = _limited(one, _frame(one, self._call(one, *self._inputs(stage, name, built))))
                 if not stage.bounded:
                     self._look_for_dams(one, built[name])
                 elif self._is_needed_twice(stage, name):
@@ -261,16 +262,15 @@ class StageBuilder:
 
     def _keyed(self, frame: DataFrame, keys: tuple[str, ...], folder: StageFolder) -> DataFrame:
         """The rows as a join by these keys wants them: what is not sent to all tasks is else shuffled in each batch."""
-        jobs = jobs_of(self._spark)
         committed = folder.committed()
-        if not keys or committed is None or committed.size_bytes <= jobs.broadcast_bytes():
+        if not keys or committed is None or committed.size_bytes <= self._jobs.broadcast_bytes():
             return frame
-        return frame.repartition(jobs.shuffle_partitions(), *keys).sortWithinPartitions(*keys)
+        return frame.repartition(self._jobs.shuffle_partitions(), *keys).sortWithinPartitions(*keys)
 
     def _source(self, name: str) -> DataFrame:
         if name not in self._sources:
             one = self._declared[name]
-            frame = _limited(one, _frame(one, _call(one, self._spark)))
+            frame = _limited(one, _frame(one, self._call(one, self._spark)))
             if frame.isStreaming == one.bounded:
                 said, is_ = ("bounded", "a stream") if one.bounded else ("unbounded", "not a stream")
                 raise PipelineDefinitionError(
@@ -280,6 +280,14 @@ class StageBuilder:
                 )
             self._sources[name] = frame
         return self._sources[name]
+
+    def _call(self, one: Declared, *arguments: object) -> Any:
+        self._jobs.tell_lines()
+        try:
+            return one.function(*arguments)
+        except Exception as error:
+            error.add_note(f"in {one.name!r}" + (f" ({one.call_site})" if one.call_site else ""))
+            raise
 
 
 def _sorted(one: Declared, source: str, frame: DataFrame) -> DataFrame:
@@ -300,14 +308,6 @@ def _sorted(one: Declared, source: str, frame: DataFrame) -> DataFrame:
 def _limited(one: Declared, frame: DataFrame) -> DataFrame:
     """In as many tasks at most as its parallelism says."""
     return frame if one.parallelism is None else frame.coalesce(one.parallelism)
-
-
-def _call(one: Declared, *arguments: object) -> Any:
-    try:
-        return one.function(*arguments)
-    except Exception as error:
-        error.add_note(f"in {one.name!r}" + (f" ({one.call_site})" if one.call_site else ""))
-        raise
 
 
 def _frame(one: Declared, value: object) -> DataFrame:

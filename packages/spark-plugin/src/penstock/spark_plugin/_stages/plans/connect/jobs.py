@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.connect.readwriter import DataFrameWriter
 from pyspark.sql.connect.streaming.readwriter import DataStreamWriter
 
+from penstock.spark_plugin._spark import tell_lines
+
 _SIZE = re.compile(r"(-?\d+)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE)
 _POWERS = {"": 0, "k": 10, "m": 20, "g": 30, "t": 40, "p": 50}
 
@@ -48,6 +50,9 @@ class ConnectJobs:
 
     def is_stream_writer(self, value: object) -> bool:
         return isinstance(value, DataStreamWriter)
+
+    def tell_lines(self) -> None:
+        tell_lines(self._spark)
 
 
 def tag_of(name: str) -> str:
