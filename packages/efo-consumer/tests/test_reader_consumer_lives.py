@@ -74,7 +74,9 @@ async def test_records_are_checkpointed_behind_what_the_caller_is_done_with(
     async with consumer() as first:
         assert await take(first, 3, interval) == [b"0", b"1", b"2"]
     async with consumer() as second:
-        assert await take(second, 4, interval) == [b"2", b"3", b"4", b"5"]
+        again = await take(second, 4, interval)
+    # The service may cut its answers as it likes: 2 is the first of its batch, or comes behind 1.
+    assert again in ([b"1", b"2", b"3", b"4"], [b"2", b"3", b"4", b"5"])
 
 
 async def test_a_stop_ends_the_iteration_behind_the_batch_in_hand(emulator: RunningEmulator) -> None:

@@ -544,6 +544,16 @@ async def test_a_stream_whose_client_reads_nothing_ends_too(file: Path) -> None:
         async with asyncio.timeout(DEADLINE):
             await servicer.unwatched.wait()
         assert servicer.watched == 0
+        # Reading on, it comes to the end, and is told why.
+        code, words = await refusal(read_on(call))
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "is not taken any more: call again" in words
+
+
+async def read_on(call: grpc.aio.UnaryStreamCall[pb.WatchRequest, pb.WatchResponse]) -> None:
+    async with asyncio.timeout(DEADLINE):
+        while await call.read() is not grpc.aio.EOF:
+            pass
 
 
 async def test_a_stream_goes_on_while_its_caller_may_call(file: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
@@ -230,9 +230,10 @@ class Access(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not gener
 
         async def call(messages: Any, context: Any) -> AsyncIterator[Any]:
             one = _Call(self, method, rights or MethodRights(), context)
-            async with aclosing(one.answers(behaviour, messages, handler.request_streaming, is_stream)) as answers:
-                async for answer in answers:
-                    yield answer
+            await one.answer(behaviour, messages, handler.request_streaming, is_stream)
+            # It writes its answers by itself. Those around it expect a generator.
+            for answer in tuple[Any, ...]():
+                yield answer
 
         # On the wire all kinds are alike; and this one reads a message only when it is asked for it.
         return grpc.stream_stream_rpc_method_handler(
@@ -262,10 +263,13 @@ class _Call:
         self._changed: Any = None
         self._what: Sequence[tuple[str, str]] = ()
 
-    async def answers(
+    async def answer(
         self, behaviour: Any, messages: AsyncIterator[Any], request_streaming: bool, is_stream: bool
-    ) -> AsyncGenerator[Any, None]:
-        """What the behaviour answers, to what the caller may ask."""
+    ) -> None:
+        """Send what the behaviour answers to what the caller may ask.
+
+        Here, not by whoever is around: a call whose end comes in the midst of an answer is to be told it.
+        """
         access, context = self._access, self._context
         await self._admit()
         self._watching = asyncio.get_running_loop().call_later(access.recheck_seconds, self._look_again)
@@ -282,11 +286,8 @@ class _Call:
                     async with aclosing(behaviour(request, context)) as answers:
                         async for answer in answers:
                             await self._send(answer)
-                            yield answer
                 else:
-                    answer = await behaviour(request, context)
-                    await self._send(answer)
-                    yield answer
+                    await self._send(await behaviour(request, context))
             if self._ending is None:
                 self._audit("OK")
         except TimeoutError:
@@ -353,6 +354,7 @@ class _Call:
         self._rights.tell_as_own(self._caller, answer)
         size = answer.ByteSize if hasattr(answer, "ByteSize") else lambda: len(answer)
         await self._access.budgets.use_bytes(self._caller, size)
+        await self._context.write(answer)
 
     def _audit(self, outcome: str, reason: str = "") -> None:
         """Once: a stream has changed something when it begins to answer."""
