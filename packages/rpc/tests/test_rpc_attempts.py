@@ -27,7 +27,7 @@ def test_ten_wrong_tokens_cost_nothing_and_more_cost_time():
     assert attempts.wrong(FRIEND) == 0.0
 
 
-@pytest.mark.parametrize("at_once", [1, 1_000])
+@pytest.mark.parametrize("at_once", [1, 100])
 def test_four_tokens_a_second_are_looked_at_however_many_come(at_once):
     """One after the other, and as many at a time as one likes, without waiting for the answers."""
     clock = Clock()
