@@ -51,7 +51,6 @@ if find_spec("pyspark") is None:
 import pyspark  # after it is known to be there: whatever else keeps it from being imported says so itself
 
 try:
-    from pyspark.errors import utils as errors
     from pyspark.sql import SparkSession, datasource
     from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 except ImportError as error:
@@ -81,9 +80,11 @@ def tell_lines(spark: SparkSession) -> None:
     It looks once in a process, when the first frame or column is made. Is no session active in the thread that does
     it, nothing has lines from then on.
     """
-    if getattr(errors, "_enable_debugging_cache", None) is False:
+    from pyspark.errors import utils
+
+    if getattr(utils, "_enable_debugging_cache", None) is False:
         wanted = spark.conf.get("spark.python.sql.dataFrameDebugging.enabled", "true")
-        errors._enable_debugging_cache = str(wanted).lower() == "true"  # type: ignore[assignment]  # None at first
+        utils._enable_debugging_cache = str(wanted).lower() == "true"  # type: ignore[assignment]  # None at first
 
 
 if TYPE_CHECKING or _IS_4_1:
