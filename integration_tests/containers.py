@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-
-from release._images import Image, read_image
+from dockerfiles import Image, read_image
 
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "deploy" / "compose.yaml"

@@ -11,9 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from dependencies.__main__ import main
-from dependencies._lock import lock_problems, read_lock
-from dependencies._requirements import requirements_of
+from tools.dependencies import lock_problems, main, read_lock, requirements_of
 
 ROOT = Path(__file__).resolve().parents[1]
 HASH = "--hash=sha256:" + "0" * 64

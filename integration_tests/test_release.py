@@ -21,9 +21,8 @@ from packaging.requirements import Requirement
 
 from penstock.emulator.testing import running_emulator
 from penstock.spark_plugin import ensure_java
-from release._artefacts import artefact_problems, build, wheel_contents, wheel_metadata, wheel_of
-from release._members import Member, find_members
-from release._versions import problems
+from tools.release.artefacts import artefact_problems, build, wheel_contents, wheel_metadata, wheel_of
+from tools.release.versions import Member, find_members, problems
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -25,9 +25,9 @@ from containers import (
     user_words,
 )
 
-from dependencies._lock import read_lock
-from release._artefacts import build
-from release._members import find_members
+from tools.dependencies import read_lock
+from tools.release.artefacts import build
+from tools.release.versions import find_members
 
 
 def test_the_file_is_one_that_compose_takes():

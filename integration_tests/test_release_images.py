@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from release._images import find_dockerfiles, read_image
-from release._members import find_members, name_of
+sys.path.append(str(Path(__file__).parent))
+
+from dockerfiles import find_dockerfiles, read_image
+
+from tools.release.versions import find_members, name_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCKERFILES = find_dockerfiles(ROOT)

@@ -9,12 +9,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from release._matrix import find_cells, has_python, read_cells, run_matrix, table_row
-from release._members import find_members, read_member
-from release._versions import problems, set_version, sibling_bounds, with_heading, with_version
 from tools.prove.matrix import Outcome as PairOutcome
 from tools.prove.matrix import Pair, try_pair
 from tools.prove.matrix import table_row as table_row_of_pair
+from tools.release.matrix import find_cells, has_python, read_cells, run_matrix, table_row
+from tools.release.versions import (
+    find_members,
+    problems,
+    read_member,
+    set_version,
+    sibling_bounds,
+    with_heading,
+    with_version,
+)
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -191,7 +198,7 @@ def test_a_commit_is_checked_by_the_tools_of_the_lint():
 @pytest.mark.parametrize("name", ["compat-tests.txt", "lowest-tests.txt"])
 def test_the_tests_of_a_matrix_exist(name):
     """A list of paths for pytest: a name that is wrong would end each run at once."""
-    paths = (ROOT / "release" / name).read_text().splitlines()
+    paths = (ROOT / "tools" / "release" / name).read_text().splitlines()
     assert [path for path in paths if not (ROOT / path).exists()] == []
 
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.emulator.testing import running_emulator
-from release._artefacts import build
-from release._matrix import has_python
-from release._members import find_members
+from tools.release.artefacts import build
+from tools.release.matrix import has_python
+from tools.release.versions import find_members
 
 if TYPE_CHECKING:
     import argparse

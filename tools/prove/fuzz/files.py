@@ -23,7 +23,7 @@ from penstock.efo_consumer import (
 from penstock.efo_consumer.errors import CheckpointError
 from tools.prove.fuzz.target import MEBIBYTE, Target, loop, told
 
-_IN_MEMORY = Path("/dev/shm")  # noqa: S108  # a folder of our own is made there
+_IN_MEMORY = Path("/dev/shm")  # a folder of our own is made there
 
 
 def _new_folder() -> Path:

@@ -10,7 +10,7 @@ import zipfile
 from email.parser import HeaderParser
 from pathlib import Path
 
-from release._members import Member
+from tools.release.versions import Member
 
 _STRAY = re.compile(r"(^|/)(tests?|__pycache__|\.[^/]+|conftest\.py)(/|$)|\.(pyc|pyo|orig|rej|log)$")
 

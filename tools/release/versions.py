@@ -1,16 +1,61 @@
-"""The rules of a release: one version, siblings of the same minor version, a heading in each changelog."""
+"""What a release is made of, and its rules: one version, bounds of siblings, a heading in each changelog."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-
-from release._members import Member, name_of
+from typing import Any
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)(?:(?:a|b|rc)\d+)?")
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _UNRELEASED = "## Unreleased"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A package or service, as its `pyproject.toml` declares it."""
+
+    folder: Path
+    name: str
+    version: str
+    requirements: tuple[str, ...]
+    """All of them, those of extras too."""
+
+    @property
+    def wheel_stem(self) -> str:
+        """What the names of its wheel and its source archive begin with."""
+        return f"{self.name.replace('-', '_')}-{self.version}"
+
+
+def name_of(requirement: str) -> str:
+    """`penstock-rpc` of `penstock-rpc[service]>=0.1,<0.2`."""
+    found = _NAME.match(requirement)
+    return found.group().lower() if found else ""
+
+
+def read_member(folder: Path) -> Member:
+    """The member in a folder.
+
+    Raises:
+        OSError, KeyError, tomllib.TOMLDecodeError: there is none.
+    """
+    project: dict[str, Any] = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
+    requirements = [*project.get("dependencies", [])]
+    for extra in project.get("optional-dependencies", {}).values():
+        requirements += extra
+    return Member(
+        folder=folder, name=project["name"], version=project["version"], requirements=tuple(map(str, requirements))
+    )
+
+
+def find_members(root: Path) -> list[Member]:
+    """All members below the root of the repository, by name."""
+    folders = [path.parent for kind in ("packages", "services") for path in (root / kind).glob("*/pyproject.toml")]
+    return sorted((read_member(folder) for folder in folders), key=lambda member: member.name)
 
 
 def sibling_bounds(version: str) -> str:

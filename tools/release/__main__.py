@@ -9,17 +9,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-from release._artefacts import artefact_problems, build
-from release._matrix import read_cells, run_matrix, table_row
-from release._members import Member, find_members
-from release._versions import problems, set_version
+from tools.release.artefacts import artefact_problems, build
+from tools.release.matrix import read_cells, run_matrix, table_row
+from tools.release.versions import Member, find_members, problems, set_version
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command. Returns the exit code: 1 when there is something to put right, 2 for wrong usage."""
-    parser = argparse.ArgumentParser(prog="python -m release", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     check = commands.add_parser("check", help="tell what keeps the packages from being released together")
     check.add_argument("--tag", help="tag of the release, such as v1.2.3: has to be that of the version")
