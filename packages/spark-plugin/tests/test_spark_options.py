@@ -203,7 +203,7 @@ def test_a_value_that_is_none_names_the_option(option: str, value: str) -> None:
 @pytest.mark.parametrize(
     ("options", "missing"),
     [
-        ({"recordPublisher": "efo"}, "efoConsumerName"),
+        ({"recordPublisher": "efo", "efoRegistration": "eager"}, "efoConsumerName"),
         ({"recordPublisher": "efo", "efoRegistration": "none"}, "efoConsumerArn.flights"),
         ({"awsAccessKeyId": "key"}, "awsSecretAccessKey"),
         ({"awsSecretAccessKey": "secret"}, "awsAccessKeyId"),

@@ -60,6 +60,25 @@ def test_one_checkpoint_serves_all_ways_to_read(
         assert numbers == sorted(numbers)
 
 
+def test_a_consumer_without_a_name_is_named_by_the_checkpoint(
+    make_stream: Callable[[int], Any], tmp_path: Path
+) -> None:
+    """The same in all runs of a query, and another in a query with another checkpoint."""
+    source = make_stream(1)
+    options = source.options(**TRIM, recordPublisher="efo", registryStore=str(tmp_path / "registry.db"))
+    names = []
+    for prefix in ({}, {"consumerNamePrefix": "databricks_"}):
+        seen: list[str] = []
+        runs = Runs(before_batch=lambda _, seen=seen: seen.extend(source.consumers()))  # type: ignore[misc]  # of this turn
+        for _ in range(2):
+            source.put(3)
+            runs.available_now(options | prefix)
+        assert sorted(runs.keys) == sorted(source.put_keys)
+        assert set(seen) == {(prefix.get("consumerNamePrefix") or "penstock-") + runs.log[0]["query"]}
+        names.append(runs.log[0]["query"])
+    assert names[0] != names[1]
+
+
 class Stopped:
     """A query that was stopped hours ago, in the middle of a stream with a retention of a day."""
 

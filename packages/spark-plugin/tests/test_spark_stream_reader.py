@@ -69,6 +69,20 @@ def test_nothing_new_gives_the_start_itself() -> None:
     assert reader(session).latestOffset(start, EVERYTHING) is start
 
 
+def test_the_name_that_a_checkpoint_gives_to_a_consumer_is_in_the_progress() -> None:
+    """It is made of the query's own, which stands in the offsets, also where the job has a name."""
+    session = FakeReadingSession()
+    session.reader.reaches, session.reader.rows = {"flights": {"s0": after(7)}}, 3
+    source = reader(session, record_publisher="efo", job_id="job")
+    end = source.latestOffset(at(s0=after(1)).to_json(), EVERYTHING)
+    report = source.reportLatestOffset()
+    assert report is not None
+    assert report["efoConsumerName"] == f"penstock-{end['query']}"
+    again = reader(FakeReadingSession(), record_publisher="efo", job_id="job")
+    again.partitions(end, end)
+    assert (again.reportLatestOffset() or {})["efoConsumerName"] == report["efoConsumerName"]
+
+
 def test_after_a_crash_the_session_opens_at_the_end_of_the_logged_range() -> None:
     """Spark asks for the partitions of a logged range first; the range itself is read again."""
     session = FakeReadingSession()

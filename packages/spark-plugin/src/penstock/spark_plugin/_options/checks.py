@@ -31,6 +31,8 @@ _SESSION_NAME = re.compile(r"[\w+=,.@-]{2,64}", re.ASCII)
 _TRACE = re.compile(r"[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 _ROLE_ARN = re.compile(r"arn:[\w-]+:iam::\d*:role/.+", re.ASCII)
 _SHORTEST_MILLIS = 10.0
+_QUERY_LENGTH = 32
+"""Of the name of a query in its checkpoint."""
 
 
 def check_credentials(options: "KinesisOptions") -> None:
@@ -266,15 +268,18 @@ def check_efo(options: "KinesisOptions") -> None:
         raise ContradictoryOptionsError(
             ("efoConsumerArn", "efoRegistration"), "ARNs are given with efoRegistration=none alone"
         )
-    elif options.efo_consumer_name is None:
+    elif options.efo_consumer_name is None and options.efo_registration == "eager":
         raise MissingOptionError(
             "efoConsumerName",
-            "recordPublisher is efo; give a name that no other query has on these streams, and that stays the same "
-            "over restarts (a source is not told the query's id)",
+            "efoRegistration is eager, which registers before there is a checkpoint to make a name of; give a name "
+            "that no other query has on these streams, and that stays the same over restarts, or efoRegistration=lazy",
         )
-    elif _CONSUMER_NAME.fullmatch(options.efo_consumer_name) is None:
+    elif _CONSUMER_NAME.fullmatch(options.consumer_name("0" * _QUERY_LENGTH)) is None:
+        given = "efoConsumerName" if options.efo_consumer_name is not None else "efoConsumerNamePrefix"
         rule = "1 to 128 letters, digits, _ . and -, with its prefix"
-        raise InvalidOptionError("efoConsumerName", options.efo_consumer_name, rule)
+        if options.efo_consumer_name is None:
+            rule = f"letters, digits, _ . and -, at most {128 - _QUERY_LENGTH} before a name of the checkpoint's"
+        raise InvalidOptionError(given, options.efo_consumer_name or options.efo_consumer_name_prefix or "", rule)
 
 
 def check_sizes(options: "KinesisOptions") -> None:

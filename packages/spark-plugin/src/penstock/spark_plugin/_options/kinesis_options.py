@@ -39,6 +39,8 @@ from penstock.spark_plugin.errors import ContradictoryOptionsError, MissingOptio
 _CHOICES_OF_CREDENTIALS = ("awsCredentialsProvider", "roleCredentialsProvider")
 """They are checked here, and no business of the session."""
 
+_CONSUMER_PREFIX = "penstock-"
+
 _COUNTED = tuple(
     (".".join(spec.flink.split(".")[2:]), spec.name)
     for spec in OPTIONS
@@ -97,8 +99,9 @@ class KinesisOptions:
     record_publisher: str = "polling"
     efo_registration: str = "lazy"
     efo_consumer_name: str | None = None
+    """None: made of the query's name in its checkpoint; see `consumer_name`."""
     efo_consumer_name_prefix: str | None = None
-    """As it was written; `efo_consumer_name` has it."""
+    """As it was written; `efo_consumer_name` has it, too."""
     efo_consumer_arn: Mapping[str, str] = field(default_factory=dict)
     """By stream name."""
     subscribe_transport: str = "auto"
@@ -290,6 +293,12 @@ class KinesisOptions:
     def arn_of(self, stream: str) -> str | None:
         """The ARN of a stream, where it was given."""
         return dict(zip(self.stream_name, self.stream_arn, strict=False)).get(stream)
+
+    def consumer_name(self, query: str) -> str:
+        """The name of the stream consumer of a query, which has such a name in its checkpoint."""
+        if self.efo_consumer_name is not None:
+            return self.efo_consumer_name
+        return f"{_CONSUMER_PREFIX if self.efo_consumer_name_prefix is None else self.efo_consumer_name_prefix}{query}"
 
     def aws_mapping(self) -> dict[str, str]:
         """What the AWS session takes, by canonical name. Holds secrets."""

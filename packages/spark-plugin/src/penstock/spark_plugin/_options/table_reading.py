@@ -148,7 +148,9 @@ READING = (
         group="reading",
         acts=(REGISTRY,),
         refused_with=(OF_EFO,),
-        doc="Name of the stream consumer. Required with efo, unless ARNs are given; each query has its own.",
+        default="penstock-, or efoConsumerNamePrefix, and an id from the query's checkpoint",
+        doc="Name of the stream consumer with efo; each query has its own. The default stays the same over restarts, "
+        "and stands in `lastProgress`. Required with `efoRegistration=eager`, which comes before the checkpoint.",
         flink="flink.stream.efo.consumername",
         databricks="consumerName",
         aws="kinesis.consumerName",
@@ -158,7 +160,8 @@ READING = (
         group="reading",
         acts=(REGISTRY,),
         refused_with=(OF_EFO,),
-        doc="Put before `efoConsumerName`. Databricks' own default is `databricks_`.",
+        doc="Put before `efoConsumerName`, or before the id that is its default. Databricks' own default is "
+        "`databricks_`.",
         databricks="consumerNamePrefix",
     ),
     OptionSpec(

@@ -63,8 +63,8 @@ class Offset:
     """Number of the run that logged it, among the runs of this query at its shard-reader services: each driver that
     goes on from here gets a larger one. 0 without services."""
     query: str = ""
-    """A name of this query, the same in all runs, by which a run takes the lease of its predecessor over. Empty by
-    polling, and for a query with a `jobId`."""
+    """A name of this query, the same in all runs, by which a run takes the lease of its predecessor over, and of which
+    `efoConsumerName` is made where it was left out. Empty by polling, and for a query with a `jobId` and that."""
 
     def to_json(self) -> dict[str, Any]:
         """For Spark's log."""

@@ -97,9 +97,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned_bytes = 0
         self._reached: StreamPositions | None = None
         self._end_metrics: Callable[[], None] = _nothing
-        # A lease is taken over by it, and nothing else is.
-        is_named = self._options.record_publisher != "efo" or self._options.job_id is not None
-        self._query = "" if is_named else uuid.uuid4().hex
+        self._consumer_name = ""
+        # A lease is taken over by it, and a consumer without a name of its own is named after it.
+        is_named = self._options.job_id is not None and self._options.efo_consumer_name is not None
+        self._query = "" if is_named or self._options.record_publisher != "efo" else uuid.uuid4().hex
 
     def __getstate__(self) -> dict[str, Any]:
         return {"options": self._options}
@@ -205,6 +206,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {
             "streams": list(self._streams.options.stream_name),
             "reader": self._session.address,
+            **({"efoConsumerName": self._consumer_name} if self._consumer_name else {}),
             **self._numbers(self._session).to_json(),
         }
 
@@ -223,7 +225,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._query:
                 # The start of a first micro-batch is not logged, but its end is: that has the former run's name.
                 self._query = next((offset.query for offset in logged if offset.query), self._query)
-            options, positions = self._streams.options, self._streams.keys.keyed(named)
+            options, positions = self._with_consumer(self._streams.options), self._streams.keys.keyed(named)
             exit_on_sigterm()
             end_with_spark()
             warn_in_reader()
@@ -247,6 +249,14 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 # Without a parent of its own, the query's spans belong to the trace that begins here.
                 self._root = parent or trace.set_span_in_context(span)
         return self._session
+
+    def _with_consumer(self, options: KinesisOptions) -> KinesisOptions:
+        if options.record_publisher != "efo" or options.efo_registration == "none":
+            return options
+        self._consumer_name = options.consumer_name(self._query)
+        if options.efo_consumer_name is None:
+            _log.info("no efoConsumerName: this query's checkpoint names the stream consumer %s", self._consumer_name)
+        return replace(options, efo_consumer_name=self._consumer_name)
 
     def _numbers(self, session: "ReadingSession") -> ReaderNumbers:
         stats, let_go = self._let_go.look(session.reader.stats)

@@ -79,5 +79,6 @@ def _consumers(source: LiveSource) -> Iterator[_Consumer]:
         return
     place = f"{options.endpoint_url} {options.region} {options.role_arn}"
     for stream in options.stream_name or (options.stream_name_pattern or "",):
-        name = options.efo_consumer_arn.get(stream) or options.efo_consumer_name or ""
-        yield _Consumer(place, options.arn_of(stream) or stream, name)
+        # Without a name each query, and each read of one, has a consumer that its checkpoint names.
+        if name := options.efo_consumer_arn.get(stream) or options.efo_consumer_name:
+            yield _Consumer(place, options.arn_of(stream) or stream, name)
