@@ -5,17 +5,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from penstock.operator_attributes._compile.plan import PlannedEdge, Stage, StagePlan
-from penstock.operator_attributes._graph.graph import Vertex, VertexKind
+from penstock.operator_attributes._graph.graph import Vertex
 from penstock.operator_attributes._render.layout import Layout, Point, layered
-from penstock.operator_attributes._render.theme import STATES, variables
-from penstock.operator_attributes._render.words import (
-    count,
-    escape,
-    kind_text,
-    progress_text,
-    role_text,
-    shorten,
-)
+from penstock.operator_attributes._render.templates import render
+from penstock.operator_attributes._render.words import kind_text, progress_text, role_text, shorten
 from penstock.operator_attributes._schedule.estimate import Estimate
 from penstock.operator_attributes._schedule.progress import StageProgress
 
@@ -25,18 +18,6 @@ _MARGIN = 16.0
 _TITLE = 50.0
 _BADGE = 30.0
 _NAME_LENGTH = 26
-_STYLE = (
-    variables(".ps")
-    + ".ps{font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',sans-serif;font-size:13px}"
-    ".ps text{fill:var(--ink)}.ps .soft{fill:var(--soft);font-size:11.5px}.ps .name{font-weight:600}"
-    ".ps .title{font-weight:700;font-size:15px}.ps a:hover text{text-decoration:underline}"
-    ".ps .batch{fill:var(--batch);stroke:var(--batch-line)}"
-    ".ps .stream{fill:var(--stream);stroke:var(--stream-line)}.ps .node{fill:var(--node);stroke:var(--node-line)}"
-    ".ps .flow{fill:none;stroke:var(--flow);stroke-width:1.75}.ps .flow-head{fill:var(--flow)}"
-    ".ps .blocking{fill:none;stroke:var(--dam);stroke-width:4.5}.ps .blocking-head{fill:var(--dam)}"
-    ".ps .dam{fill:var(--dam)}.ps .tag{fill:var(--card);stroke:var(--dam)}"
-    ".ps .tag-text{fill:var(--dam);font-size:11.5px;font-weight:700}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,33 +68,31 @@ def svg(
     outside = layered(
         [(box.width, box.height) for box in boxes], between, column_gap=100.0, row_gap=30.0, lane_height=26.0
     )
-    width, height = outside.width + 2 * _MARGIN, outside.height + 2 * _MARGIN
-    summary = f"{count(len(plan.stages), 'stage')}, {count(len(plan.blocking_edges), 'blocking edge')}"
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="ps" role="img" aria-labelledby="ps-title ps-desc" '
-        f'viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" height="{height:.0f}" '
-        f'style="max-width:max(100%,{width * 0.6:.0f}px)">',
-        f'<title id="ps-title">Stages of {escape(plan.name)}</title>',
-        f'<desc id="ps-desc">{escape(summary)}. Bold edges block: what reads them waits for the end.</desc>',
-        f"<style>{_STYLE}</style><defs>{_head('flow', 7)}{_head('blocking', 3.2)}</defs>",
-        f'<g transform="translate({_MARGIN:.0f} {_MARGIN:.0f})">',
-    ]
-    for box, corner in zip(boxes, outside.boxes, strict=True):
-        parts += _draw_stage(box, corner, vertices, progress.get(box.stage.id), linked=linked)
-    parts += _draw_between(boxes, outside, between)
-    return "".join([*parts, "</g></svg>"]) + "\n"
-
-
-def _head(name: str, size: float) -> str:
-    return (
-        f'<marker id="ps-{name}" class="{name}-head" viewBox="0 0 10 10" refX="9" refY="5" markerWidth="{size}" '
-        f'markerHeight="{size}" orient="auto-start-reverse"><path d="M0 0 10 5 0 10z"/></marker>'
+    lines, tags = _between(boxes, outside, between)
+    return render(
+        "plan.svg",
+        plan=plan,
+        linked=linked,
+        width=round(outside.width + 2 * _MARGIN),
+        height=round(outside.height + 2 * _MARGIN),
+        margin=_MARGIN,
+        padding=_PADDING,
+        stages=[
+            _stage(box, corner, vertices, progress.get(box.stage.id))
+            for box, corner in zip(boxes, outside.boxes, strict=True)
+        ],
+        lines=lines,
+        tags=tags,
     )
 
 
 def _facts(stage: Stage, saved: Mapping[str, float]) -> str:
     slot_seconds = saved.get(stage.id, 0.0)
     return kind_text(stage) + (f", saves {slot_seconds:,.0f} slot-seconds" if slot_seconds else "")
+
+
+def _title(stage: Stage) -> str:
+    return shorten(f"{stage.id}  {stage.name}", 46)
 
 
 def _badge(progress: StageProgress | None) -> str:
@@ -147,7 +126,7 @@ def _box(stage: Stage, vertices: Mapping[str, Vertex], edges: list[PlannedEdge],
     ]
     inside = layered(sizes, list(links), column_gap=44.0, row_gap=16.0, last=frozenset(ports_out.values()))
     head = _TITLE + (_BADGE if badge else 0.0)
-    title = 8.6 * len(shorten(f"{stage.id}  {stage.name}", 46))
+    title = 8.6 * len(_title(stage))
     wide = max(inside.width, title, 6.8 * len(facts), _badge_width(badge))
     return _Box(
         stage,
@@ -170,62 +149,40 @@ def _place(box: _Box, corner: Point, point: Point) -> Point:
     return corner[0] + _PADDING + shift + point[0], corner[1] + box.head + _PADDING - 8 + point[1]
 
 
-def _draw_stage(
-    box: _Box, corner: Point, vertices: Mapping[str, Vertex], progress: StageProgress | None, *, linked: bool
-) -> list[str]:
-    stage, (x, y) = box.stage, corner
-    kind = "batch" if stage.bounded else "stream"
-    facts = box.facts
-    title = shorten(f"{stage.id}  {stage.name}", 46)
-    parts = [
-        f"<g><title>{escape(f'{stage.id}: {stage.name}. {facts}. {stage.reason}')}</title>",
-        f'<rect class="{kind}" x="{x:.1f}" y="{y:.1f}" width="{box.width:.1f}" height="{box.height:.1f}" rx="14"/>',
-        (f'<a href="#{escape(stage.id)}">' if linked else "")
-        + f'<text class="title" x="{x + _PADDING:.1f}" y="{y + 27:.1f}">{escape(title)}</text>'
-        + ("</a>" if linked else ""),
-        f'<text class="soft" x="{x + _PADDING:.1f}" y="{y + 46:.1f}">{escape(facts)}</text>',
-    ]
-    if progress is not None:
-        mark, _, _ = STATES[progress.state]
-        words = _badge(progress)
-        state = progress.state.value
-        parts.append(
-            f'<rect x="{x + _PADDING:.1f}" y="{y + 55:.1f}" width="{_badge_width(words):.1f}" height="22" rx="11" '
-            f'style="fill:var(--{state}-fill)"/>'
-            f'<text x="{x + _PADDING + 10:.1f}" y="{y + 70.5:.1f}" '
-            f'style="fill:var(--{state});font-size:12px;font-weight:600">{mark} {escape(words)}</text>'
-        )
+def _stage(
+    box: _Box, corner: Point, vertices: Mapping[str, Vertex], progress: StageProgress | None
+) -> dict[str, object]:
+    lines = []
     for (source, target), edge in box.edges.items():
         if edge is not None:
-            route = box.routes[source, target]
-            css = "blocking" if edge.blocking else "flow"
-            points = [_side(box, corner, source, right=True), *(_place(box, corner, one) for one in route)]
-            parts.append(_path(css, [*points, _side(box, corner, target, right=False)]))
+            points = [
+                _side(box, corner, source, right=True),
+                *(_place(box, corner, one) for one in box.routes[source, target]),
+                _side(box, corner, target, right=False),
+            ]
+            lines.append(_line("blocking" if edge.blocking else "flow", points))
+    nodes = []
     for name, node in box.nodes.items():
-        parts.append(_draw_node(vertices[name], _place(box, corner, box.inside.boxes[node])))
-    return [*parts, "</g>"]
-
-
-def _draw_node(vertex: Vertex, corner: Point) -> str:
-    x, y = corner
-    width = _node_width(vertex)
-    where = f" at {vertex.call_site}" if vertex.call_site else ""
-    radius = {VertexKind.SOURCE: 24, VertexKind.OPERATOR: 7, VertexKind.SINK: 7}[vertex.kind]
-    parts = [
-        f"<g><title>{escape(f'{vertex.name}: {role_text(vertex)}{where}')}</title>"
-        f'<rect class="node" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{_NODE_HEIGHT:.0f}" rx="{radius}"/>'
-    ]
-    if vertex.full_dam:
-        parts.append(f'<rect class="dam" x="{x + width - 7:.1f}" y="{y - 4:.1f}" width="7" height="56" rx="2"/>')
-    if vertex.kind is VertexKind.SINK:
-        parts.append(f'<path class="node" d="M{x + width - 7:.1f} {y:.1f}v{_NODE_HEIGHT:.0f}"/>')
-    middle = x + width / 2
-    parts.append(
-        f'<text class="name" text-anchor="middle" x="{middle:.1f}" y="{y + 21:.1f}">'
-        f"{escape(shorten(vertex.name, _NAME_LENGTH))}</text>"
-        f'<text class="soft" text-anchor="middle" x="{middle:.1f}" y="{y + 37:.1f}">{role_text(vertex)}</text></g>'
-    )
-    return "".join(parts)
+        x, y = _place(box, corner, box.inside.boxes[node])
+        vertex = vertices[name]
+        nodes.append(
+            {"vertex": vertex, "x": x, "y": y, "width": _node_width(vertex), "name": shorten(name, _NAME_LENGTH)}
+        )
+    badge = _badge(progress)
+    return {
+        "stage": box.stage,
+        "x": corner[0],
+        "y": corner[1],
+        "width": box.width,
+        "height": box.height,
+        "title": _title(box.stage),
+        "facts": box.facts,
+        "state": progress.state if progress is not None else None,
+        "badge": badge,
+        "badge_width": _badge_width(badge),
+        "lines": lines,
+        "nodes": nodes,
+    }
 
 
 def _side(box: _Box, corner: Point, node: int, *, right: bool) -> Point:
@@ -237,10 +194,13 @@ def _side(box: _Box, corner: Point, node: int, *, right: bool) -> Point:
     return x + (width if right else 0.0), y + _NODE_HEIGHT / 2
 
 
-def _draw_between(boxes: list[_Box], outside: Layout, between: list[tuple[int, int]]) -> list[str]:
+def _between(
+    boxes: list[_Box], outside: Layout, between: list[tuple[int, int]]
+) -> tuple[list[dict[str, str]], list[Point]]:
     number = {box.stage.id: place for place, box in enumerate(boxes)}
     route_of = dict(zip(between, outside.routes, strict=True))
-    lines, tags = [], []
+    lines: list[dict[str, str]] = []
+    tags: list[Point] = []
     for target, box in enumerate(boxes):
         corner = outside.boxes[target]
         drawn: set[tuple[str, str, str]] = set()
@@ -262,20 +222,13 @@ def _draw_between(boxes: list[_Box], outside: Layout, between: list[tuple[int, i
             port_x = _side(box, corner, port, right=False)[0]
             entered = [(max(onto[0], port_x), enter_y)] if inner else []
             last = _side(box, corner, box.nodes[one.target], right=False)
-            lines.append(_path("blocking", [first, *lane, away, *across, onto, *entered, *inner, last]))
+            lines.append(_line("blocking", [first, *lane, away, *across, onto, *entered, *inner, last]))
             after = across[0] if across else onto
-            tags.append(_tag((away[0] + after[0]) / 2, (away[1] + after[1]) / 2))
-    return lines + tags
+            tags.append(((away[0] + after[0]) / 2, (away[1] + after[1]) / 2))
+    return lines, tags
 
 
-def _tag(x: float, y: float) -> str:
-    return (
-        f'<rect class="tag" x="{x - 33:.1f}" y="{y - 10:.1f}" width="66" height="20" rx="10"/>'
-        f'<text class="tag-text" text-anchor="middle" x="{x:.1f}" y="{y + 4:.1f}">blocking</text>'
-    )
-
-
-def _path(css: str, points: list[Point]) -> str:
+def _line(css: str, points: list[Point]) -> dict[str, str]:
     steps = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
     for (x, y), (next_x, next_y) in pairwise(points):
         if abs(y - next_y) < 0.5:
@@ -283,4 +236,4 @@ def _path(css: str, points: list[Point]) -> str:
         else:
             middle = (x + next_x) / 2
             steps.append(f"C{middle:.1f} {y:.1f} {middle:.1f} {next_y:.1f} {next_x:.1f} {next_y:.1f}")
-    return f'<path class="{css}" marker-end="url(#ps-{css})" d="{"".join(steps)}"/>'
+    return {"css": css, "d": "".join(steps)}

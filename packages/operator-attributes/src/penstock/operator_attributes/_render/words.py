@@ -1,21 +1,8 @@
 """How figures and stages are put into words, for people."""
 
-import re
-
 from penstock.operator_attributes._compile.plan import Stage
 from penstock.operator_attributes._graph.graph import Vertex, VertexKind
 from penstock.operator_attributes._schedule.progress import StageProgress
-
-# What XML 1.0 cannot hold, not even escaped.
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]")
-
-
-def escape(text: str) -> str:
-    """Text for HTML and SVG, inside of elements and of quoted attributes."""
-    text = _UNPRINTABLE.sub("\ufffd", text)
-    for plain, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("'", "&#39;")):
-        text = text.replace(plain, entity)
-    return text
 
 
 def shorten(text: str, length: int) -> str:
