@@ -15,6 +15,7 @@ from penstock.async_sink.errors import GatewayStorageError
 from penstock.aws import AwsOptionError, AwsOptions
 from penstock.emulator.testing import running_emulator, start_emulator_process
 from penstock.operator_attributes.errors import JobStoreError
+from penstock.proto.consumer_registry.v1.consumer_registry_pb2 import AcquireRequest
 from penstock.registration.errors import LeaseStoreError
 from penstock.rpc import ClientSecurity, RpcOptionError, abort_with, open_channel
 from penstock.rpc.testing import service_process
@@ -216,6 +217,46 @@ def test_a_broken_store_shows_clients_neither_its_place_nor_its_inside(tmp_path)
         assert "kept-here" not in details
         assert "not a database" not in details
         assert "kept-here" in service.errors.read_text()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["credential_process = cat {}", "role_arn = arn:aws:iam::1:role/r\nweb_identity_token_file = {}"],
+    ids=["process", "token"],
+)
+def test_a_broken_source_of_credentials_shows_clients_neither_its_place_nor_its_words(tmp_path, monkeypatch, settings):
+    """They are told that there are none; the log says which file or process it is, and why."""
+    (tmp_path / "config").write_text("[profile job]\n" + settings.format(tmp_path / "kept-here"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    own = {"REGION": "us-east-1", "PROFILE": "job", "ENDPOINT_URL": "http://127.0.0.1:9"}
+    with running("consumer-registry", tmp_path, **own) as service, raw_channel(service.address) as channel:
+        acquire = next(path_of(method) for method in service.methods if method.name == "Acquire")
+        asked = AcquireRequest(stream_name="flights", consumer_name="job", job_id="job")
+        code, details = ask(channel, acquire, asked.SerializeToString())
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "cannot fetch AWS credentials" in details
+        assert str(tmp_path) not in details
+        assert "kept-here" not in details
+        assert "kept-here" in service.errors.read_text()
+
+
+@pytest.mark.parametrize("name", ["consumer-registry", "shard-reader", "sink-gateway"])
+def test_a_service_does_not_start_with_files_of_aws_that_cannot_be_read(tmp_path, name):
+    """The operator is told, without a traceback; clients would be told the path."""
+    (tmp_path / "config").write_text("[default\nnonsense")
+    environment = environment_of(name, tmp_path, REGION="us-east-1")
+    for setting, words in (("AWS_CONFIG_FILE", "Unable to parse"), ("AWS_CA_BUNDLE", "cannot be read as a PEM file")):
+        refused = subprocess.run(
+            [sys.executable, "-m", f"penstock.services.{name.replace('-', '_')}", "serve"],
+            env={**environment, setting: str(tmp_path / "config")},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert refused.returncode == 2, refused.stderr
+        assert words in refused.stderr
+        assert "Traceback" not in refused.stderr
 
 
 @pytest.mark.parametrize(

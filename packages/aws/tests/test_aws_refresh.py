@@ -178,15 +178,38 @@ def test_an_sts_that_cannot_be_reached_passes(unused_tcp_port: int) -> None:
     assert classify(caught.value) is ErrorKind.RETRYABLE
 
 
-def test_a_process_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Sources that botocore asks while it looks for credentials fail alike."""
-    (tmp_path / "config").write_text("[profile job]\ncredential_process = false\n")
+@pytest.mark.parametrize(
+    ("settings", "code", "words"),
+    [
+        ("credential_process = cat {}", "CredentialRetrievalError", "the credential process failed"),
+        ("credential_process = {}", "FileNotFoundError", "No such file or directory"),
+        (
+            "role_arn = arn:aws:iam::123456789012:role/r\nweb_identity_token_file = {}",
+            "FileNotFoundError",
+            "No such file or directory",
+        ),
+    ],
+    ids=["process", "no process", "token"],
+)
+def test_a_source_of_this_host_that_fails_is_named_in_the_log(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    settings: str,
+    code: str,
+    words: str,
+) -> None:
+    """Its path, and what a process of it said, are in the log alone: services pass errors on to their clients."""
+    (tmp_path / "config").write_text("[profile job]\n" + settings.format(tmp_path / "nowhere") + "\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    with pytest.raises(AwsCredentialsError, match="custom-process") as caught:
-        AwsSession(AwsOptions(region="us-east-1", profile="job")).frozen_credentials()
-    assert isinstance(caught.value.__cause__, CredentialRetrievalError)
+    session = AwsSession(AwsOptions(region="us-east-1", profile="job"))
+    with pytest.raises(AwsCredentialsError, match=f"{code}: {words}") as caught:
+        session.frozen_credentials()
+    assert isinstance(caught.value.__cause__, CredentialRetrievalError | FileNotFoundError)
     assert classify(caught.value) is ErrorKind.RETRYABLE
+    assert "nowhere" not in str(caught.value) + repr(vars(caught.value))
+    assert [line for line in caplog.messages if f"cannot fetch AWS credentials: {code}: " in line and "nowhere" in line]
 
 
 def test_a_login_that_is_missing_is_told_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -154,6 +154,15 @@ def test_an_endpoint_is_told_without_looking_for_credentials(monkeypatch, tmp_pa
     assert not started.exists()
 
 
+@pytest.mark.parametrize(("profile", "option"), [(None, "region"), ("job", "awsProfile")])
+def test_a_configuration_file_that_cannot_be_parsed_is_an_option_error(tmp_path, profile, option):
+    """Of the session, not of the first call."""
+    (tmp_path / "config").write_text("[default\nnonsense")
+    with pytest.raises(AwsOptionError, match="Unable to parse config file") as error:
+        AwsSession(AwsOptions(profile=profile))
+    assert error.value.option == option
+
+
 @pytest.mark.parametrize("content", [None, b"no certificate"])
 async def test_authorities_that_cannot_be_read_are_no_matter_of_the_network(tmp_path, content):
     """The error names the option and the file: it would be tried again for ever as a connection that fails."""

@@ -1,10 +1,13 @@
 """Wrong tokens: how many an address may send, and whom that concerns."""
 
+import asyncio
 import ipaddress
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from penstock.rpc import Attempts, RpcOptionError, ServerSecurity, ServerSettings
+from penstock.rpc import Attempts, GrpcServer, RpcOptionError, ServerSecurity, ServerSettings
 
 GUESSER, FRIEND = "203.0.113.7", "203.0.113.8"
 
@@ -97,3 +100,28 @@ def test_a_token_that_can_be_guessed_is_refused(tmp_path):
         ServerSecurity(token_file=tmp_path / "tokens").check_files()
     assert "s3cret" not in str(raised.value)
     assert ServerSettings().trusted_proxies == ()
+
+
+async def test_a_right_guess_is_answered_as_a_wrong_one_after_too_many_of_them(tmp_path):
+    """By the server, also by health checks: it would have been found otherwise. Who was in before is answered."""
+    (tmp_path / "tokens").write_text("the-token-of-a-friend\nthe-token-not-seen-yet\n")
+    settings = ServerSettings(security=ServerSecurity(token_file=tmp_path / "tokens"), drain_seconds=0)
+    server = GrpcServer(settings, register=[], service_names=[])
+    async with server, grpc.aio.insecure_channel(server.address) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+
+        def check(token: str):
+            sent = [("authorization", f"Bearer {token}")]
+            return health.Check(health_pb2.HealthCheckRequest(), metadata=sent, timeout=30)
+
+        assert await check("the-token-of-a-friend").code() is grpc.StatusCode.OK
+        guesses = [check(f"wrong-token-{number}") for number in range(60)]
+        refused = 0
+        for guess in asyncio.as_completed([guess.code() for guess in guesses]):
+            refused += await guess is grpc.StatusCode.UNAVAILABLE
+            if refused == 5:
+                break
+        assert await check("the-token-not-seen-yet").code() is grpc.StatusCode.UNAVAILABLE
+        assert await check("the-token-of-a-friend").code() is grpc.StatusCode.OK
+        for guess in guesses:
+            guess.cancel()

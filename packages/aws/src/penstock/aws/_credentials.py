@@ -13,6 +13,9 @@ from botocore.credentials import RefreshableCredentials
 from botocore.exceptions import (
     BotoCoreError,
     ClientError,
+    ConfigNotFound,
+    ConfigParseError,
+    CredentialRetrievalError,
     InvalidConfigError,
     MissingDependencyException,
     PartialCredentialsError,
@@ -63,8 +66,27 @@ def _credentials_error(error: Exception) -> AwsCredentialsError:
     else:
         is_retryable = classify(error) is not ErrorKind.FATAL
     return AwsCredentialsError(
-        code=code or type(error).__name__, reason=redacted(str(error)), is_retryable=is_retryable
+        code=code or type(error).__name__, reason=_for_others(error) or redacted(str(error)), is_retryable=is_retryable
     )
+
+
+def _for_others(error: Exception) -> str | None:
+    """Words without a path of this host, or what a process of it has said; None if the error's own have neither.
+
+    Services pass errors on to their clients, and show them as the condition of a shard.
+    """
+    if isinstance(error, OSError):
+        return f"{error.strerror or 'it failed'} (the log names the file)"
+    if isinstance(error, ConfigNotFound | ConfigParseError):
+        return "a configuration file cannot be read (the log names it)"
+    if isinstance(error, CredentialRetrievalError) and error.kwargs.get("provider") == "custom-process":
+        return "the credential process failed (the log has its words)"
+    return None
+
+
+def _log_own_words(error: Exception) -> None:
+    if _for_others(error) is not None:
+        _log.error("cannot fetch AWS credentials: %s: %s", type(error).__name__, redacted(str(error)))
 
 
 class _Quiet(logging.Filter):
@@ -120,6 +142,7 @@ class RenewableCredentials:
         except AwsError:
             raise
         except _SOURCE_ERRORS as error:
+            _log_own_words(error)
             raise _credentials_error(error) from error
 
     def _look(self) -> Credentials:
@@ -188,6 +211,8 @@ class RenewableCredentials:
         # Many ask at once: the source is not asked again before its time.
         if error is None or self._clock() >= self._next_refresh_at:
             error = self._try()
+            if error is not None and self._failures == 1:
+                _log_own_words(error)
         if isinstance(error, AwsError):
             raise error
         if error is not None:

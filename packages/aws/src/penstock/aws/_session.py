@@ -18,7 +18,7 @@ from botocore.credentials import (
     Credentials,
     ReadOnlyCredentials,
 )
-from botocore.exceptions import InvalidRegionError, ProfileNotFound
+from botocore.exceptions import ConfigParseError, InvalidRegionError, ProfileNotFound
 from botocore.loaders import Loader, create_loader
 from botocore.session import Session as BotocoreSession
 from botocore.utils import validate_region_name
@@ -98,6 +98,9 @@ class AwsSession:
             configured = botocore_session.get_config_variable("region")
         except ProfileNotFound as error:
             raise AwsOptionError("awsProfile", str(error)) from error
+        except ConfigParseError as error:
+            option = "region" if self._options.profile is None else "awsProfile"
+            raise AwsOptionError(option, str(error)) from error
         # The other SDKs and AWS's own platforms set AWS_REGION, which botocore does not read.
         region = self._options.region or os.environ.get("AWS_REGION") or configured
         if not region:

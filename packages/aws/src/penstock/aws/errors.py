@@ -30,7 +30,8 @@ class AwsCredentialsError(AwsError):
     """There are no credentials that have not expired, and their source gives none.
 
     `code` is that of STS, such as `AccessDenied`, or the name of botocore's error, such as `CredentialRetrievalError`;
-    `reason` is the source's own words; `is_retryable` tells whether it may pass by itself.
+    `reason` is the source's own words, but that of a file or process of this host stands in the log alone, as a service
+    passes errors on to clients; `is_retryable` tells whether it may pass by itself.
 
     Cure: Look at what gives the credentials, as `reason` says: STS, a metadata service, a process or a file. Reading
     and writing go on when it gives them again.

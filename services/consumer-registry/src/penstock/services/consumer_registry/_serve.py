@@ -31,10 +31,13 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
     """Serve the registry, and sweep it, between enter and exit.
 
     Raises:
+        AwsOptionError: no region is to be found, or the authorities to trust cannot be read.
         LeaseStoreError: the store cannot be used.
         ServerStartError: the address cannot be bound.
     """
     session = AwsSession(settings.aws)
+    # What is wrong with it is for whoever starts the service, not for its clients.
+    session.ssl_context()
     registry = open_local_registry(
         session,
         store=open_store(settings.store, session),

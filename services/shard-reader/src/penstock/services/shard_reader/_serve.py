@@ -25,10 +25,12 @@ async def reader_server(settings: ReaderSettings) -> AsyncIterator[GrpcServer]:
     """Serve a reader between enter and exit; at exit, calls in progress end before the subscriptions do.
 
     Raises:
-        AwsOptionError: no region is to be found.
+        AwsOptionError: no region is to be found, or the authorities to trust cannot be read.
         ServerStartError: the address cannot be bound.
     """
     session = AwsSession(settings.aws)
+    # What is wrong with it is for whoever starts the service, not for its clients.
+    session.ssl_context()
     backend = KinesisBackend(session, settings.reader.publisher)
     location = ReaderLocation(AwsLocation.of(session), backend.stream_arn, settings.endpoint_aliases)
     async with LocalShardReader(backend, settings.reader) as reader:
