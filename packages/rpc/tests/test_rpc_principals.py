@@ -491,7 +491,7 @@ async def test_a_token_that_may_do_all_is_written_down_too(tmp_path: Path) -> No
 
 
 async def test_strangers_do_not_fill_the_audit_log(file: Path, tmp_path: Path) -> None:
-    """Some refusals of a second are written, the others counted."""
+    """Some refusals are written, the others counted."""
     audit = tmp_path / "audit.jsonl"
     async with serving(file, audit_log=str(audit)) as (server, _), calling(server.address, None) as stub:
         begun = asyncio.get_running_loop().time()
@@ -500,7 +500,7 @@ async def test_strangers_do_not_fill_the_audit_log(file: Path, tmp_path: Path) -
         seconds = asyncio.get_running_loop().time() - begun
     lines = lines_of(audit)
     assert sum(line.get("further", 1) for line in lines) == 400
-    assert len(lines) <= 101 * (seconds + 2)
+    assert len(lines) <= 101 + 10 * (seconds + 1)
 
 
 def test_an_audit_log_that_cannot_be_written_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -254,3 +254,32 @@ services = ["shard-reader"]
     ]
     assert (lines[3]["streams"], lines[3]["consumers"], lines[3]["from"]) == (["flights"], ["delays-job"], "127.0.0.1")
     assert not any(token in audit.read_text() for token in tokens.values())
+
+
+async def test_every_refusal_is_in_the_audit_log(tmp_path: Path) -> None:
+    """Of a name, a login, a form of another page, a form without its token, and an action without leave."""
+    audit = tmp_path / "audit.jsonl"
+    server = {"security": ServerSecurity(token=TOKEN), "audit_log": str(audit)}
+    async with console(server=server) as running, browsing(running.url) as http:
+        async with http.get("/", headers={"Host": "evil.example"}) as answer:
+            assert answer.status == 421
+        assert await send(http, "/login", {"token": "wrong"}) == 403
+        assert await send(http, "/login", {"token": TOKEN}, Origin="http://evil.example") == 403
+        assert await send(http, "/login", {"token": TOKEN}) == 303
+        assert await send(http, "/logout", {}) == 403
+        assert await send(http, "/actions/release", {}) == 403
+        guesses = [send(http, "/login", {"token": f"guess-{number}"}) for number in range(60)]
+        for one in asyncio.as_completed(guesses):
+            if await one == 429:
+                break
+    lines = [json.loads(line) for line in audit.read_text().splitlines()]
+    told = [(line["event"], line["who"], line.get("method"), line["outcome"]) for line in lines]
+    assert told[:6] == [
+        ("refused", "nobody", "GET /", "421"),
+        ("refused", "nobody", "POST /login", "403"),
+        ("refused", "nobody", "POST /login", "403"),
+        ("log in", "token", None, "OK"),
+        ("refused", "token", "POST /logout", "403"),
+        ("refused", "token", "POST /actions/release", "403"),
+    ]
+    assert ("refused", "token", "POST /login", "429") in told

@@ -135,7 +135,7 @@ def _lines(name: str) -> Iterator[str]:
 
 def _row(line: dict[str, Any]) -> Row:
     if "further" in line:
-        words = f"{line['further']} further calls were refused in that second"
+        words = f"{line['further']} further calls were refused, of {line.get('who', 'nobody')}"
         return Row([line["time"], str(line.get("service", "")), words], line)
     good = line.get("outcome") == "OK"
     about = " ".join(_names(line)) or str(line.get("method", ""))

@@ -26,10 +26,34 @@ _log = logging.getLogger("penstock.rpc")
 _LOST = metrics.get_meter("penstock.rpc").create_counter(
     "auditLinesLost", unit="{line}", description="Lines of the audit log that could not be written"
 )
-_MOST_REFUSALS_A_SECOND: Final = 100
-"""Strangers must not fill a disk: further refusals of a second are counted in one line."""
+_REFUSALS_AT_ONCE: Final = 100
+_REFUSALS_A_SECOND: Final = 5.0
+"""In the long run, each of strangers and of principals: nobody is to fill a disk, or to hide others by a flood."""
 _LONGEST_TEXT: Final = 300
 _CREDENTIALS: Final = re.compile(r"(?<=//)[^/@\s]*@")
+
+
+class _Room:
+    """How many refusals may be written now, and how many were not.
+
+    Args:
+        now: monotonic seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._left = float(_REFUSALS_AT_ONCE)
+        self._at = now
+        self.further = 0
+
+    def take(self, now: float) -> bool:
+        """Whether one more is written; it is counted otherwise."""
+        self._left = min(_REFUSALS_AT_ONCE, self._left + (now - self._at) * _REFUSALS_A_SECOND)
+        self._at = now
+        if self._left < 1:
+            self.further += 1
+            return False
+        self._left -= 1
+        return True
 
 
 class AuditLog:
@@ -53,8 +77,7 @@ class AuditLog:
         self._clock = clock
         self._lock = threading.Lock()
         self._file: TextIO | None = None
-        self._second = 0.0
-        self._refusals = 0
+        self._rooms = {"nobody": _Room(clock()), "principals": _Room(clock())}
         self._failed = False
         try:
             self._open()
@@ -66,12 +89,7 @@ class AuditLog:
     ) -> None:
         """A call was refused."""
         with self._lock:
-            now = self._clock()
-            if now - self._second >= 1.0:
-                self._tell_uncounted()
-                self._second, self._refusals = now, 0
-            self._refusals += 1
-            if self._refusals > _MOST_REFUSALS_A_SECOND:
+            if not self._rooms["nobody" if who == "nobody" else "principals"].take(self._clock()):
                 return
         self._write("refused", who, address, method, what, code, reason)
 
@@ -97,10 +115,10 @@ class AuditLog:
             self._file = None
 
     def _tell_uncounted(self) -> None:
-        further = self._refusals - _MOST_REFUSALS_A_SECOND
-        if further > 0:
-            self._refusals = 0
-            self._put({"event": "refused", "further": further})
+        for who, room in self._rooms.items():
+            further, room.further = room.further, 0
+            if further:
+                self._put({"event": "refused", "who": who, "further": further})
 
     def _write(
         self,
@@ -115,8 +133,10 @@ class AuditLog:
         resources: dict[str, list[str]] = {}
         for kind, name in what:
             resources.setdefault(kind, []).append(_shown(name))
-        line = {"event": event, "who": _shown(who), "from": address or "unix", "method": method, **resources}
+        line: dict[str, object] = {"event": event, "who": _shown(who), "from": _shown(address) or "unix", "method": _shown(method)}
+        line |= resources
         with self._lock:
+            self._tell_uncounted()
             self._put({**line, "outcome": outcome, "reason": _shown(reason)})
 
     def _put(self, line: Mapping[str, object]) -> None:

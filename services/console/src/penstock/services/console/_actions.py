@@ -141,9 +141,11 @@ class Actions:
         token = form.get("token", "").strip()
         took = await self._guard.tries(request, token)
         if took is None:
+            self._guard.refuse(request, 429, TOO_MANY)
             return self._login_page(where, TOO_MANY, status=429)
         if not took:
-            self._log.add(request[WHO], "log in", "the token is wrong", succeeded=False, shown=False)
+            self._guard.refuse(request, 403, "the token is wrong")
+            _log.warning("%s: 'log in': 'the token is wrong'", request[WHO].words)
             return self._login_page(where, "This is not the token.", status=403)
         self._log.add(self._guard.who(request, token), "log in", "the token is right", succeeded=True, shown=False)
         response = web.HTTPSeeOther(where_to(where))

@@ -44,6 +44,8 @@ _TITLES: Final = {
     421: "Not under this name",
     429: "Wait a moment",
 }
+_REFUSALS: Final = (401, 403, 421, 429)
+"""Statuses that belong into the audit log."""
 TOO_MANY: Final = "Too many wrong tokens came from your address: wait for some seconds."
 _log = logging.getLogger(__name__)
 
@@ -154,12 +156,12 @@ class Guard:
         for kind, name in resources.items():
             reason = reason or principal.may_use(kind, name)
         if reason is not None:
-            self.refuse(request, principal, 403, reason)
             raise web.HTTPForbidden(text=reason)
 
-    def refuse(self, request: web.Request, principal: Principal | None, status: int, reason: str) -> None:
+    def refuse(self, request: web.Request, status: int, reason: str) -> None:
         """Write a refusal into the audit log."""
         if self._audit is not None:
+            principal = request[WHO].principal if WHO in request else None
             who = "nobody" if principal is None else principal.name
             method, address = f"{request.method} {request.path}", self.address(request)
             self._audit.refused(who=who, address=address, method=method, reason=reason, code=str(status))
@@ -181,9 +183,12 @@ class Guard:
             if refusal.status < 400:
                 refusal.headers.update(HEADERS)
                 raise
+            if refusal.status in _REFUSALS:
+                self.refuse(request, refusal.status, refusal.text or refusal.reason)
             response = self._refusal(refusal.status, refusal.text or refusal.reason)
-            if "Allow" in refusal.headers:
-                response.headers["Allow"] = refusal.headers["Allow"]
+            response.headers.update(
+                (name, refusal.headers[name]) for name in ("Allow", "WWW-Authenticate") if name in refusal.headers
+            )
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
             response = self._refusal(500, "Something went wrong in the console itself; its log says what.")
@@ -208,21 +213,18 @@ class Guard:
         revoked = self._callers.certificate_refusal(_certificates(request))
         if revoked is not None:
             # Whatever is asked for, as without a certificate.
-            self.refuse(request, None, 403, revoked)
             raise web.HTTPForbidden(text=revoked)
         who = await self._who(request)
         if who is None and request.path not in _OPEN:
             if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
                 raise web.HTTPSeeOther("/login?" + urlencode({"next": request.path_qs}))
-            self.refuse(request, None, 401, "neither a session nor a token")
-            refusal = self._refusal(401, "Log in, or send the token as a bearer token.")
-            refusal.headers["WWW-Authenticate"] = 'Bearer realm="penstock-console"'
-            return refusal
+            asked = {"WWW-Authenticate": 'Bearer realm="penstock-console"'}
+            raise web.HTTPUnauthorized(headers=asked, text="Log in, or send the token as a bearer token.")
+        request[WHO] = who or Who(f"nobody at {self.address(request)}", address=self.address(request))
         if request.method not in ("GET", "HEAD"):
             by_program = who is not None and who.is_program
             if not by_program and not is_same_origin(request.headers):
                 raise web.HTTPForbidden(text="The form does not come from a page of this console.")
-        request[WHO] = who or Who(f"nobody at {self.address(request)}", address=self.address(request))
         if request.path not in _OPEN and request.path != "/logout":
             self.demand(request, "View")
         return await handler(request)

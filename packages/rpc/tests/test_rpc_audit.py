@@ -1,0 +1,63 @@
+"""The audit log by itself: what it leaves out, and how much of it there can be."""
+
+import json
+from pathlib import Path
+
+from penstock.rpc import AuditLog
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def refuse(log: AuditLog, who: str = "nobody", method: str = "/service/Method", reason: str = "no token") -> None:
+    log.refused(who=who, address="203.0.113.7", method=method, reason=reason, code="UNAUTHENTICATED")
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_day_of_refusals_takes_megabytes_however_many_there_are(tmp_path: Path) -> None:
+    """A hundred at once, then five a second, and the others counted."""
+    clock = Clock()
+    log = AuditLog(str(tmp_path / "audit"), "registry", clock=clock)
+    for _ in range(600):
+        for _ in range(50):
+            refuse(log, method="/" + "x" * 8_000)
+        clock.now += 1
+    log.close()
+    lines = lines_of(tmp_path / "audit")
+    assert sum(line.get("further", 1) for line in lines) == 600 * 50
+    written = [line for line in lines if "further" not in line]
+    assert len(written) <= 100 + 5 * 600
+    a_day = (tmp_path / "audit").stat().st_size * 24 * 3_600 / 600
+    assert a_day < 500e6
+
+
+def test_strangers_hide_no_principal(tmp_path: Path) -> None:
+    """Their refusals are counted apart, and changes are always written."""
+    log = AuditLog(str(tmp_path / "audit"), "registry", clock=Clock())
+    for _ in range(1_000):
+        refuse(log)
+    refuse(log, who="orders", reason="may not use stream 'payments'")
+    log.changed(who="billing", address="", change="acquire", outcome="OK")
+    assert [(line["event"], line["who"]) for line in lines_of(tmp_path / "audit")[-3:]] == [
+        ("refused", "nobody"),
+        ("refused", "orders"),
+        ("acquire", "billing"),
+    ]
+
+
+def test_passwords_in_urls_are_left_out(tmp_path: Path) -> None:
+    """Clients choose what a line names."""
+    log = AuditLog(str(tmp_path / "audit"), "gateway", clock=Clock())
+    url = "sqs:https://user:planted-secret@sqs.example/queue"
+    log.changed(who="orders", address="", change="open destination", outcome="OK", what=[("destinations", url)])
+    refuse(log, method=f"/{url}", reason=f"may not use {url}")
+    text = (tmp_path / "audit").read_text()
+    assert "planted-secret" not in text
+    assert text.count("sqs:https://***@sqs.example/queue") == 3
