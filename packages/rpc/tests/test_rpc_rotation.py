@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import resource
 import socket
 import ssl
 import threading
@@ -360,6 +362,36 @@ def test_tokens_outlive_their_file_for_a_minute(tmp_path: Path, damage: str, cap
         file.rmdir()
     file.write_text("a-new-token-of-tests\n")
     assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
+
+
+def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(tmp_path: Path) -> None:
+    """As while a crowd of clients has all files of the process: the tokens do not end because nobody looked again."""
+    file = tmp_path / "tokens"
+    file.write_text("an-old-token-of-tests\n")
+    now = 100.0
+    tokens = TokenFile(file, clock=lambda: now)
+    file.write_text("a-new-token-of-tests\n")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        assert [token.value for token in tokens.tokens()] == ["an-old-token-of-tests"]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    now += 2
+    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
+    now += 61
+    assert [token.value for token in tokens.tokens()] == ["a-new-token-of-tests"]
+
+
+def test_a_file_is_read_again_though_its_size_and_time_are_as_before(tmp_path: Path) -> None:
+    """As some ways to copy files leave them."""
+    file = tmp_path / "tokens"
+    file.write_text("token-of-tests-number-1\n")
+    tokens, found = TokenFile(file), file.stat()
+    with file.open("r+") as opened:
+        opened.write("token-of-tests-number-2\n")
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    assert [token.value for token in tokens.tokens()] == ["token-of-tests-number-2"]
 
 
 @pytest.mark.parametrize(

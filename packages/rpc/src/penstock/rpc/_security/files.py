@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import Counter
 
 T = TypeVar("T")
-Stamp = tuple[tuple[int, int, int] | None, ...]
+Stamp = tuple[tuple[int, int, int, int] | None, ...]
 KEPT_SECONDS: Final = 60.0
 """How long what a file said counts after the file could be read last, once it cannot be read any more."""
+_AGAIN_SECONDS: Final = 1.0
+"""Between two attempts to read a file that could not be read: what was in the way, as a lack of files, may be gone."""
 _log = logging.getLogger("penstock.rpc")
 
 
@@ -28,12 +30,13 @@ def stamp_of(files: Iterable[Path | None]) -> Stamp:
     return tuple(None if file is None else _stamp(file) for file in files)
 
 
-def _stamp(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: Path) -> tuple[int, int, int, int] | None:
     try:
         found = os.stat(file)
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    # The time of change, too: of rights, and of contents whose time was set back.
+    return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
 
 
 def read_file(path: Path | None, option: str) -> bytes | None:
@@ -98,27 +101,31 @@ class RereadFile(Generic[T]):
         self._stamp: Stamp = stamp_of(self._files)
         self._value = self._read()
         self._unreadable_since: float | None = None
+        self._again_at = 0.0
 
     def value(self) -> T:
         """What the file says now."""
         stamp = stamp_of(self._files)
         with self._lock:
-            if stamp != self._stamp:
+            if stamp != self._stamp or (self._unreadable_since is not None and self._clock() >= self._again_at):
+                self._take_over(is_new=stamp != self._stamp)
                 self._stamp = stamp
-                self._take_over()
             since = self._unreadable_since
             if since is not None and self._value != self._nothing and self._clock() - since > KEPT_SECONDS:
                 self._value = self._nothing
                 _log.error("%s cannot be read for %.0f s: %s", self._path, KEPT_SECONDS, self._ending)
             return self._value
 
-    def _take_over(self) -> None:
+    def _take_over(self, *, is_new: bool) -> None:
         try:
             self._value = self._read()
         except RpcOptionError as error:
-            self._errors.add(1)
+            self._again_at = self._clock() + _AGAIN_SECONDS
             if self._unreadable_since is None:
                 self._unreadable_since = self._clock()
+            if not is_new:
+                return
+            self._errors.add(1)
             _log.error("the %ss stay as they were, for %.0f s at most: %s", self._noun, KEPT_SECONDS, error)
             return
         self._unreadable_since = None
