@@ -172,6 +172,14 @@ async def test_a_principal_does_what_its_lists_say_and_nothing_else(file: Path) 
         assert servicer.asked == ["orders", "orders/2026"]
 
 
+async def test_a_method_that_its_services_table_does_not_name_is_open_to_no_principal(file: Path) -> None:
+    """Not to an admin either: nobody has said what it acts on."""
+    async with serving(file) as (server, _), calling(server.address, ADMIN) as stub:
+        code, said = await refusal(stub.ForgetClaim(pb.ForgetClaimRequest(), timeout=DEADLINE))
+    assert code is grpc.StatusCode.PERMISSION_DENIED
+    assert said == "no principal may call this: the service has no rights for it"
+
+
 async def test_methods_are_refused_before_their_message_is_read(file: Path) -> None:
     """By a message that is none, which whoever reads it refuses otherwise."""
     async with serving(file) as (server, _), open_aio_channel(server.address, ClientSecurity(token=BILLING)) as channel:

@@ -133,7 +133,12 @@ class AuditLog:
         resources: dict[str, list[str]] = {}
         for kind, name in what:
             resources.setdefault(kind, []).append(_shown(name))
-        line: dict[str, object] = {"event": event, "who": _shown(who), "from": _shown(address) or "unix", "method": _shown(method)}
+        line: dict[str, object] = {
+            "event": event,
+            "who": _shown(who),
+            "from": _shown(address) or "unix",
+            "method": _shown(method),
+        }
         line |= resources
         with self._lock:
             self._tell_uncounted()
