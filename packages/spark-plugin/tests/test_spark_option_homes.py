@@ -25,6 +25,7 @@ from penstock.spark_plugin._options.checks import check_homes
 from penstock.spark_plugin._options.spec import GATEWAY, READER, REGISTRY, OptionSpec, Place, Use, field_name
 from penstock.spark_plugin._options.table import OPTIONS
 from penstock.spark_plugin._options.use import check_use
+from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import session as session_module
 from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config
 from penstock.spark_plugin._reading.stream.plain_reader import RefusedStreamReader
@@ -50,6 +51,7 @@ TEXTS: dict[str, str | tuple[str, dict[str, str]]] = {
     "deliveryStreamName": "d",
     "streamArn": (OTHER_ARN, {"streamName": "other"}),
     "streamNamePattern": ("s.*", {"streamName": ""}),
+    "streamDiscoveryInterval": ("1m", {"streamName": "", "streamNamePattern": "s.*"}),
     "region": "eu-west-1",
     "endpointUrl": "http://127.0.0.1:4567",
     "caBundle": "/ca.pem",
@@ -222,7 +224,7 @@ def asked(options: KinesisOptions, monkeypatch: pytest.MonkeyPatch) -> tuple[lis
 
     reader = SimpleNamespace(open=open_it, close=lambda: None, endpoint="reader.internal:1")
     host = SimpleNamespace(reader=reader, close=lambda: None, security=None, address="", socket_path=None)
-    monkeypatch.setattr(session_module, "open_registry", lambda **_: registry)
+    monkeypatch.setattr(leases_module, "open_registry", lambda **_: registry)
     monkeypatch.setattr(session_module, "connect_reader", lambda *_, **__: reader)
     monkeypatch.setattr(session_module, "_start_host", lambda *_: host)
     monkeypatch.setattr(session_module.uuid, "uuid4", lambda: SimpleNamespace(hex="0"))

@@ -1,17 +1,21 @@
+import itertools
 import json
 import re
+import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from reading_driver import Runs, partitions_of
+from reading_driver import Runs, partitions_of, rows_of
 
 from penstock.efo_consumer import InitialPositionError, StreamPositions
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
 from penstock.spark_plugin._reading.start.stream_names import matching
+from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin.errors import ContradictoryOptionsError, InvalidOptionError, MissingOptionError, OffsetError
 
@@ -109,6 +113,93 @@ def test_streams_are_found_by_a_pattern(make_stream: Make, kinesis: Any) -> None
     assert runs.available_now(options | {"failOnDataLoss": "false"}) == [0]
     with pytest.raises(InitialPositionError, match="no stream's name matches"):
         runs.available_now(options | {"streamNamePattern": prefix})
+
+
+@pytest.mark.parametrize("publisher", ["polling", "efo"])
+def test_a_running_query_reads_streams_that_come_to_match_its_pattern(
+    make_stream: Make, kinesis: Any, tmp_path: Path, publisher: str
+) -> None:
+    """From their oldest record, each record once, also after a crash; the progress names them and goes on counting."""
+    prefix = f"fleet-{uuid.uuid4().hex[:6]}"
+    client = kinesis.client()
+
+    def make(letter: str) -> None:
+        client.create_stream(StreamName=f"{prefix}-{letter}", ShardCount=1)
+        put(letter, "early")
+
+    def put(letter: str, *keys: str) -> None:
+        for key in keys:
+            client.put_record(StreamName=f"{prefix}-{letter}", Data=b"x", PartitionKey=key)
+
+    make("a")
+    options = make_stream(1).options(**TRIM, recordPublisher=publisher, streamDiscoveryInterval="1s")
+    del options["streamName"]
+    options |= {"streamNamePattern": f"{prefix}-[abc]"}
+    if publisher == "efo":
+        options["registryStore"] = str(tmp_path / "registry.db")
+    reader = KinesisStreamReader(KinesisOptions.parse(options))
+    log = [reader.initialOffset()]
+    rows: list[tuple[str, str, str]] = []
+
+    def go_on(reader: KinesisStreamReader, count: int) -> None:
+        deadline = time.monotonic() + 60
+        while len(rows) < count:
+            assert time.monotonic() < deadline, (rows, reader.reportLatestOffset())
+            end = json.loads(json.dumps(reader.latestOffset(log[-1], reader.getDefaultReadLimit())))
+            if end != log[-1]:
+                log.append(end)
+                rows.extend(rows_of(reader, *log[-2:]))
+                reader.commit(log[-2])
+
+    go_on(reader, 1)
+    make("b")
+    go_on(reader, 2)
+    assert (reader.reportLatestOffset() or {})["streams"] == [f"{prefix}-a", f"{prefix}-b"]
+    put("a", "1", "2")
+    put("b", "1", "2")
+    go_on(reader, 6)
+    assert (reader.reportLatestOffset() or {})["records"] == 6
+    last = rows[:]
+    reader.stop()
+    assert (
+        client.list_stream_consumers(StreamARN=arn_of(SimpleNamespace(client=client, name=f"{prefix}-b")))["Consumers"]
+        == []
+    )
+    again = KinesisStreamReader(KinesisOptions.parse(options))
+    try:
+        assert set(rows_of(again, *log[-2:])) <= set(last)
+        make("c")
+        put("b", "3")
+        go_on(again, 8)
+        assert len(set(rows)) == len(rows)
+        assert {stream for stream, _, _ in rows[6:]} == {f"{prefix}-b", f"{prefix}-c"}
+    finally:
+        again.stop()
+
+
+def test_a_search_for_streams_that_fails_is_told_and_tried_again() -> None:
+    """The query goes on meanwhile; what was found later is given once."""
+    answers: list[Any] = [OSError("ListStreams is away"), {"new": StreamPositions({"new": {}})}]
+    prepared: list[Any] = []
+    now = itertools.count()
+
+    def look() -> Any:
+        answer = answers.pop(0) if answers else {}
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    discovery = StreamDiscovery(look, prepared.append, 1, clock=lambda: next(now))
+    found: list[Any] = []
+    failures = set()
+    deadline = time.monotonic() + 60
+    while not found:
+        assert time.monotonic() < deadline
+        found += discovery.news()
+        failures.add(discovery.failure)
+    assert failures == {"", "OSError: ListStreams is away"}
+    assert (found, prepared, discovery.failure) == (["new"], [("new",)], "")
+    discovery.close()
 
 
 def test_a_deleted_stream_is_dropped_where_losses_are_allowed(

@@ -23,7 +23,7 @@ from penstock.registration import (
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore, ManualClock
 from penstock.spark_plugin import KinesisOptions
 from penstock.spark_plugin._reading.bounded.reader import KinesisBatchReader
-from penstock.spark_plugin._reading.session import session as session_module
+from penstock.spark_plugin._reading.session import leases as leases_module
 from penstock.spark_plugin._reading.session import waiting as waiting_module
 from penstock.spark_plugin._reading.stream.reader import KinesisStreamReader
 from penstock.spark_plugin._user_errors import remedy, with_remedies
@@ -184,9 +184,9 @@ def test_a_query_without_a_job_id_is_not_told_of_itself(
             """No heartbeats."""
 
     monkeypatch.setattr(waiting_module, "_LATE_SECONDS", 0.01)
-    monkeypatch.setattr(session_module, "open_query_registry", lambda *_: Creating())
+    monkeypatch.setattr(leases_module, "open_query_registry", lambda *_: Creating())
     options = {"streamName": "s", "region": "eu-west-1", "recordPublisher": "efo", "efoConsumerName": "mine"}
-    session_module.ConsumerLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")
+    leases_module.ConsumerLeases(KinesisOptions.parse(options, environ={}), AwsOptions(region="eu-west-1"), "query-1")
     assert "consumer 'mine' of s: Kinesis is creating it" in caplog.text
     assert "held by" not in caplog.text
 

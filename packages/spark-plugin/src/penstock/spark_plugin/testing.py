@@ -124,6 +124,13 @@ class FakeReadingSession:
         """What the reader says."""
         return self.reader.positions(start, max_records=max_records, max_bytes=max_bytes, wait_seconds=wait_seconds)
 
+    def prepare(self, streams: Sequence[str]) -> None:
+        """There are no consumers to lease."""
+
+    def extend(self, options: KinesisOptions, positions: StreamPositions) -> None:
+        """Open the reader at the positions."""
+        self.reader.open(self.session_id, positions)
+
     def close(self) -> None:
         """Close the reader."""
         self.reader.close()

@@ -121,10 +121,10 @@ _PROOFS = ("serviceToken", "serviceTokenFile", "serviceCaFile", "serviceCertific
 
 
 def check_stream(options: "KinesisOptions") -> None:
-    """Names of streams and regions have letters that AWS knows.
+    """Names of streams and regions have letters that AWS knows, and a search for streams has a pattern.
 
     Raises:
-        InvalidOptionError: One has not.
+        OptionError: One has not.
     """
     for name in options.stream_name:
         if _STREAM_NAME.fullmatch(name) is None:
@@ -132,6 +132,11 @@ def check_stream(options: "KinesisOptions") -> None:
             raise InvalidOptionError("streamName", name, rule)
     if options.region is not None and _REGION.fullmatch(options.region) is None:
         raise InvalidOptionError("region", options.region, "a region such as eu-west-1")
+    if options.stream_discovery_interval is not None and options.stream_name_pattern is None:
+        raise MissingOptionError(
+            "streamNamePattern",
+            "streamDiscoveryInterval is how often a running query looks for streams that match it",
+        )
 
 
 def check_trace(traceparent: str) -> None:
@@ -392,9 +397,12 @@ def _lacks_time(position: PositionOption) -> bool:
 
 
 def _check_pattern(options: "KinesisOptions") -> None:
-    pattern = options.stream_name_pattern
+    pattern, interval = options.stream_name_pattern, options.stream_discovery_interval
     if pattern is None:
         return
+    if interval is not None and 0 < interval < 1:
+        # ListStreams has 5 calls a second, which all of the account share.
+        raise InvalidOptionError("streamDiscoveryInterval", f"{interval:g} s", "1s or longer, or 0 for never")
     try:
         re.compile(pattern)
     except re.error as error:

@@ -65,6 +65,8 @@ class KinesisOptions:
     """None for format firehose too, where `stream_name` has it."""
     stream_arn: tuple[str, ...] = ()
     stream_name_pattern: str | None = None
+    stream_discovery_interval: float | None = None
+    """None: 5 minutes; 0: never while a query runs."""
     region: str | None = None
     endpoint_url: str | None = None
     ca_bundle: str | None = None

@@ -51,7 +51,19 @@ _STREAM = (
         acts=(DRIVER,),
         only=(READ, STREAM),
         doc="Regular expression (of Python) for the whole names of the streams to read, instead of `streamName`. "
-        "ListStreams is asked as a run begins; streams that it did not know before begin at `addedStreamPosition`.",
+        "ListStreams is asked as a run begins, and every `streamDiscoveryInterval` while it goes on; streams that it "
+        "did not know before begin at `addedStreamPosition`.",
+    ),
+    OptionSpec(
+        name="streamDiscoveryInterval",
+        group="stream",
+        acts=(DRIVER,),
+        only=(STREAM,),
+        type=OptionType.SECONDS,
+        default="5m",
+        minimum=0,
+        doc="How often a running query looks for further streams that match `streamNamePattern`; 0: only as it begins. "
+        "A run that ends by itself reads those that it began with.",
     ),
     OptionSpec(
         name="region",

@@ -5,11 +5,9 @@ import logging
 import math
 import os
 import socket
-import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol
@@ -27,29 +25,18 @@ from penstock.efo_consumer import (
     connect_reader,
 )
 from penstock.efo_consumer.errors import SubscriptionTakenOverError
-from penstock.registration import (
-    AcquireRequest,
-    BlockingConsumerRegistry,
-    ConflictPolicy,
-    Lease,
-    RegistrationStrategy,
-    open_registry,
-)
-from penstock.registration.errors import ConsumerDeregisteredError, RegistrationError
-from penstock.registration.errors import LeaseLostError as LostLease
+from penstock.registration import Lease
 from penstock.rpc import ClientSecurity, ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.addresses import reader_address
-from penstock.spark_plugin._reading.session.configs import reader_config, registrar_config, session_settings
-from penstock.spark_plugin._reading.session.waiting import HELD_TIMEOUT, LeaseMarks, waiting
-from penstock.spark_plugin.errors import LeaseLostError, ReaderAddressError
+from penstock.spark_plugin._reading.session.configs import reader_config, session_settings
+from penstock.spark_plugin._reading.session.leases import ConsumerLeases
+from penstock.spark_plugin.errors import ReaderAddressError
 
 _log = logging.getLogger(__name__)
-_LATE_SECONDS = 5.0
 _NOT_FOUND = "ResourceNotFoundException"
 _ASK_AGAIN_SECONDS = 0.5
-_TELL_AGAIN_SECONDS = 30.0
 
 
 class ReadingSession(Protocol):
@@ -90,130 +77,21 @@ class ReadingSession(Protocol):
         """How far the reader has come; see `BlockingSession.positions`. Raises LeaseLostError as `check` does."""
         ...
 
+    def prepare(self, streams: Sequence[str]) -> None:
+        """Lease the consumers of further streams, which may take long: another thread than that of `extend` may do it.
+
+        Raises:
+            RegistrationError: one is not to be had.
+        """
+        ...
+
+    def extend(self, options: KinesisOptions, positions: StreamPositions) -> None:
+        """Read the streams that were prepared as well: the options name all of them, and all have positions."""
+        ...
+
     def close(self) -> None:
         """End the reader, then give the leases back."""
         ...
-
-
-class ConsumerLeases:
-    """Leases on a query's stream consumers, kept by heartbeats until they are released.
-
-    One that ran out, in a pause of this process for instance, is taken back if nobody else has the consumer; that is
-    registered again where it was deregistered, and has another ARN then.
-    """
-
-    def __init__(self, options: KinesisOptions, aws: AwsOptions, job_id: str, query: str = "") -> None:
-        self._registry = open_query_registry(options, aws)
-        self._marks = LeaseMarks(options)
-        self._news = threading.Condition()
-        self._lost: LostLease | None = None
-        self._leases: list[Lease] = []
-        try:
-            for number, request in enumerate(lease_requests(options, job_id, query)):
-                with waiting(self._registry, request, self._marks):
-                    lease = self._registry.acquire(request)
-                self._marks.hold(lease)
-                self._leases.append(lease)
-                self._registry.keep(lease, self._on_lost, partial(self._on_regained, number))
-        except BaseException:
-            self.release()
-            raise
-
-    @property
-    def leases(self) -> tuple[Lease, ...]:
-        """Those that are held now, one for each stream."""
-        with self._news:
-            return tuple(self._leases)
-
-    def check(self) -> None:
-        """Raise LeaseLostError if one of the leases is no longer held."""
-        with self._news:
-            lost = self._lost
-        if lost is not None:
-            raise LeaseLostError(lost.stream_name, lost.consumer_name, lost.reason) from lost
-
-    def settled(self) -> tuple[Lease, ...]:
-        """The leases, once the registry agrees that they are held: those that ran out are being taken back.
-
-        Raises:
-            LeaseLostError: one was not got back.
-        """
-        tell_at = time.monotonic() + _LATE_SECONDS
-        while True:
-            self.check()
-            leases = self.leases
-            missing = next((one for one in leases if not self._registry.is_held(one)), None)
-            if missing is None:
-                return leases
-            if time.monotonic() >= tell_at:
-                tell_at = time.monotonic() + _TELL_AGAIN_SECONDS
-                _log.warning(
-                    "the lease on consumer %r of %s ran out; waiting until it is taken back, or another job has it",
-                    missing.consumer_name,
-                    missing.stream_name,
-                )
-            with self._news:
-                if self._lost is None and tuple(self._leases) == leases:
-                    self._news.wait(_ASK_AGAIN_SECONDS)
-
-    def registered_again(self) -> tuple[Lease, ...]:
-        """The leases, after their consumers were looked for: one that others deregistered is registered again.
-
-        Raises:
-            LeaseLostError: others deregister it again and again.
-        """
-        for number, lease in enumerate(self.leases):
-            try:
-                found = self._registry.register_again(lease)
-            except ConsumerDeregisteredError as error:
-                raise LeaseLostError(lease.stream_name, lease.consumer_name, str(error)) from error
-            except RegistrationError as error:
-                # The reader's error stands then, and says what is missing.
-                _log.warning(
-                    "consumer %s of %s is not registered again: %s", lease.consumer_name, lease.stream_name, error
-                )
-            else:
-                self._on_regained(number, found)
-        return self.leases
-
-    def release(self, is_robbed: Callable[[str], bool] = lambda _: False) -> None:
-        """Give every lease back; the registry deregisters what it registered.
-
-        But for consumers of which `is_robbed` says, by their ARN, that a query of another registry reads by them.
-        """
-        for lease in self.leases:
-            try:
-                disown = is_robbed(lease.consumer_arn)
-                if disown:
-                    _log.warning(
-                        "consumer %s of %s: another reader, which knows another registry, took its subscriptions; it "
-                        "is left registered for that one. Give each query an efoConsumerName of its own, or both the "
-                        "same registry",
-                        lease.consumer_name,
-                        lease.stream_name,
-                    )
-                # Or the one that was taken back in its place.
-                self._registry.release(lease, disown=disown)
-            except Exception:
-                # The lease ends by itself, and the registry then cleans up.
-                _log.warning(
-                    "consumer %s of %s was not released", lease.consumer_name, lease.stream_name, exc_info=True
-                )
-        self._marks.close()
-        self._registry.close()
-
-    def _on_lost(self, error: LostLease) -> None:
-        with self._news:
-            self._lost = self._lost or error
-            self._news.notify_all()
-
-    def _on_regained(self, number: int, lease: Lease) -> None:
-        with self._news:
-            # Each is told on a thread of its own, which may be late.
-            if lease.fencing_token > self._leases[number].fencing_token:
-                self._leases[number] = lease
-                self._marks.hold(lease)
-            self._news.notify_all()
 
 
 class KinesisSession:
@@ -284,6 +162,10 @@ class KinesisSession:
         held = self._leases.leases
         while True:
             if held != self._used:
+                _log.warning(
+                    "reading on by stream consumers that were taken back, or registered again: %s",
+                    ", ".join(_arns(held)),
+                )
                 self._reopen(start, held)
             try:
                 return ask()
@@ -295,11 +177,20 @@ class KinesisSession:
                     if _arns(held) == _arns(self._used):
                         raise
 
+    def prepare(self, streams: Sequence[str]) -> None:
+        """See `ReadingSession.prepare`."""
+        if self._leases is not None:
+            self._leases.acquire(streams)
+
+    def extend(self, options: KinesisOptions, positions: StreamPositions) -> None:
+        """See `ReadingSession.extend`."""
+        self._options = options
+        if self._leases is not None:
+            self._leases.use()
+        self._reopen(positions, self._leases.leases if self._leases is not None else ())
+
     def _reopen(self, start: StreamPositions, held: tuple[Lease, ...]) -> None:
         """Let the reader subscribe by the consumers of these leases; by those that it has it goes on undisturbed."""
-        _log.warning(
-            "reading on by stream consumers that were taken back, or registered again: %s", ", ".join(_arns(held))
-        )
         until = time.monotonic() + self.reader.patience_seconds
         while True:
             try:
@@ -348,43 +239,6 @@ def open_session(
     run of `query`, a name in the checkpoint, are taken over as those of a job with a `jobId` are.
     """
     return KinesisSession(options, positions, after_epoch, query)
-
-
-def open_query_registry(options: KinesisOptions, aws: AwsOptions) -> BlockingConsumerRegistry:
-    """The registry of the options: a service, or a file."""
-    return open_registry(
-        endpoint=options.registry_endpoint,
-        security=service_security(options),
-        aws=aws,
-        store_path=Path(options.registry_store) if options.registry_store else None,
-        config=registrar_config(options),
-        patience=timedelta(seconds=options.retry_patience),
-    )
-
-
-def lease_requests(options: KinesisOptions, job_id: str, query: str = "") -> list[AcquireRequest]:
-    """For a lease on the consumer of each stream."""
-    claim = f"{query or uuid.uuid4().hex}/{uuid.uuid4().hex}"
-    # A registry in this process has both already.
-    config = registrar_config(options) if options.registry_endpoint else None
-    caller = caller_location(options) if options.registry_endpoint else None
-    return [
-        AcquireRequest(
-            stream_name=stream,
-            stream_arn=options.arn_of(stream),
-            consumer_name=options.efo_consumer_name or "",
-            job_id=job_id,
-            claim=claim,
-            strategy=RegistrationStrategy(options.efo_registration),
-            consumer_arn=options.efo_consumer_arn.get(stream),
-            # A predecessor that was killed leaves its lease to expire; one that lives must not be thrown out.
-            conflict_policy=ConflictPolicy.WAIT,
-            timeout=HELD_TIMEOUT,
-            config=config,
-            caller=caller,
-        )
-        for stream in options.stream_name
-    ]
 
 
 def _arns(leases: Sequence[Lease]) -> list[str]:

@@ -1,7 +1,7 @@
 """The streams that a run of a query reads, against those that its checkpoint knows."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -85,6 +85,21 @@ class QueryStreams:
             created |= beginning.created
         return StreamPositions(streams, created)
 
+    def look(self) -> dict[str, StreamPositions]:
+        """The beginnings of streams that match the pattern by now and are not read. Safe in a thread of its own.
+
+        Raises:
+            penstock.efo_consumer.InitialPositionError: The streams cannot be listed, or the beginning of one be told.
+        """
+        names = with_streams(self._given, self._session).stream_name
+        return {name: self._positions(self._alone(name)) for name in names if name not in self.options.stream_name}
+
+    def add(self, found: Mapping[str, StreamPositions]) -> None:
+        """Read these streams as well, from there, unless the checkpoint knows better."""
+        self._options = replace(self.options, stream_name=(*self.options.stream_name, *found))
+        self._keys = None
+        self._added |= found
+
     def readable(self, start: StreamPositions, end: StreamPositions) -> tuple[StreamPositions, StreamPositions]:
         """Both ends of a range that was logged, without streams that were given up and do not exist any more."""
         options = self.options
@@ -106,26 +121,29 @@ class QueryStreams:
     def _beginning(self, stream: str) -> StreamPositions:
         """Of a stream that the checkpoint does not know; resolved once, as LATEST is another moment each time."""
         if stream not in self._added:
-            given = self._given
-            position = given.added_stream_position or (
-                _TRIM_HORIZON if given.stream_name_pattern is not None else given.initial_position
-            )
-            if position is not None and position.streams is not None:
-                raise OffsetError(
-                    f"the checkpoint does not know stream {stream}, and initialPosition names shards: say where it "
-                    "begins by addedStreamPosition"
-                )
-            arn = self.options.arn_of(stream)
-            alone = replace(
-                self.options,
-                stream_name=(stream,),
-                stream_arn=(arn,) if arn is not None else (),
-                initial_position=position,
-                efo_consumer_arn={key: one for key, one in given.efo_consumer_arn.items() if key == stream},
-            )
-            self._added[stream] = self._positions(alone)
-            _log.info("stream %s is new to the checkpoint, and begins at %s", stream, position)
+            self._added[stream] = self._positions(self._alone(stream))
         return self._added[stream]
+
+    def _alone(self, stream: str) -> KinesisOptions:
+        """The options of a stream that the checkpoint does not know, with its position."""
+        given = self._given
+        position = given.added_stream_position or (
+            _TRIM_HORIZON if given.stream_name_pattern is not None else given.initial_position
+        )
+        if position is not None and position.streams is not None:
+            raise OffsetError(
+                f"the checkpoint does not know stream {stream}, and initialPosition names shards: say where it "
+                "begins by addedStreamPosition"
+            )
+        _log.info("stream %s is new to the checkpoint, and begins at %s", stream, position)
+        arn = self.options.arn_of(stream)
+        return replace(
+            self.options,
+            stream_name=(stream,),
+            stream_arn=(arn,) if arn is not None else (),
+            initial_position=position,
+            efo_consumer_arn={key: one for key, one in given.efo_consumer_arn.items() if key == stream},
+        )
 
     def _positions(self, options: KinesisOptions) -> StreamPositions:
         if self._resolve is None:

@@ -22,6 +22,7 @@ from penstock.spark_plugin._reading.planning import (
     worthwhile_partitions,
 )
 from penstock.spark_plugin._reading.progress.metrics import LetGo, ReaderNumbers, query_metrics
+from penstock.spark_plugin._reading.stream.discovery import StreamDiscovery
 from penstock.spark_plugin._reading.stream.offsets import (
     BatchLimit,
     Offset,
@@ -92,6 +93,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ending: TargetFinder | None = None
         self._offsets = OffsetMemory()
         self._let_go = LetGo()
+        self._discovery: StreamDiscovery | None = None
         self._committed: set[tuple[str, str]] = set()
         self._planned_records = 0
         self._planned_bytes = 0
@@ -143,6 +145,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         positions = self._streams.begin(offset)
         session = self._open(positions, offset)
         session.check()
+        if self._ending is None and not isinstance(limit, ReadAllAvailable):
+            positions = self._with_found(session, offset, positions)
         bound = batch_limit(limit, self._options.max_records_per_batch, self._options.max_bytes_per_batch)
         if isinstance(limit, ReadAllAvailable):
             latest = self._to_the_end(session, positions, self._ending or self._available_now())
@@ -203,10 +207,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Numbers about the reader, for `lastProgress.sources[].latestOffset`."""
         if self._session is None:
             return None
+        failure = self._discovery.failure if self._discovery is not None else ""
         return {
             "streams": list(self._streams.options.stream_name),
             "reader": self._session.address,
             **({"efoConsumerName": self._consumer_name} if self._consumer_name else {}),
+            **({"streamDiscovery": failure} if failure else {}),
             **self._numbers(self._session).to_json(),
         }
 
@@ -215,6 +221,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         session, self._session = self._session, None
         if session is not None:
             ignore_sigterm()
+            if self._discovery is not None:
+                self._discovery.close()
             self._end_metrics()
             session.close()
 
@@ -239,16 +247,25 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 session = open_session(options, positions, after_epoch, self._query)
                 self._session, self._reached, self._let_go = session, positions, LetGo()
                 span.set_attribute("penstock.reader", session.address)
-                self._end_metrics = query_metrics().watch(
-                    {
-                        "penstock.session_id": session.session_id,
-                        "penstock.streams": ",".join(options.stream_name),
-                    },
-                    lambda: self._numbers(session),
-                )
+                if self._options.stream_name_pattern is not None:
+                    interval = self._options.stream_discovery_interval
+                    self._discovery = StreamDiscovery(self._streams.look, session.prepare, interval)
+                self._watch_metrics(session)
                 # Without a parent of its own, the query's spans belong to the trace that begins here.
                 self._root = parent or trace.set_span_in_context(span)
         return self._session
+
+    def _with_found(self, session: "ReadingSession", offset: Offset, positions: StreamPositions) -> StreamPositions:
+        """The positions, with those of streams that were found meanwhile: they are read from now on."""
+        found = self._discovery.news() if self._discovery is not None else {}
+        if not found:
+            return positions
+        self._streams.add(found)
+        positions = self._streams.begin(offset)
+        session.extend(self._with_consumer(self._streams.options), self._streams.keys.keyed(positions))
+        _log.info("reading %s as well, which match streamNamePattern by now", ", ".join(sorted(found)))
+        self._watch_metrics(session)
+        return positions
 
     def _with_consumer(self, options: KinesisOptions) -> KinesisOptions:
         if options.record_publisher != "efo" or options.efo_registration == "none":
@@ -257,6 +274,16 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.efo_consumer_name is None:
             _log.info("no efoConsumerName: this query's checkpoint names the stream consumer %s", self._consumer_name)
         return replace(options, efo_consumer_name=self._consumer_name)
+
+    def _watch_metrics(self, session: "ReadingSession") -> None:
+        self._end_metrics()
+        self._end_metrics = query_metrics().watch(
+            {
+                "penstock.session_id": session.session_id,
+                "penstock.streams": ",".join(self._streams.options.stream_name),
+            },
+            lambda: self._numbers(session),
+        )
 
     def _numbers(self, session: "ReadingSession") -> ReaderNumbers:
         stats, let_go = self._let_go.look(session.reader.stats)
