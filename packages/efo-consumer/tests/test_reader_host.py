@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -20,8 +21,10 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from penstock.efo_consumer import (
     DataLossError,
     EfoConsumerConfigError,
+    EfoConsumerError,
     ReaderHost,
     ReaderUnavailableError,
+    RemoteShardReader,
     SessionNotFoundError,
     ShardEvent,
     ShardPosition,
@@ -300,3 +303,21 @@ def test_an_address_of_ipv6_is_told_from_its_port(advertised: str, shown: str) -
         name, _, port = host.address.rpartition(":")
         assert name == shown
         assert int(port) > 0
+
+
+async def test_who_looks_lists_the_sessions_and_reads_nothing(hosted: Hosted) -> None:
+    """The view token is good for that alone, and is in no repr."""
+    ranges, _ = hosted.plan()
+    host = hosted.host
+    view = ClientSecurity(token=host.view_token)
+    remote = RemoteShardReader(host.address, view)
+    try:
+        (session,) = await remote.sessions(with_shards=True)
+        assert (session.session_id, session.shard_count) == ("q", 2)
+        with pytest.raises(EfoConsumerError, match="bearer token is missing or wrong"):
+            await remote.stats("q")
+    finally:
+        await remote.aclose()
+    with pytest.raises(EfoConsumerError, match="bearer token is missing or wrong"):
+        await asyncio.to_thread(hosted.read, ranges, view)
+    assert host.view_token not in repr(host._settings)

@@ -23,7 +23,9 @@ def test_the_contracts_pass_the_linter():
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@pytest.mark.parametrize("contract", ["consumer_registry", "shard_reader", "sink_gateway", "stage_scheduler"])
+@pytest.mark.parametrize(
+    "contract", ["consumer_registry", "reader_directory", "shard_reader", "sink_gateway", "stage_scheduler"]
+)
 def test_each_contract_can_be_imported_by_its_name(contract):
     """Every service has its messages and its stubs in penstock.proto."""
     name = f"penstock.proto.{contract}.v1.{contract}_pb2_grpc"

@@ -115,6 +115,28 @@ async def test_a_wrong_or_missing_token_is_refused_for_every_kind_of_call():
             await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
 
 
+async def test_a_limited_token_is_good_for_its_methods_alone():
+    """Beside the token that is good for all."""
+    security = ServerSecurity(
+        token="good-for-everything", limited_token="good-for-few-things", limited_to=frozenset({f"/{SERVICE}/GetJob"})
+    )
+    async with server(security=security) as running:
+        for token, codes in (
+            ("good-for-everything", (grpc.StatusCode.OK, grpc.StatusCode.OK)),
+            ("good-for-few-things", (grpc.StatusCode.OK, grpc.StatusCode.UNAUTHENTICATED)),
+            ("good-for-nothing-at-all", (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.UNAUTHENTICATED)),
+        ):
+            async with open_aio_channel(running.address, ClientSecurity(token=token)) as channel:
+                stub = pb_grpc.StageSchedulerServiceStub(channel)
+                one = stub.GetJob(pb.GetJobRequest(job_id="a"))
+                assert await one.code() == codes[0]
+                many = stub.Watch(pb.WatchRequest(job_id="a"))
+                assert await many.code() == codes[1]
+    with pytest.raises(RpcOptionError, match="limited_token"):
+        ServerSecurity(limited_token="good-for-few-things")
+    assert "good-for" not in repr(security)
+
+
 async def test_mutual_tls_refuses_a_client_without_a_certificate(authority):
     """With a client authority the server talks to its clients only."""
     security = ServerSecurity(**authority.server, client_ca_file=authority.ca)

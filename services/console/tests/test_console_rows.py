@@ -102,7 +102,7 @@ def test_a_stream_that_goes_by_its_arn_is_shown_by_its_name() -> None:
     )
     registry = Answer(kind=Kind.REGISTRY, endpoint="b:1", state=State.UP, value=(consumer,))
     now = view(Snapshot(readers=(reader,), registry=registry))
-    now.history.add(lags(reader))
+    now.history.add(lags(reader.endpoint, reader.value))
     (row,) = stream_rows(now)
     assert (row.name, row.lag, row.losses, row.read_shards, row.consumers) == ("flights", 75.0, 2, 1, 1)
     assert "now 75 s" in row.spark.label

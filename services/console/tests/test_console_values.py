@@ -149,7 +149,7 @@ def test_the_slowest_reader_of_a_shard_counts() -> None:
     )
     reader = Answer(kind=Kind.READER, endpoint="r", state=State.UP, value=(quick, slow))
     history = History()
-    history.add(lags(reader))
+    history.add(lags(reader.endpoint, reader.value))
     seen = view(Snapshot(readers=(reader,)), history)
     (row,) = stream_rows(seen)
     assert (row.lag, row.read_shards, row.losses, row.open_shards) == (90.0, 3, 1, None)

@@ -58,9 +58,14 @@ def test_sigterm_drains_at_once_and_a_restart_loses_no_lease(serve, request_leas
             assert consumer.lease.fencing_token == lease.fencing_token
             with pytest.raises(ConsumerHeldError):
                 other.acquire(request_lease("second"))
-            left = consumer.lease.time_to_live_seconds
-            # Its heartbeats arrive again.
-            eventually(lambda: other.list_consumers()[0].lease.time_to_live_seconds > left)
+            left = [consumer.lease.time_to_live_seconds]
+
+            def is_prolonged() -> bool:
+                left.append(other.list_consumers()[0].lease.time_to_live_seconds)
+                return left[-1] > left[-2]
+
+            # Its heartbeats arrive again: from one look to the next it has more time, where it had less before.
+            eventually(is_prolonged)
             assert lost == []
             registry.release(lease)
 

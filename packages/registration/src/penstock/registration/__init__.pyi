@@ -5,6 +5,9 @@ from ._kinesis.registrar import AwsClients, FoundConsumer, FoundStream, Register
 from ._lease.record import ConsumerRecord, Holding, RegistrationPhase
 from ._local.administration import CONSUMER_SHARD_HOUR_USD
 from ._local.registry import LocalConsumerRegistry, open_local_registry
+from ._readers.directory import AnnouncedReader, KnownReaders, ReaderDirectory
+from ._readers.files import ReaderFiles
+from ._readers.remote import READERS_SERVICE_NAME, ReaderDirectoryServicer, RemoteReaderDirectory
 from ._registry import ConsumerRegistry, RegistryAdministration, ServedRegistry
 from ._remote.registry import RemoteConsumerRegistry
 from ._remote.servicer import SERVICE_NAME, ConsumerRegistryServicer
@@ -27,8 +30,10 @@ from ._values import (
 
 __all__ = [
     "CONSUMER_SHARD_HOUR_USD",
+    "READERS_SERVICE_NAME",
     "SERVICE_NAME",
     "AcquireRequest",
+    "AnnouncedReader",
     "AwsClients",
     "BlockingConsumerRegistry",
     "ConflictPolicy",
@@ -42,6 +47,7 @@ __all__ = [
     "FoundStream",
     "Heartbeat",
     "Holding",
+    "KnownReaders",
     "Lease",
     "LeaseKeeper",
     "LeaseSettings",
@@ -51,12 +57,16 @@ __all__ = [
     "OnRegained",
     "Orphan",
     "OrphanFate",
+    "ReaderDirectory",
+    "ReaderDirectoryServicer",
+    "ReaderFiles",
     "RegisteredConsumer",
     "RegistrarConfig",
     "RegistrationPhase",
     "RegistrationStrategy",
     "RegistryAdministration",
     "RemoteConsumerRegistry",
+    "RemoteReaderDirectory",
     "Renewal",
     "ServedRegistry",
     "SqliteLeaseStore",

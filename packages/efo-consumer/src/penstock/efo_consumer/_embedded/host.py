@@ -43,7 +43,8 @@ class ReaderHost:
     """Hosts a reader for one application: its driver calls `reader`, its tasks `read_ranges(host.address,
     host.security, …)`.
 
-    Only the holder of the token may call the server. Made cheaply; `start` does the work; a context manager.
+    Only the holder of the token may call the server; that of the view token may list its sessions. Made cheaply;
+    `start` does the work; a context manager.
 
     Args:
         config: bounds, times, and how shards are followed.
@@ -70,8 +71,15 @@ class ReaderHost:
         self._aws = aws
         self.token = token or secrets.token_urlsafe(32)
         """What callers must send. Keep it within the application."""
+        self.view_token = secrets.token_urlsafe(32)
+        """What those send who only look: it lists the sessions and their numbers, and opens or reads nothing."""
         # Executors have no certificates: the token lives as long as the query, and is good for its reader alone.
-        security = ServerSecurity(token=self.token, allow_plain_text=True)
+        security = ServerSecurity(
+            token=self.token,
+            limited_token=self.view_token,
+            limited_to=frozenset({f"/{SERVICE_NAME}/ListSessions"}),
+            allow_plain_text=True,
+        )
         self._settings = ServerSettings(host=host, port=port, security=security, drain_seconds=_DRAIN_SECONDS)
         self._advertised_host = advertised_host
         self._make_backend = backend or self._kinesis

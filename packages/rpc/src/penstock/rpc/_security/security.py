@@ -149,6 +149,10 @@ class ServerSecurity:
     """File of bearer tokens, one per line, each with an end if it is to have one; those not expired are taken."""
     principals: Path | None = None
     """TOML file of who may do what, in place of tokens that may do all; read again when it has changed."""
+    limited_token: str | None = field(default=None, repr=False)
+    """Second bearer token beside `token`, good for the methods of `limited_to` alone."""
+    limited_to: frozenset[str] = frozenset()
+    """Full paths of those methods, such as `/penstock.proto.shard_reader.v1.ShardReaderService/ListSessions`."""
     allow_plain_text: bool = False
     """Listen without TLS where other machines reach it: only where something else encrypts, such as a service mesh."""
     allow_unauthenticated: bool = False
@@ -165,6 +169,10 @@ class ServerSecurity:
             raise RpcOptionError("token", "is empty; leave it out to ask for none")
         if self.token is not None:
             check_length(self.token, "token")
+        if self.limited_token is not None:
+            if self.token is None:
+                raise RpcOptionError("limited_token", "goes with a token that is good for all: give that, too")
+            check_length(self.limited_token, "limited_token")
         if self.principals is not None and (self.token is not None or self.token_file is not None):
             cure = 'give one of them; a principal with services = ["*"] and admin = true may do what a token may'
             raise RpcOptionError("principals", f"is given together with a token: {cure}")

@@ -46,6 +46,8 @@ class Callers:
         else:
             fixed = () if security.token is None else (Token(security.token),)
             self._tokens = lambda: fixed
+        self._limited = () if security.limited_token is None else (Token(security.limited_token),)
+        self._limited_to = security.limited_to
         self._revocations = security.revocations()
         changing = (security.token_file, security.principals, security.client_crl_file)
         self.can_change = any(file is not None for file in changing)
@@ -70,6 +72,10 @@ class Callers:
         if self._principals is not None:
             return self._principals.knows(token)
         return verdict(token, self._tokens(), datetime.now(UTC))
+
+    def is_limited_to(self, token: str, method: str) -> bool:
+        """Whether a token that is good for some methods alone is good for this one, a full path."""
+        return method in self._limited_to and verdict(token, self._limited, datetime.now(UTC)) is None
 
     def by_token(self, token: str) -> Principal | None:
         """Whose token it is, before a certificate is looked at; None where there are no principals."""
@@ -115,7 +121,7 @@ class TokenCheck(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not g
         method = handler_call_details.method
         token = token_of(handler_call_details.invocation_metadata)
         reason = self._callers.refusal(token)
-        if reason is None:
+        if reason is None or self._callers.is_limited_to(token, method):
             handler = await continuation(handler_call_details)
             known = self._known.get(method)
             if known is None or known[0] is not handler:

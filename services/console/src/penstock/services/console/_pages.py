@@ -22,6 +22,7 @@ from penstock.services.console._values import Kind
 from penstock.services.console._views.attention import concerns
 from penstock.services.console._views.consumers import consumer_rows, total_per_hour
 from penstock.services.console._views.jobs import MARKS, by_state, job_row, job_rows
+from penstock.services.console._views.readers import running_readers
 from penstock.services.console._views.sinks import on_disk, sink_rows
 from penstock.services.console._views.sparkline import span_words
 from penstock.services.console._views.streams import (
@@ -38,6 +39,7 @@ from penstock.services.console._views.view import View, endpoints, health, missi
 _MENU: Final = (
     ("overview", "/", "Overview"),
     ("consumers", "/consumers", "Consumers"),
+    ("readers", "/readers", "Readers"),
     ("streams", "/streams", "Streams"),
     ("sinks", "/sinks", "Sinks"),
     ("jobs", "/jobs", "Jobs"),
@@ -76,7 +78,7 @@ class Pages:
     def add_to(self, app: web.Application) -> None:
         """Add the routes."""
         app.router.add_get("/", self.overview)
-        for name in ("consumers", "streams", "stream", "sinks", "jobs", "job"):
+        for name in ("consumers", "readers", "streams", "stream", "sinks", "jobs", "job"):
             app.router.add_get(PATHS[name], getattr(self, name))
         app.router.add_get("/job/picture.svg", self.picture)
         app.router.add_get("/static/{name}", self.static)
@@ -113,6 +115,14 @@ class Pages:
         total = total_per_hour(rows)
         down = missing(view, Kind.REGISTRY)
         return await self._page(request, "consumers", view, rows=rows, total=total, missing=down)
+
+    async def readers(self, request: web.Request) -> web.Response:
+        """Who reads: inside drivers, and at services."""
+        view = self._view()
+        rows = running_readers(view)
+        lag = max((row.lag for row in rows if row.lag is not None), default=None)
+        down = [*missing(view, Kind.DRIVERS), *(row for row in missing(view, Kind.READER) if row.endpoint)]
+        return await self._page(request, "readers", view, rows=rows, lag=lag, missing=down)
 
     async def streams(self, request: web.Request) -> web.Response:
         """All streams."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from aiohttp import web
 
+from penstock.registration import ReaderDirectory, ReaderFiles, RemoteReaderDirectory
 from penstock.rpc import Attempts, AuditLog
 from penstock.services.console._access.connection import Connection, Limits, time_is_taken
 from penstock.services.console._access.guard import HEADERS, Guard
@@ -16,9 +18,11 @@ from penstock.services.console._access.listener import Listener
 from penstock.services.console._access.logins import Sessions
 from penstock.services.console._access.tls import TlsFiles
 from penstock.services.console._actions import ActionLog, Actions
+from penstock.services.console._endpoints import Endpoint
 from penstock.services.console._pages import Pages
 from penstock.services.console._settings import ConsoleSettings
 from penstock.services.console._sources.collector import Collector
+from penstock.services.console._sources.drivers import DriversSource
 from penstock.services.console._sources.history import History
 from penstock.services.console._sources.kinesis import KinesisSource
 from penstock.services.console._sources.services import (
@@ -69,6 +73,7 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
     history = History(points=settings.history_points, max_series=settings.history_series)
     services: list[AnySource] = [_SOURCES[endpoint.kind](endpoint) for endpoint in settings.endpoints]
     sources = [(source, settings.interval_seconds) for source in services]
+    sources += [(source, settings.interval_seconds) for source in _drivers(settings)]
     kinesis: KinesisSource | None = None
     if settings.aws is not None:
         kinesis = KinesisSource(settings.aws, lambda: known_streams(collector.snapshot(), settings.streams))
@@ -101,6 +106,19 @@ async def console_server(settings: ConsoleSettings, *, limits: Limits | None = N
         port = (await stack.enter_async_context(listener)).port
         address = f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
         yield ConsoleServer(address, f"{'http' if tls.context() is None else 'https'}://{address}/")
+
+
+def _drivers(settings: ConsoleSettings) -> Iterator[DriversSource]:
+    """What lists the readers inside drivers: registries, and the files of this user."""
+    for endpoint in settings.endpoints:
+        if endpoint.kind is Kind.REGISTRY:
+            yield DriversSource(partial(_directory_at, endpoint), endpoint.address)
+    if settings.local_readers:
+        yield DriversSource(ReaderFiles, "files of this user")
+
+
+def _directory_at(endpoint: Endpoint) -> ReaderDirectory:
+    return RemoteReaderDirectory(endpoint.address, endpoint.security())
 
 
 def _application(

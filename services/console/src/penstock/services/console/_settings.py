@@ -41,6 +41,8 @@ class ConsoleSettings:
     """What it asks."""
     aws: AwsOptions | None = None
     """To list shards; None: they are not listed."""
+    local_readers: bool = False
+    """Whether the readers in drivers of this user and machine are shown, which had no registry to announce them to."""
     streams: tuple[str, ...] = ()
     """Streams to show beside those that the services name."""
     allowed_hosts: tuple[str, ...] = ()
@@ -77,6 +79,7 @@ class ConsoleSettings:
         add("list_shards", "true: list shards with AWS's default settings, if none of those below is given")
         AwsOptions.add_arguments(parser, PREFIX, note="; turns listing shards on")
         add("allow_insecure_endpoint", "true: credentials may go to an http:// endpoint of another host")
+        add("local_readers", "false: leave out readers in drivers of this user and machine that have no registry")
         add("streams", "streams to show beside those that services name, with commas between them")
         add("allowed_hosts", "names by which browsers may call it, with commas between them")
         for name, (default, _, words) in _NUMBERS.items():
@@ -102,6 +105,7 @@ class ConsoleSettings:
             server=ServerSettings.from_arguments(arguments, PREFIX, environment),
             endpoints=Endpoint.from_arguments(arguments, environment),
             aws=_aws(arguments, environment),
+            local_readers=_switch("local_readers", arguments.local_readers or "true"),
             streams=_names(arguments.streams),
             allowed_hosts=_names(arguments.allowed_hosts),
             allow_actions=arguments.allow_actions,
@@ -116,12 +120,16 @@ class ConsoleSettings:
 
 def _aws(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AwsOptions | None:
     options = AwsOptions.from_arguments(arguments)
-    wanted = (arguments.list_shards or "").lower()
-    if wanted not in ("", "true", "false"):
-        raise ConsoleOptionError("list_shards", f"{wanted!r} is neither true nor false")
-    if wanted == "false" or not (wanted or options != AwsOptions()):
+    wanted = arguments.list_shards and _switch("list_shards", arguments.list_shards)
+    if wanted is False or not (wanted or options != AwsOptions()):
         return None
     return check_encrypted(options, arguments.allow_insecure_endpoint, environ)
+
+
+def _switch(name: str, text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ConsoleOptionError(name, f"{text.lower()!r} is neither true nor false")
+    return text.lower() == "true"
 
 
 def _number(name: str, text: str) -> float:

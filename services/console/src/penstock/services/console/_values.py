@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -28,6 +28,7 @@ class Kind(StrEnum):
     SINK = "sink"
     STAGES = "stages"
     KINESIS = "kinesis"
+    DRIVERS = "drivers"
 
 
 class State(StrEnum):
@@ -86,6 +87,28 @@ class SinkDestination:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DriverReader:
+    """A reader inside a driver, as it announced itself, and what it said when it was asked. Holds no token."""
+
+    job_id: str
+    address: str
+    """`host:port`."""
+    query: str
+    owner: str
+    stream_names: tuple[str, ...]
+    shards: int
+    troubled_shards: int
+    millis_behind_latest: int
+    condition: str
+    age_seconds: float
+    silent_seconds: float
+    sessions: tuple[SessionInfo, ...] = ()
+    """What it says of its sessions; none where it was not reached."""
+    reason: str = ""
+    """Why it was not; empty where it was."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Reading:
     """A shard as a session of a reader sees it."""
 
@@ -105,6 +128,8 @@ class Snapshot:
 
     registry: Answer[tuple[Consumer, ...]] | None = None
     readers: tuple[Answer[tuple[SessionInfo, ...]], ...] = ()
+    drivers: tuple[Answer[tuple[DriverReader, ...]], ...] = ()
+    """Readers inside drivers, by what lists them."""
     sinks: tuple[Answer[tuple[SinkDestination, ...]], ...] = ()
     stages: Answer[tuple[JobStatus, ...]] | None = None
     kinesis: Answer[Mapping[str, tuple[Shard, ...]]] | None = None
@@ -114,7 +139,7 @@ class Snapshot:
 
     @property
     def answers(self) -> tuple[Answer[Any], ...]:
-        """Of all that are asked."""
+        """Of all services that are asked; readers inside drivers come and go, and are none."""
         all_of_them: tuple[Answer[Any] | None, ...] = (
             self.registry,
             *self.readers,
@@ -137,12 +162,21 @@ class Snapshot:
     def readings(self) -> dict[str, dict[str, list[Reading]]]:
         """By name of the stream and shard: one entry per session that reads it."""
         found: dict[str, dict[str, list[Reading]]] = {}
+        for endpoint, session in self.sessions():
+            for stats in session.shards:
+                reading = Reading(endpoint=endpoint, session_id=session.session_id, stats=stats)
+                found.setdefault(name_of(stats.stream_name), {}).setdefault(stats.shard_id, []).append(reading)
+        return found
+
+    def sessions(self) -> Iterator[tuple[str, SessionInfo]]:
+        """Each session of a reader with its endpoint: those of services, then those inside drivers."""
         for answer in self.readers:
             for session in answer.value or ():
-                for stats in session.shards:
-                    reading = Reading(endpoint=answer.endpoint, session_id=session.session_id, stats=stats)
-                    found.setdefault(name_of(stats.stream_name), {}).setdefault(stats.shard_id, []).append(reading)
-        return found
+                yield answer.endpoint, session
+        for listed in self.drivers:
+            for driver in listed.value or ():
+                for session in driver.sessions:
+                    yield driver.address, session
 
     def listed(self, stream: str) -> tuple[Shard, ...] | None:
         """The stream's shards as Kinesis lists them; None where it was not asked, or has not answered."""

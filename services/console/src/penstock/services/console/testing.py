@@ -15,11 +15,14 @@ from penstock.operator_attributes import SERVICE_NAME as STAGES
 from penstock.operator_attributes import LocalStageScheduler, StageSchedulerServicer
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2 as sink_pb
 from penstock.proto.sink_gateway.v1 import sink_gateway_pb2_grpc as sink_grpc
+from penstock.registration import READERS_SERVICE_NAME as READERS
 from penstock.registration import SERVICE_NAME as REGISTRY
 from penstock.registration import (
     AcquireRequest,
     ConsumerRegistryServicer,
+    KnownReaders,
     LocalConsumerRegistry,
+    ReaderDirectoryServicer,
     StreamConsumerRegistrar,
 )
 from penstock.registration.testing import FakeKinesis, InMemoryLeaseStore
@@ -101,6 +104,8 @@ class FakeServices:
     kinesis: FakeKinesis
     """Behind the registry."""
     registry: LocalConsumerRegistry
+    drivers: KnownReaders
+    """Readers inside drivers that are announced to the registry."""
     reader: FakeReader
     sink: FakeSink
     stages: LocalStageScheduler
@@ -136,15 +141,21 @@ async def fake_services(
         # It has the one call that the console makes.
         asks = cast("ShardReader", reader)
         servers: dict[Kind, GrpcServer] = {}
-        for kind, register, name in (
-            (Kind.REGISTRY, ConsumerRegistryServicer(registry).add_to, REGISTRY),
-            (Kind.READER, ShardReaderServicer(asks).add_to, READER),
-            (Kind.SINK, lambda to: sink_grpc.add_SinkGatewayServiceServicer_to_server(sink, to), _SINK),
-            (Kind.STAGES, StageSchedulerServicer(stages).add_to, STAGES),
+        drivers = KnownReaders()
+
+        def add_registry(to: grpc.aio.Server) -> None:
+            ConsumerRegistryServicer(registry).add_to(to)
+            ReaderDirectoryServicer(drivers).add_to(to)
+
+        for kind, register, names in (
+            (Kind.REGISTRY, add_registry, [REGISTRY, READERS]),
+            (Kind.READER, ShardReaderServicer(asks).add_to, [READER]),
+            (Kind.SINK, lambda to: sink_grpc.add_SinkGatewayServiceServicer_to_server(sink, to), [_SINK]),
+            (Kind.STAGES, StageSchedulerServicer(stages).add_to, [STAGES]),
         ):
-            running = GrpcServer(settings, register=[register], service_names=[name])
+            running = GrpcServer(settings, register=[register], service_names=names)
             servers[kind] = await stack.enter_async_context(running)
-        yield FakeServices(kinesis, registry, reader, sink, stages, servers)
+        yield FakeServices(kinesis, registry, drivers, reader, sink, stages, servers)
 
 
 @asynccontextmanager

@@ -10,9 +10,11 @@ from datetime import timedelta
 
 from penstock.aws import AwsLocation, AwsSession
 from penstock.registration import (
+    READERS_SERVICE_NAME,
     SERVICE_NAME,
     ConsumerRegistryServicer,
     LocalConsumerRegistry,
+    ReaderDirectoryServicer,
     open_local_registry,
     open_store,
 )
@@ -48,12 +50,13 @@ async def registry_server(settings: RegistrySettings) -> AsyncIterator[GrpcServe
         # A store that cannot be used is a reason not to start, rather than to fail at the first call.
         await registry.list_consumers()
         servicer = ConsumerRegistryServicer(registry, AwsLocation.of(session), settings.endpoint_aliases)
+        readers = ReaderDirectoryServicer()
         async with (
             GrpcServer(
                 settings.server,
-                register=[servicer.add_to],
-                service_names=[SERVICE_NAME],
-                rights=[servicer.rights],
+                register=[servicer.add_to, readers.add_to],
+                service_names=[SERVICE_NAME, READERS_SERVICE_NAME],
+                rights=[servicer.rights, readers.rights],
                 max_request_bytes=_MAX_REQUEST_BYTES,
             ) as server,
             asyncio.TaskGroup() as tasks,

@@ -30,6 +30,7 @@ from penstock.rpc import ClientSecurity, ServerStartError
 from penstock.spark_plugin._connections import aws_options, caller_location, service_security
 from penstock.spark_plugin._options.kinesis_options import KinesisOptions
 from penstock.spark_plugin._reading.session.addresses import reader_address
+from penstock.spark_plugin._reading.session.announcing import ReaderAnnouncer
 from penstock.spark_plugin._reading.session.configs import reader_config, session_settings
 from penstock.spark_plugin._reading.session.leases import ConsumerLeases
 from penstock.spark_plugin.errors import ReaderAddressError
@@ -108,6 +109,7 @@ class KinesisSession:
         self._leases: ConsumerLeases | None = None
         self._used: tuple[Lease, ...] = ()
         self._host: ReaderHost | None = None
+        self._announcer: ReaderAnnouncer | None = None
         with contextlib.ExitStack() as undo:
             if options.record_publisher == "efo":
                 self._leases = ConsumerLeases(options, aws, job_id, query)
@@ -136,6 +138,9 @@ class KinesisSession:
                 caller=caller_location(options) if options.reader_endpoint else None,
                 after_epoch=after_epoch,
             )
+            if self._host is not None:
+                self._announcer = ReaderAnnouncer(options, job_id, self._host)
+                undo.callback(self._announcer.close)
             # Of several services all addresses: tasks ask the one that follows a shard.
             self.address = self._host.address if self._host else self.reader.endpoint or ""
             self.socket_path = self._host.socket_path if self._host else None
@@ -213,6 +218,8 @@ class KinesisSession:
             if self._host is not None:
                 stack.callback(self._host.close)
             stack.callback(self.reader.close)
+            if self._announcer is not None:
+                stack.callback(self._announcer.close)
 
 
 def _start_host(options: KinesisOptions, aws: AwsOptions) -> ReaderHost:

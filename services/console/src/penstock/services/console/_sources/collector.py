@@ -98,6 +98,7 @@ class Collector:
         return Snapshot(
             registry=next(iter(by_kind[Kind.REGISTRY]), None),
             readers=tuple(by_kind[Kind.READER]),
+            drivers=tuple(by_kind[Kind.DRIVERS]),
             sinks=tuple(by_kind[Kind.SINK]),
             stages=next(iter(by_kind[Kind.STAGES]), None),
             kinesis=next(iter(by_kind[Kind.KINESIS]), None),
@@ -148,7 +149,10 @@ class Collector:
 
     def _remember(self, answer: Answer[Any], now: float) -> None:
         if answer.kind is Kind.READER:
-            self._history.add(lags(answer))
+            self._history.add(lags(answer.endpoint, answer.value))
+        elif answer.kind is Kind.DRIVERS:
+            for driver in answer.value or ():
+                self._history.add(lags(driver.address, driver.sessions))
         elif answer.kind is Kind.SINK:
             self._history.add(self._rates.take(answer, now))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.services.console._values import Reading, name_of
@@ -90,14 +90,14 @@ def lag_seconds(millis: int) -> float | None:
     return None if millis < 0 else millis / 1000
 
 
-def lags(answer: Answer[tuple[SessionInfo, ...]]) -> dict[Series, float | None]:
+def lags(endpoint: str, sessions: Sequence[SessionInfo] | None) -> dict[Series, float | None]:
     """The lag of each shard that a reader reads, and the largest of each stream."""
     values: dict[Series, float | None] = {}
-    for session in answer.value or ():
+    for session in sessions or ():
         for stats in session.shards:
             lag = lag_seconds(stats.millis_behind_latest)
-            values[Reading(endpoint=answer.endpoint, session_id=session.session_id, stats=stats).series] = lag
-            stream = stream_lag_series(answer.endpoint, name_of(stats.stream_name))
+            values[Reading(endpoint=endpoint, session_id=session.session_id, stats=stats).series] = lag
+            stream = stream_lag_series(endpoint, name_of(stats.stream_name))
             known = [one for one in (lag, values.get(stream)) if one is not None]
             values[stream] = max(known, default=None)
     return values

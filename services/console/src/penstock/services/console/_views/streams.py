@@ -110,7 +110,8 @@ def stream_names(snapshot: Snapshot, also: Sequence[str] = ()) -> list[str]:
 def known_streams(snapshot: Snapshot, also: Sequence[str] = ()) -> dict[str, str]:
     """The same by name, with the ARN of those that go by it."""
     names = {consumer.stream_name for consumer in snapshot.consumers} | set(also)
-    names |= {stats.stream_name for one in snapshot.readers for session in one.value or () for stats in session.shards}
+    names |= {stats.stream_name for _, session in snapshot.sessions() for stats in session.shards}
+    names |= {name for one in snapshot.drivers for driver in one.value or () for name in driver.stream_names}
     names |= {sink.destination for one in snapshot.sinks for sink in one.value or () if sink.kind == "kinesis"}
     # ARNs come last and stay: they say more.
     return {name_of(name): name for name in sorted(names, key=lambda name: name.startswith("arn:")) if name}

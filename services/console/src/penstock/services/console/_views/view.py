@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.services.console._values import Kind, State
 from penstock.services.console._views.sparkline import Sparkline, sparkline
@@ -21,6 +21,7 @@ TITLES = {
     Kind.SINK: "Sink gateway",
     Kind.STAGES: "Stage scheduler",
     Kind.KINESIS: "Kinesis, for shards",
+    Kind.DRIVERS: "Readers in drivers",
 }
 _OPTIONS = {
     Kind.REGISTRY: "--registry-endpoint",
@@ -28,6 +29,7 @@ _OPTIONS = {
     Kind.SINK: "--sink-endpoint",
     Kind.STAGES: "--stages-endpoint",
     Kind.KINESIS: "--region, or --list-shards true",
+    Kind.DRIVERS: "--registry-endpoint, or --local-readers true",
 }
 
 
@@ -76,12 +78,15 @@ def service_rows(view: View) -> list[ServiceRow]:
     return rows + [
         ServiceRow(title=title, endpoint="", state="not set up", words=f"start the console with {_OPTIONS[kind]}")
         for kind, title in TITLES.items()
-        if kind not in asked
+        if kind not in asked and kind is not Kind.DRIVERS
     ]
 
 
 def missing(view: View, kind: Kind) -> list[ServiceRow]:
     """Those services of a kind whose page lacks something: down, not answering yet, or not set up."""
+    if kind is Kind.DRIVERS:
+        rows = [_service_row(view, answer) for answer in view.snapshot.drivers]
+        return [row for row in rows if row.state != State.UP.value]
     return [row for row in service_rows(view) if row.title == TITLES[kind] and row.state != State.UP.value]
 
 
@@ -104,7 +109,7 @@ def health(view: View) -> str:
     return f"{words}; down: {', '.join(down)}." if down else f"{words}."
 
 
-def _service_row(view: View, answer: Answer[object]) -> ServiceRow:
+def _service_row(view: View, answer: Answer[Any]) -> ServiceRow:
     age = None if answer.answered_at is None else view.now - answer.answered_at
     if answer.state is State.UP:
         words = f"answered {seconds_words(age)} ago"

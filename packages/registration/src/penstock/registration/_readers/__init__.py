@@ -1,0 +1,1 @@
+"""Where the readers inside drivers are, and how they fare, for people who look."""

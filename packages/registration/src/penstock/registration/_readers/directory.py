@@ -1,0 +1,160 @@
+"""The readers inside drivers that are known at a moment. No I/O."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+from penstock.registration.errors import InvalidRequestError
+
+TIME_TO_LIVE_SECONDS: Final = 20.0
+"""A reader that was not announced for so long is forgotten: four intervals of its driver."""
+_MOST_READERS: Final = 10_000
+_MOST_CHARACTERS: Final = 1_024
+_MOST_STREAMS: Final = 1_000
+_TOKEN_CHARACTERS: Final = 16
+# A host and a port alone: whoever lists readers connects there, to no file and by no scheme of gRPC's.
+_ADDRESS: Final = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]{0,252}))(:[0-9]{1,5})")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AnnouncedReader:
+    """A reader inside a driver.
+
+    Raises:
+        InvalidRequestError: naming the field that cannot be, at construction.
+    """
+
+    job_id: str
+    """Identity of the job, chosen by it."""
+    reader_id: str
+    """Random, anew for each run."""
+    address: str
+    """`host:port` of its gRPC server."""
+    view_token: str = field(repr=False)
+    """Bearer token that this server takes for listing its sessions, and for nothing else."""
+    query: str = ""
+    """What the query is called, for people."""
+    owner: str = ""
+    """Host and process of the driver."""
+    stream_names: tuple[str, ...] = ()
+    """Names or ARNs of the streams that it reads."""
+    shards: int = 0
+    """Shards that it follows, or has followed."""
+    troubled_shards: int = 0
+    """Shards that it cannot read at the moment."""
+    millis_behind_latest: int = -1
+    """The largest lag of its shards; -1 when unknown."""
+    condition: str = ""
+    """Condition of the shard with the most trouble, in words."""
+    age_seconds: float = 0.0
+    """Since it was first announced; of those that are listed."""
+    silent_seconds: float = 0.0
+    """Since it was announced last; of those that are listed."""
+
+    def __post_init__(self) -> None:
+        for name in ("job_id", "reader_id"):
+            if not getattr(self, name):
+                raise InvalidRequestError(field=name, reason="is required")
+        for name in ("job_id", "reader_id", "view_token", "query", "owner", "condition"):
+            if len(getattr(self, name)) > _MOST_CHARACTERS:
+                raise InvalidRequestError(field=name, reason=f"must be at most {_MOST_CHARACTERS:,} characters")
+        if not _ADDRESS.fullmatch(self.address):
+            raise InvalidRequestError(field="address", reason=f"{self.address[:200]!r} is not host:port")
+        if len(self.view_token) < _TOKEN_CHARACTERS:
+            raise InvalidRequestError(field="view_token", reason=f"must be at least {_TOKEN_CHARACTERS} characters")
+        if len(self.stream_names) > _MOST_STREAMS:
+            raise InvalidRequestError(field="stream_names", reason=f"must be at most {_MOST_STREAMS:,} streams")
+
+
+class ReaderDirectory(Protocol):
+    """Readers announce themselves here, and who looks lists them."""
+
+    async def announce(self, reader: AnnouncedReader) -> float:
+        """Make a reader known, or say how it fares. Returns the seconds until it is forgotten without another call.
+
+        Raises:
+            RegistrationError: the directory cannot be reached, or refuses.
+        """
+        ...
+
+    async def withdraw(self, reader: AnnouncedReader) -> None:
+        """Forget a reader that ends. Repeating it is no error. Raises: RegistrationError."""
+        ...
+
+    async def readers(self) -> Sequence[AnnouncedReader]:
+        """The readers that are known, ordered by job and reader. Raises: RegistrationError."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+@dataclass
+class _Known:
+    reader: AnnouncedReader
+    first: float
+    last: float
+
+
+class KnownReaders:
+    """A directory in memory, for a service: after a restart readers announce themselves again.
+
+    Args:
+        time_to_live_seconds: a reader that was not announced for so long is forgotten.
+        most: readers at a time; more are refused.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        *,
+        time_to_live_seconds: float = TIME_TO_LIVE_SECONDS,
+        most: int = _MOST_READERS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._time_to_live_seconds = time_to_live_seconds
+        self._most = most
+        self._clock = clock
+        self._known: dict[tuple[str, str], _Known] = {}
+
+    async def announce(self, reader: AnnouncedReader) -> float:
+        """See ReaderDirectory. Raises: InvalidRequestError: there are too many readers."""
+        now = self._now()
+        key = reader.job_id, reader.reader_id
+        known = self._known.get(key)
+        if known is None and len(self._known) >= self._most:
+            raise InvalidRequestError(field="reader", reason=f"{self._most:,} readers are announced, and no more fit")
+        self._known[key] = _Known(reader, now if known is None else known.first, now)
+        return self._time_to_live_seconds
+
+    async def withdraw(self, reader: AnnouncedReader) -> None:
+        """See ReaderDirectory."""
+        self.forget(reader.job_id, reader.reader_id)
+
+    def forget(self, job_id: str, reader_id: str) -> None:
+        """Forget a reader, if it is known."""
+        self._known.pop((job_id, reader_id), None)
+
+    async def readers(self) -> Sequence[AnnouncedReader]:
+        """See ReaderDirectory."""
+        now = self._now()
+        return [
+            replace(one.reader, age_seconds=now - one.first, silent_seconds=now - one.last)
+            for _, one in sorted(self._known.items())
+        ]
+
+    async def close(self) -> None:
+        """See ReaderDirectory."""
+
+    def _now(self) -> float:
+        """The time; what is too old by then is forgotten."""
+        now = self._clock()
+        old = [key for key, one in self._known.items() if now - one.last > self._time_to_live_seconds]
+        for key in old:
+            del self._known[key]
+        return now

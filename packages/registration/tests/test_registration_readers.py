@@ -1,0 +1,149 @@
+"""The readers inside drivers: announced, listed and forgotten, at a service and in files of one user."""
+
+import stat
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from penstock.registration import (
+    READERS_SERVICE_NAME,
+    AnnouncedReader,
+    KnownReaders,
+    ReaderDirectoryServicer,
+    ReaderFiles,
+    RemoteReaderDirectory,
+)
+from penstock.registration.errors import InvalidRequestError, RegistryAccessError, RegistryUnavailableError
+from penstock.registration.testing import ManualClock
+from penstock.rpc import ClientSecurity, GrpcServer, ServerSecurity, ServerSettings
+
+READER = AnnouncedReader(
+    job_id="delays",
+    reader_id="r1",
+    address="driver.internal:40001",
+    view_token="only-for-a-look-1",
+    query="delays",
+    owner="host a, process 7",
+    stream_names=("flights",),
+    shards=4,
+    troubled_shards=1,
+    millis_behind_latest=1_500,
+    condition="throttled: too many calls",
+)
+
+
+@asynccontextmanager
+async def _service(clock, security=None, **options):
+    servicer = ReaderDirectoryServicer(KnownReaders(clock=clock, **options))
+    settings = ServerSettings(security=security or ServerSecurity(), drain_seconds=0)
+    server = GrpcServer(
+        settings, register=[servicer.add_to], service_names=[READERS_SERVICE_NAME], rights=[servicer.rights]
+    )
+    async with server:
+        yield server
+
+
+@pytest.fixture(params=["service", "files"])
+async def directory(request, tmp_path, clock):
+    if request.param == "files":
+        yield ReaderFiles(tmp_path / "readers", wall_clock=lambda: 1_700_000_000.0 + clock())
+        return
+    async with _service(clock) as server:
+        remote = RemoteReaderDirectory(server.address)
+        yield remote
+        await remote.close()
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+async def test_a_reader_is_listed_as_it_was_announced_last(directory, clock):
+    await directory.announce(replace(READER, condition="reading"))
+    clock.advance(5)
+    assert await directory.announce(READER) == 20.0
+    clock.advance(2)
+    assert await directory.readers() == [replace(READER, age_seconds=7.0, silent_seconds=2.0)]
+
+
+async def test_a_reader_that_is_silent_is_forgotten(directory, clock):
+    await directory.announce(READER)
+    clock.advance(19)
+    assert len(await directory.readers()) == 1
+    clock.advance(2)
+    assert await directory.readers() == []
+
+
+async def test_a_reader_that_ends_is_forgotten_at_once_and_others_are_not(directory):
+    other = replace(READER, job_id="other", reader_id="r2")
+    for one in (READER, other):
+        await directory.announce(one)
+    for _ in range(2):
+        await directory.withdraw(READER)
+    assert [one.job_id for one in await directory.readers()] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("address", "unix:/tmp/socket"),
+        ("address", "dns:///evil:1"),
+        ("address", "host"),
+        ("address", "a b:1"),
+        ("job_id", ""),
+        ("view_token", "short"),
+        ("condition", "x" * 2_000),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(field, value):
+    with pytest.raises(InvalidRequestError, match=field):
+        replace(READER, **{field: value})
+
+
+async def test_too_many_readers_are_refused_and_old_ones_make_room(clock):
+    known = KnownReaders(most=1, clock=clock)
+    await known.announce(READER)
+    with pytest.raises(InvalidRequestError, match="no more fit"):
+        await known.announce(replace(READER, reader_id="r2"))
+    clock.advance(21)
+    await known.announce(replace(READER, reader_id="r2"))
+    assert [one.reader_id for one in await known.readers()] == ["r2"]
+
+
+def test_the_token_is_not_in_what_is_logged():
+    assert READER.view_token not in repr(READER)
+
+
+async def test_files_are_for_their_owner_alone_and_those_of_killed_drivers_go(tmp_path):
+    folder, now = tmp_path / "readers", [1_700_000_000.0]
+    directory = ReaderFiles(folder, wall_clock=lambda: now[0])
+    await directory.announce(READER)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
+    (folder / "nonsense.json").write_text("{")
+    now[0] += 2 * 86_400
+    await directory.announce(replace(READER, reader_id="r2"))
+    assert [one.reader_id for one in await directory.readers()] == ["r2"]
+    assert not (folder / "r1.json").exists()
+
+
+async def test_no_folder_is_no_readers_and_one_that_cannot_be_written_says_so(tmp_path):
+    assert await ReaderFiles(tmp_path / "none").readers() == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RegistryUnavailableError, match="file"):
+        await ReaderFiles(tmp_path / "file" / "readers").announce(READER)
+
+
+async def test_a_service_with_tokens_tells_nobody_else(clock):
+    security = ServerSecurity(token="a-token-of-sixteen")
+    async with _service(clock, security) as server:
+        right = RemoteReaderDirectory(server.address, ClientSecurity(token="a-token-of-sixteen"))
+        wrong = RemoteReaderDirectory(server.address, ClientSecurity(token="another-of-sixteen"))
+        await right.announce(READER)
+        with pytest.raises(RegistryAccessError):
+            await wrong.readers()
+        assert len(await right.readers()) == 1
+        for one in (right, wrong):
+            await one.close()

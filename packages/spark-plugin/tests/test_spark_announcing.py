@@ -1,0 +1,157 @@
+"""A query's own reader announces itself: to the registry, or in a file of this user; and withdraws at its end."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from penstock.efo_consumer import EfoConsumerError, RemoteShardReader, ShardCondition, ShardState, ShardStats
+from penstock.emulator.testing import RunningEmulator, running_emulator
+from penstock.registration import AnnouncedReader, ReaderFiles, RemoteReaderDirectory
+from penstock.rpc import ClientSecurity
+from penstock.rpc.testing import service_process
+from penstock.spark_plugin._options.kinesis_options import KinesisOptions
+from penstock.spark_plugin._reading.session.announcing import described
+from penstock.spark_plugin._reading.session.session import KinesisSession
+from penstock.spark_plugin._reading.start.initial_positions import initial_positions
+from penstock.spark_plugin.testing import endpoint_options
+
+
+def opened(kinesis: RunningEmulator, **options: str) -> KinesisSession:
+    kinesis.client().create_stream(StreamName="announced", ShardCount=1)
+    given = endpoint_options(kinesis.endpoint_url, "announced", **{"recordPublisher": "polling", **options})
+    parsed = KinesisOptions.parse({"initialPosition": "TRIM_HORIZON", **given}, environ={})
+    return KinesisSession(parsed, initial_positions(parsed))
+
+
+@pytest.fixture
+def kinesis() -> Iterator[RunningEmulator]:
+    with running_emulator() as running:
+        yield running
+
+
+def first(listed: Callable[[], Sequence[AnnouncedReader]]) -> AnnouncedReader:
+    """The reader that is announced with its shards, once there is one."""
+    until = time.monotonic() + 30
+    while time.monotonic() < until:
+        found = listed()
+        if found and found[0].shards:
+            return found[0]
+        time.sleep(0.02)
+    raise AssertionError("nothing was announced")
+
+
+def of_this_user() -> Sequence[AnnouncedReader]:
+    async def ask() -> Sequence[AnnouncedReader]:
+        return await ReaderFiles().readers()
+
+    return asyncio.run(ask())
+
+
+def test_a_query_without_a_registry_is_found_by_this_user(
+    kinesis: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a file that goes with the query; its token lists the session and reads nothing."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    session = opened(kinesis, jobId="delays")
+    try:
+        reader = first(of_this_user)
+        assert (reader.job_id, reader.stream_names, reader.address) == ("delays", ("announced",), session.address)
+
+        async def look() -> list[str]:
+            remote = RemoteShardReader(reader.address, ClientSecurity(token=reader.view_token))
+            try:
+                with pytest.raises(EfoConsumerError):
+                    await remote.stats(session.session_id)
+                return [one.session_id for one in await remote.sessions()]
+            finally:
+                await remote.aclose()
+
+        assert asyncio.run(look()) == [session.session_id]
+    finally:
+        session.close()
+    assert not of_this_user()
+
+
+def test_a_query_with_a_registry_is_found_there(
+    kinesis: RunningEmulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not in a file; when it ends it is withdrawn at once."""
+    pytest.importorskip("penstock.services.consumer_registry")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = ("--store", f"sqlite://{tmp_path}/registry.db", "--region", "us-east-1", "--grace-seconds", "0")
+    environment = os.environ | {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    arguments = ["serve", "--port", "0", *place, "--endpoint-url", kinesis.endpoint_url]
+    with service_process("penstock.services.consumer_registry", arguments, environment) as service:
+
+        def listed() -> Sequence[AnnouncedReader]:
+            async def ask() -> Sequence[AnnouncedReader]:
+                directory = RemoteReaderDirectory(service.address)
+                try:
+                    return await directory.readers()
+                finally:
+                    await directory.close()
+
+            return asyncio.run(ask())
+
+        session = opened(kinesis, registryEndpoint=service.address, recordPublisher="efo", efoConsumerName="delays")
+        try:
+            assert first(listed).address == session.address
+            assert not of_this_user()
+        finally:
+            session.close()
+        assert not listed()
+
+
+def test_where_nothing_can_be_announced_queries_read(
+    kinesis: RunningEmulator, caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log says once that no console will show it."""
+    (tmp_path / "penstock").write_text("no folder")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    session = opened(kinesis)
+    begin = initial_positions(session._options)
+    try:
+        until = time.monotonic() + 30
+        while "is not shown by a console" not in caplog.text and time.monotonic() < until:
+            time.sleep(0.02)
+        assert session.positions(begin).positions == begin
+    finally:
+        session.close()
+    assert caplog.text.count("is not shown by a console") == 1
+
+
+@pytest.mark.parametrize(
+    ("lags", "states", "lag", "words"),
+    [
+        ((5, 70), (ShardState.READING, ShardState.CAUGHT_UP), 70, "caught up; reading"),
+        ((5, -1), (ShardState.READING, ShardState.READING), -1, "reading"),
+        ((5, 900), (ShardState.READING, ShardState.ENDED), 5, "ended; reading"),
+        ((5, 9), (ShardState.READING, ShardState.THROTTLED), 9, "throttled: too many calls"),
+        ((), (), -1, ""),
+    ],
+)
+def test_what_is_announced_is_the_worst_of_the_shards(
+    lags: tuple[int, ...], states: tuple[ShardState, ...], lag: int, words: str
+) -> None:
+    reader = AnnouncedReader(job_id="j", reader_id="r", address="a:1", view_token="x" * 16)
+    stats = [
+        ShardStats(
+            "flights",
+            f"s{number}",
+            millis,
+            0,
+            0,
+            1,
+            0,
+            0,
+            0,
+            condition=ShardCondition(state, cause="too many calls" if state is ShardState.THROTTLED else ""),
+        )
+        for number, (millis, state) in enumerate(zip(lags, states, strict=True))
+    ]
+    told = described(reader, stats)
+    assert (told.millis_behind_latest, told.condition) == (lag, words)

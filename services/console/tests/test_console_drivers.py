@@ -1,0 +1,117 @@
+"""Readers inside drivers: announced to a registry or in files, asked by the token that they gave, and shown."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from console_visits import browsing, page, shown
+from console_world import HOSTILE, console, world
+
+from penstock.efo_consumer import ReaderHost
+from penstock.efo_consumer.testing import FakeKinesis
+from penstock.registration import AnnouncedReader, ReaderFiles
+
+GONE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def host() -> Iterator[ReaderHost]:
+    """A reader as it is in a driver, with a session on the two shards of a stream."""
+    kinesis = FakeKinesis()
+    for shard in kinesis.create_stream("flights", 2):
+        kinesis.put("flights", shard, 15)
+    with ReaderHost(backend=lambda: kinesis) as started:
+        started.reader.open("delays/flights/", kinesis.trim_horizon("flights"))
+        yield started
+
+
+def announced(host: ReaderHost, **values: object) -> AnnouncedReader:
+    given = {
+        "job_id": "delays",
+        "reader_id": "r1",
+        "address": host.address,
+        "view_token": host.view_token,
+        "query": "delays",
+        "owner": "host driver-7, process 12",
+        "stream_names": ("flights",),
+    }
+    return AnnouncedReader(**given | values)  # type: ignore[arg-type]  # by their names
+
+
+async def test_a_reader_in_a_driver_is_shown_with_its_shards(
+    host: ReaderHost, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the sessions of a service are: on the pages of readers, streams and the stream; and no token is anywhere."""
+    caplog.set_level(logging.DEBUG)
+    async with world() as services:
+        await services.drivers.announce(announced(host))
+        async with console(services.endpoints()) as running, browsing(running.url) as http:
+            text = await shown(http, "readers", "driver-7")
+            assert "1 of them in drivers" in text
+            assert host.address in text
+            pages = [text]
+            pages.append(await shown(http, "stream?name=flights", "delays/flights/"))
+            assert "nobody reads it" not in pages[-1]
+            pages += [await page(http, path) for path in ("", "streams", "consumers")]
+            assert 'href="/stream?name=flights"' in pages[3]
+            await services.drivers.withdraw(announced(host))
+            assert "Nobody reads." in await shown(http, "readers", "Nobody reads.")
+    assert not any(host.view_token in text or host.token in text for text in [*pages, caplog.text])
+
+
+async def test_a_driver_that_is_not_reached_is_shown_as_it_announced_itself() -> None:
+    """With why there are no details; the others are asked all the same, and whatever it says is text."""
+    gone = AnnouncedReader(
+        job_id="lost",
+        reader_id="r2",
+        address=GONE,
+        view_token="not-a-token-of-it",
+        query=HOSTILE,
+        owner=HOSTILE,
+        stream_names=("orders", HOSTILE),
+        shards=4,
+        troubled_shards=2,
+        millis_behind_latest=90_000,
+        condition="throttled since 12:00: too many calls",
+    )
+    async with world() as services:
+        await services.drivers.announce(gone)
+        async with console(services.endpoints()) as running, browsing(running.url) as http:
+            text = await shown(http, "readers", "too many calls")
+            assert "nothing listens there" in text
+            assert "2 in trouble" in text
+            assert "90 s" in text or "2 min" in text
+            assert "<script>alert" not in text
+            assert 'href="/stream?name=orders"' in await page(http, "streams")
+
+
+async def test_a_wrong_token_tells_nothing_of_a_reader(host: ReaderHost) -> None:
+    async with world() as services:
+        await services.drivers.announce(announced(host, view_token="another-token-of-16"))
+        async with console(services.endpoints()) as running, browsing(running.url) as http:
+            assert "bearer token is missing or wrong" in await shown(http, "readers", "no details")
+
+
+async def test_readers_of_this_user_are_shown_without_any_service(
+    host: ReaderHost, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In files of the state folder; a console that is told to leaves them out."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    await ReaderFiles().announce(announced(host))
+    async with console(local_readers=True) as running, browsing(running.url) as http:
+        await shown(http, "readers", "driver-7")
+        await shown(http, "stream?name=flights", "shardId-000000000001")
+    async with console() as running, browsing(running.url) as http:
+        assert "driver-7" not in await page(http, "readers")
+
+
+async def test_a_registry_that_lists_no_readers_is_named_with_why() -> None:
+    """Such as one that is down: the page says so, and shows the others."""
+    async with world() as services, console(services.endpoints()) as running, browsing(running.url) as http:
+        await shown(http, "readers", "Nobody reads.")
+        for server in services.servers.values():
+            await server.__aexit__(None, None, None)
+        assert "Readers in drivers" in await shown(http, "readers", "down")
