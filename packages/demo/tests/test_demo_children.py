@@ -12,7 +12,7 @@ from penstock.demo.producer import Pace
 
 SCRIPT = """
 import subprocess, sys
-from penstock.demo._parent import Parent, tell
+from penstock.demo._children import Parent, tell
 grandchild = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print("not json", flush=True)
 parent = Parent()

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from penstock.demo._data import DELAYED_MINUTES, expected_delays, flight_records, read_flights
-from penstock.demo._verify import compare
+from penstock.demo._report import compare
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Child processes that never outlive the demo."""
+"""Child processes that never outlive the demo, and what they share with it: JSON lines, and an end."""
 
 import json
 import os
@@ -12,6 +12,34 @@ from pathlib import Path
 from typing import Any
 
 from penstock.demo.errors import ChildEndedError
+
+
+def tell(**values: Any) -> None:
+    """Write one JSON line for the parent."""
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+class Parent:
+    """What the parent asks for: to go on, and to stop."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        """Set when the parent wrote a line to the standard input, and at the stop."""
+        self.stop = threading.Event()
+        """Set at SIGTERM, and when the parent is gone: its end of the standard input is closed."""
+        signal.signal(signal.SIGTERM, lambda _number, _frame: self._end())
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        threading.Thread(target=self._watch, name="watch the parent", daemon=True).start()
+
+    def _watch(self) -> None:
+        while os.read(0, 1024):
+            self.go.set()
+        self._end()
+
+    def _end(self) -> None:
+        self.stop.set()
+        self.go.set()
 
 
 class Child:

@@ -1,28 +1,129 @@
 """The main job, from start to end."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from opentelemetry import trace
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bars
 
 from penstock.demo._children import Child
 from penstock.demo._data import expected_delays, read_flights
-from penstock.demo._driver_keeper import DriverKeeper
-from penstock.demo._job import Job
 from penstock.demo._meter import read_counts
-from penstock.demo._progress import Progress
-from penstock.demo._report import Report, StageTime, plot_latency
-from penstock.demo._settings import DemoSettings
+from penstock.demo._report import Report, StageTime, compare, plot_latency, read_stream
+from penstock.demo._settings import DemoSettings, Job
 from penstock.demo._telemetry import merge_spans
-from penstock.demo._verify import compare, read_stream
 from penstock.demo._world import World, open_world
 from penstock.demo.errors import ChildEndedError, DemoError
 
+_READY_SECONDS = 300.0
+_LOOK_EVERY_SECONDS = 0.25
+_MAX_STARTS = 4
+
+
+class DriverKeeper:
+    """Keeps one Spark driver running."""
+
+    def __init__(self, world: World, job_file: Path, settings: DemoSettings, say: Callable[[str], object]) -> None:
+        self._world = world
+        self._job_file = job_file
+        self._settings = settings
+        self._say = say
+        self._live_at = time.monotonic()
+        self.starts = 0
+        """How often it was started."""
+        self.child = self._start()
+
+    def _start(self) -> Child:
+        self.starts += 1
+        return self._world.start("spark-driver", "penstock.demo.driver", str(self._job_file))
+
+    def check(self) -> None:
+        """Start it again when it was killed.
+
+        Raises:
+            ChildEndedError: it is gone and must not be, or was gone too often.
+        """
+        code = self.child.poll()
+        if code is None:
+            return
+        self.child.end()
+        # A driver that ends by itself found an error, and would find it again.
+        was_killed = code < 0
+        if not was_killed or not self._settings.restarts_driver or self.starts >= _MAX_STARTS:
+            raise ChildEndedError(self.child.name, code, self.child.log)
+        self._say(f"the Spark driver was killed by signal {-code}: starting it again from its checkpoint")
+        self.child = self._start()
+
+    def await_live(self) -> list[StageTime]:
+        """Wait until the live stage is deployed. Gives the stages before it.
+
+        Raises:
+            ChildEndedError: it ended before.
+            DemoError: it takes too long.
+        """
+        deadline = time.monotonic() + _READY_SECONDS
+        while "live" not in self.child.latest:
+            if time.monotonic() > deadline:
+                raise DemoError(f"the live stage did not start; see {self.child.log}")
+            self.check()
+            time.sleep(_LOOK_EVERY_SECONDS)
+        self._live_at = time.monotonic()
+        return [StageTime(**stage) for stage in self.child.latest["stages"] if stage["state"] != "running"]
+
+    def live_seconds(self) -> float:
+        """Seconds since the live stage was first deployed."""
+        return time.monotonic() - self._live_at
+
+
+_LINE_EVERY_SECONDS = 5.0
+
+
+class Progress:
+    """Shows how many rows were accepted by Kinesis and read by Spark; a context manager."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: Bars | None = None
+        self._line_at = 0.0
+        if console.is_terminal:
+            columns = (TextColumn("{task.description:<20}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+            self._bars = Bars(*columns, console=console)
+            self._put = self._bars.add_task("put into flights", total=None)
+            self._read = self._bars.add_task("read by Spark", total=None)
+
+    def __enter__(self) -> Self:
+        if self._bars is not None:
+            self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._bars is not None:
+            self._bars.stop()
+
+    def say(self, text: str) -> None:
+        """Print a line, above the bars if there are any."""
+        self._console.print(text, highlight=False, soft_wrap=True)
+
+    def update(self, total: int, accepted: int, read: int) -> None:
+        """Show how far it is."""
+        if self._bars is not None:
+            self._bars.update(self._put, total=total, completed=accepted)
+            self._bars.update(self._read, total=total, completed=read)
+        elif time.monotonic() - self._line_at >= _LINE_EVERY_SECONDS:
+            self._line_at = time.monotonic()
+            self.say(f"put {accepted:,} of {total:,}, read {read:,}")
+
+
 _TOTAL_SECONDS = 120.0
 _STALLED_SECONDS = 180.0
-_LOOK_EVERY_SECONDS = 0.25
 _SPLIT_AT = 0.4
 _KILL_AT = 0.5
 

@@ -10,10 +10,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # as everybody writes it
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from penstock.demo._children import Parent, tell
 from penstock.demo._data import DELAYED_MINUTES, weather_file
-from penstock.demo._job import Job
 from penstock.demo._meter import create_meter
-from penstock.demo._parent import Parent, tell
+from penstock.demo._settings import Job
 from penstock.operator_attributes import OperatorAttributesBuilder, mermaid
 from penstock.spark_plugin import Pipeline, configure, ensure_java
 

@@ -9,8 +9,8 @@ from opentelemetry import context, propagate, trace
 
 from penstock.async_sink import KinesisRequestEntry, KinesisStreamsSink, SinkMetrics
 from penstock.aws import AwsOptions
+from penstock.demo._children import Parent, tell
 from penstock.demo._data import flight_records, read_flights
-from penstock.demo._parent import Parent, tell
 
 _tracer = trace.get_tracer("penstock.demo")
 _TELL_EVERY_SECONDS = 0.25

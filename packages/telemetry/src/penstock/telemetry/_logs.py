@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from opentelemetry import _logs
+from opentelemetry._logs import LogRecord, SeverityNumber
+from opentelemetry.context import get_current
 from opentelemetry.sdk.resources import Resource
 
 from penstock.telemetry._exporters import Outage, PerProcess, of_this_process, without_metrics
-from penstock.telemetry._log_handler import LogHandler
 from penstock.telemetry._log_secrets import LogRedaction
 from penstock.telemetry.errors import TelemetryOptionError
 
@@ -86,3 +90,99 @@ class LogPipeline:
         """Take no more, deliver what there is, and end."""
         self._handler.detach()
         self._provider.shutdown()
+
+
+_OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_SEVERITIES: Final = (
+    (logging.CRITICAL, "FATAL", SeverityNumber.FATAL),
+    (logging.ERROR, "ERROR", SeverityNumber.ERROR),
+    (logging.WARNING, "WARN", SeverityNumber.WARN),
+    (logging.INFO, "INFO", SeverityNumber.INFO),
+    (logging.DEBUG, "DEBUG", SeverityNumber.DEBUG),
+)
+# What exporters say of their own work would be exported again.
+_OWN: Final = "opentelemetry"
+
+
+class LogHandler(logging.Handler):
+    """Emits each record with the ids of the span that it was logged in, and without secrets.
+
+    It stands above the root logger, so to speak as its parent: `logging.basicConfig` sees no handler at the root that
+    would keep it from adding one, and `dictConfig` takes none away.
+    """
+
+    def __init__(self, provider: _logs.LoggerProvider, redaction: LogRedaction) -> None:
+        super().__init__()
+        self._provider = provider
+        self._redaction = redaction
+        self._above = logging.Logger("penstock.telemetry.export")
+        self._above.addHandler(self)
+
+    def attach(self) -> None:
+        """Take what comes to the root logger from now on."""
+        root = logging.getLogger()
+        self._above.parent = root.parent
+        root.parent = self._above
+
+    def detach(self) -> None:
+        """Take nothing more."""
+        one: logging.Logger | None = logging.getLogger()
+        while one is not None:
+            if one.parent is self._above:
+                one.parent = self._above.parent
+                return
+            one = one.parent
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Not what the exporters log themselves."""
+        return record.name.partition(".")[0] != _OWN and bool(super().filter(record))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a record to the provider; never raises."""
+        try:
+            self._provider.get_logger(record.name).emit(self._translated(record))
+        except Exception:
+            self.handleError(record)
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        """As any handler; what nobody else takes is shown as if there was no handler, from WARNING on."""
+        last = logging.lastResort
+        if last is not None and record.levelno >= last.level and not self._others(record.name):
+            last.handle(record)
+        return bool(super().handle(record))
+
+    def _others(self, name: str) -> bool:
+        one: logging.Logger | None = logging.getLogger(name)
+        while one is not None and one is not self._above:
+            if one.handlers:
+                return True
+            one = one.parent
+        return one is not None and one.parent is not None and one.parent.hasHandlers()
+
+    def _translated(self, record: logging.LogRecord) -> LogRecord:
+        severity = next((each for each in _SEVERITIES if record.levelno >= each[0]), _SEVERITIES[-1])
+        return LogRecord(
+            timestamp=int(record.created * 1e9),
+            observed_timestamp=time.time_ns(),
+            context=get_current(),
+            severity_text=severity[1],
+            severity_number=severity[2],
+            body=self._redaction.text(record.getMessage()),
+            attributes=self._attributes(record),
+        )
+
+    def _attributes(self, record: logging.LogRecord) -> dict[str, str | bool | int | float]:
+        found: dict[str, object] = {
+            name: value for name, value in vars(record).items() if name not in _OF_EVERY_RECORD and value is not None
+        }
+        found |= {
+            "code.file.path": record.pathname,
+            "code.function.name": record.funcName or "",
+            "code.line.number": record.lineno,
+        }
+        if record.exc_info and record.exc_info[0] is not None:
+            kind, error, trace = record.exc_info
+            found["exception.type"] = kind.__qualname__
+            found["exception.message"] = str(error)
+            found["exception.stacktrace"] = "".join(traceback.format_exception(kind, error, trace))
+        return {name: self._redaction.attribute(name, value) for name, value in found.items()}
